@@ -1,0 +1,59 @@
+//! What the cores are told of links. A link is a sequence of numbered sessions; within one, frames arrive in order (moves.md A3).
+
+use crate::{NodeAddr, NodeId};
+
+/// A change of a link, reported to a core before any frame of the state it announces.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LinkEvent {
+    /// A session is up: both sides have said who they are. All frames of earlier sessions were delivered or thrown away before.
+    Up {
+        /// Who answers there.
+        peer: NodeId,
+        /// The address it advertises.
+        addr: NodeAddr,
+        /// Grows with each session of this pair.
+        session: u64,
+    },
+    /// The session ended, or none came about.
+    Down {
+        /// The peer, if it had said who it is.
+        peer: Option<NodeId>,
+        /// The address that was dialled, or that the peer had advertised.
+        addr: NodeAddr,
+        /// Why.
+        cause: LinkDown,
+        /// Frames accepted for sending that were not written whole to the session, or written with no chance to know (counted as lost).
+        lost: u64,
+    },
+    /// The peer's outbox is over its bound: user messages to it are refused until `Writable`. Control frames still pass.
+    Blocked {
+        /// The slow peer.
+        peer: NodeId,
+    },
+    /// The outbox of a blocked peer has room again.
+    Writable {
+        /// The peer.
+        peer: NodeId,
+    },
+}
+
+/// Why a session ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LinkDown {
+    /// Nothing listens on the port: the process is gone.
+    Refused,
+    /// The peer reset or closed the connection.
+    Reset,
+    /// No connection, greeting or frame in time.
+    TimedOut,
+    /// The host name has no address: the resolver's error.
+    Unresolved(String),
+    /// The peer refused the greeting for good (other cluster, other protocol range): its reason.
+    Rejected(String),
+    /// The peer broke the protocol.
+    Protocol(String),
+    /// A node with another id answers at the address.
+    OtherIncarnation(NodeId),
+    /// Closed by this side.
+    Closed,
+}

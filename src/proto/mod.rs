@@ -1,0 +1,12 @@
+//! The pure protocol: no socket, no clock, no thread, no random source of its own.
+//!
+//! Time, randomness (a seeded generator) and bytes come in; effects go out. The same code runs in production and in the simulator.
+
+pub mod handoff;
+pub mod link;
+pub mod membership;
+pub mod node;
+pub mod rng;
+pub mod shard;
+pub mod sharding;
+pub mod wire;

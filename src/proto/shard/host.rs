@@ -1,0 +1,114 @@
+//! What `ShardCore` asks of whoever runs entities: the engine's worker in production, the simulator's in a virtual world.
+//!
+//! A trait and not a queue of effects: a handler runs at the point where the core decides that it runs, so that no second order of
+//! events exists between deciding and running, and a message on the steady path is touched once.
+
+use std::fmt;
+
+use crate::{
+    Epoch, NodeId, ShardKey, Time,
+    proto::{
+        handoff::{DropReason, Envelope},
+        shard::ShardReport,
+    },
+};
+
+/// A message on its way to an entity of this worker: typed when it came from this node, encoded when it came from elsewhere.
+pub trait Parcel: Sized {
+    /// Takes an encoded message in.
+    fn from_envelope(envelope: Envelope) -> Self;
+    /// Encodes it, to go elsewhere. `Err` carries it back with the reason (the type's encoder failed).
+    fn into_envelope(self, shard: ShardKey) -> Result<Envelope, (Self, String)>;
+    /// Canonical bytes of the entity's key.
+    fn key(&self) -> &[u8];
+    /// XXH3-64 of the key.
+    fn hash(&self) -> u64;
+    /// When the asker gives up; `None` for a tell.
+    fn deadline(&self) -> Option<Time>;
+    /// Bytes it occupies, for bounds.
+    fn size(&self) -> usize;
+}
+
+/// Where and when a turn takes place.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// The shard.
+    pub shard: ShardKey,
+    /// Its epoch here.
+    pub epoch: Epoch,
+    /// The turn's clock read.
+    pub now: Time,
+}
+
+/// Why an entity starts.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum StartCause {
+    /// A message arrived for it.
+    FirstMessage,
+    /// Its shard moved here.
+    Moved,
+    /// Its predecessor failed.
+    Restarted,
+}
+
+/// Why an entity stops.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum StopReason {
+    /// It asked to leave memory.
+    Passivated,
+    /// Its shard moves.
+    Moved,
+    /// It failed.
+    Failed,
+    /// The node lost its right to run.
+    Fenced,
+    /// The node shuts down.
+    Shutdown,
+}
+
+/// What a turn came to.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Turn {
+    /// The entity lives on.
+    Continue,
+    /// It asked to leave memory; the next message starts a new incarnation.
+    Passivate,
+    /// It panicked, or gave up. The core drops the instance and starts another one for the next message, after a back-off that grows with each failure in a row.
+    Failed,
+}
+
+/// Runs entities for a `ShardCore`.
+pub trait Host {
+    /// A message.
+    type Parcel: Parcel;
+    /// A live instance.
+    type Entity;
+
+    /// Makes the instance of `key`. `state` is what its predecessor handed over, if it did. `Err`: why it cannot start.
+    fn start(&mut self, at: Place, key: &[u8], cause: StartCause, state: Option<(&[u8], NodeId)>) -> Result<Self::Entity, String>;
+    /// One message, one turn. The host answers the ask, if it is one. Never unwinds.
+    fn handle(&mut self, at: Place, entity: &mut Self::Entity, parcel: Self::Parcel) -> Turn;
+    /// State for the next owner: `Ok(None)` = it starts fresh there; `Err` = the move must be called off.
+    fn hand_over(&mut self, at: Place, entity: &mut Self::Entity) -> Result<Option<Vec<u8>>, String>;
+    /// Last call before the instance is dropped.
+    fn stop(&mut self, at: Place, entity: Self::Entity, why: StopReason);
+    /// An accepted message will not be handled: count it, offer it as a dead letter, answer its asker.
+    fn undelivered(&mut self, shard: ShardKey, parcel: Self::Parcel, reason: DropReason);
+    /// Passes a report on to the network thread, behind everything reported before. Never fails: the ring keeps a reserve for it,
+    /// and what finds no room waits in the worker's own queue (moves.md X6).
+    fn report(&mut self, report: ShardReport);
+}
+
+impl fmt::Display for StopReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Passivated => "passivated",
+            Self::Moved => "moved",
+            Self::Failed => "failed",
+            Self::Fenced => "fenced",
+            Self::Shutdown => "shutdown",
+        })
+    }
+}

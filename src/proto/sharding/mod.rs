@@ -1,0 +1,125 @@
+//! What a node tells others about shards, beside the items themselves.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Epoch, NodeId, ShardKey, Term, TypeId};
+
+/// A record of a shard (moves.md section 2).
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// Grows by 1 per record.
+    pub epoch: Epoch,
+    /// Where it runs, or is to run.
+    pub home: NodeId,
+    /// The other owner while a move is unconfirmed.
+    pub from: Option<NodeId>,
+    /// Tags below it are refused.
+    pub base: Epoch,
+    /// The home has said `Owned`.
+    pub confirmed: bool,
+}
+
+/// What a region knows of one shard when a new coordinator asks.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ShardFact {
+    /// Which.
+    pub shard: ShardKey,
+    /// What this node does with it.
+    pub state: FactState,
+    /// Highest epoch acted on here.
+    pub seen: Epoch,
+    /// Of the life that runs here, or was handed over.
+    pub base: Epoch,
+    /// Newest record heard of: epoch and home.
+    pub heard: Option<(Epoch, NodeId)>,
+}
+
+/// A node's part in a shard.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum FactState {
+    /// Nothing of it is here.
+    None,
+    /// Runs, under epochs up to this.
+    Running(Epoch),
+    /// Stopping for the move with this epoch.
+    Stopping(Epoch),
+    /// A transfer for this epoch is coming in.
+    Receiving(Epoch),
+    /// Handed over under this epoch, not all acknowledged.
+    HandedOver(Epoch),
+}
+
+/// How a type is hosted; must match on every host.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TypeInfo {
+    /// Stable name.
+    pub name: String,
+    /// Its id.
+    pub ty: TypeId,
+    /// Number of shards.
+    pub shards: u32,
+    /// Hosts it, or only sends.
+    pub host: bool,
+}
+
+/// Frames between the authority over shards and the regions. Layout: postcard, within the frame limit.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub enum ControlFrame {
+    /// Region -> coordinator: this node hosts these types (all of them, each time). Repeated until `Registered`.
+    Register { types: Vec<TypeInfo> },
+    /// Coordinator -> region: taken in; each refused type with the reason.
+    Registered { term: Term, refused: Vec<(TypeId, String)> },
+    /// Region -> coordinator: where is this shard?
+    WhereIs { shard: ShardKey, shards: u32 },
+    /// Coordinator -> region: no node hosts the type (yet).
+    NoHost { ty: TypeId },
+    /// Anyone who knows better -> anyone: a hint, only a higher epoch is taken.
+    Route { shard: ShardKey, epoch: Epoch, home: NodeId },
+    /// Authority -> home.
+    Assign { shard: ShardKey, epoch: Epoch, home: NodeId, base: Epoch, term: Term },
+    /// Authority -> both ends.
+    Move { shard: ShardKey, epoch: Epoch, from: NodeId, to: NodeId, base: Epoch, term: Term },
+    /// Home -> authority. `can_start` is false if it holds the shard but cannot run its entities.
+    Owned { shard: ShardKey, epoch: Epoch, can_start: bool },
+    /// Old home -> authority.
+    MoveRefused { shard: ShardKey, epoch: Epoch, why: String },
+    /// New coordinator -> regions: what do you know? Repeated until answered.
+    Recount { term: Term },
+    /// Region -> new coordinator, in as many parts as needed.
+    Facts { term: Term, part: u32, last: bool, types: Vec<TypeInfo>, facts: Vec<ShardFact> },
+    /// Operator's node -> coordinator.
+    MoveRequest { id: u64, shard: ShardKey, to: NodeId },
+    /// Coordinator -> operator's node: the epoch it will have, or why not.
+    MoveAnswer { id: u64, result: Result<Epoch, String> },
+    /// Any node -> coordinator: the table of a type (all types if none).
+    TableRequest { id: u64, ty: Option<TypeId> },
+    /// Coordinator -> asker, in parts.
+    TableAnswer { id: u64, last: bool, types: Vec<TypeInfo>, rows: Vec<TableRow> },
+    /// Region -> coordinator, about once a second while it changes: live entities and messages handled per second, per shard run here.
+    Load { loads: Vec<(ShardKey, u32, f32)> },
+}
+
+/// One row of the coordinator's table.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct TableRow {
+    pub shard: ShardKey,
+    pub owner: Option<NodeId>,
+    pub epoch: Epoch,
+    /// `starting`, `active`, `moving` or `unowned`.
+    pub state: ShardState,
+    pub entities: u32,
+    pub rate_per_s: f32,
+}
+
+/// Where a shard stands, as the coordinator sees it.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+#[allow(missing_docs)]
+pub enum ShardState {
+    Starting,
+    Active,
+    Moving,
+    Unowned,
+}
