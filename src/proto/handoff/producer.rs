@@ -1,6 +1,6 @@
 //! The producer's side of a change of exit (moves.md section 13, X2).
 
-use foldhash::HashMap;
+use std::collections::BTreeMap;
 
 use super::Word;
 use crate::{Epoch, ShardKey};
@@ -8,7 +8,7 @@ use crate::{Epoch, ShardKey};
 /// What one producer used last for each shard.
 #[derive(Debug, Default)]
 pub struct Producer {
-    last: HashMap<ShardKey, Word>,
+    last: BTreeMap<ShardKey, Word>,
 }
 
 /// One push into one of the producer's rings, in the order in which they must happen.
