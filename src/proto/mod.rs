@@ -9,4 +9,5 @@ pub mod node;
 pub mod rng;
 pub mod shard;
 pub mod sharding;
+pub mod wheel;
 pub mod wire;
