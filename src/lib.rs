@@ -2,11 +2,17 @@
 
 extern crate self as wingbeat;
 
+mod api;
 pub mod config;
+mod error;
 mod id;
 pub mod proto;
 mod time;
 
+#[doc(hidden)]
+pub use api::__private;
+pub use api::*;
 pub use config::Config;
 pub use id::{BadAddr, Epoch, NodeAddr, NodeId, ShardId, ShardKey, Term, TypeId, address_order};
+pub use proto::handoff::DropReason;
 pub use time::{Deadline, Time};
