@@ -2,8 +2,13 @@
 
 extern crate self as wingbeat;
 
+#[cfg(feature = "admin")]
+#[doc(hidden)]
+pub mod admin;
 pub mod config;
 mod id;
+#[doc(hidden)]
+pub mod metrics;
 pub mod proto;
 mod time;
 
