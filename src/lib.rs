@@ -3,9 +3,14 @@
 extern crate self as wingbeat;
 
 mod api;
+#[cfg(feature = "admin")]
+#[doc(hidden)]
+pub mod admin;
 pub mod config;
 mod error;
 mod id;
+#[doc(hidden)]
+pub mod metrics;
 pub mod proto;
 mod time;
 
