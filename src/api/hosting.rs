@@ -37,7 +37,7 @@ impl<E: Entity> TypeHost for HostOf<E> {
             if let Err(why) = adopted {
                 tracing::error!(target: "wingbeat::engine", entity_type = E::Type::TYPE, shard = turn.at.shard.shard.0, %from, %why,
                     "an entity did not take the state that was handed over, and starts as new");
-                turn.node.metrics.adoptions_failed.add(1);
+                turn.node.metrics.shared.adoptions_failed.add(1);
                 live.entity = (self.factory)(&live.id);
             }
         }

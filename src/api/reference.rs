@@ -134,7 +134,7 @@ impl<T: EntityType> EntityRef<T> {
             // Who takes the slot decides: if it is gone, the answer is on its way into the channel.
             Err(_) => match self.node.slots.take(correlation) {
                 Some(_) => {
-                    self.node.metrics.ask_timeouts.add(1);
+                    self.node.metrics.shared.ask_timeouts.add(1);
                     Err(AskError::Timeout { maybe_ran: true })
                 }
                 None => rx.recv().map_or(Err(AskError::Timeout { maybe_ran: true }), read_answer),
@@ -184,8 +184,6 @@ impl<T: EntityType> EntityRef<T> {
 fn give_back<M: crate::Wire>(parcel: EngineParcel) -> M {
     match parcel {
         EngineParcel::Typed { msg, .. } => *msg.into_any().downcast::<M>().expect("the parcel was made from an `M` by the caller"),
-        EngineParcel::Wire { envelope, .. } => {
-            M::decode(*M::VERSIONS.end(), &mut envelope.payload()).expect("what was encoded just now for sending can be decoded")
-        }
+        EngineParcel::Wire { .. } => unreachable!("a refusal gives the parcel back as it was made, and it was made typed"),
     }
 }

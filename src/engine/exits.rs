@@ -68,11 +68,14 @@ impl Exits {
                 if !self.network.has_room(3) {
                     return Err((Refusal::Full, parcel));
                 }
-                let envelope = parcel.into_envelope(shard).map_err(|(parcel, why)| (Refusal::Encode(why), parcel))?;
-                let max = node.config.limits.message_bytes as usize;
-                if envelope.payload().len() > max {
-                    let size = envelope.payload().len();
-                    return Err((Refusal::TooLarge { size, max }, EngineParcel::from_envelope(envelope)));
+                // Encoded from a borrow, so that a refusal can give the message back as it was.
+                let envelope = match parcel.to_envelope(shard) {
+                    Ok(envelope) => envelope,
+                    Err(why) => return Err((Refusal::Encode(why), parcel)),
+                };
+                let (size, max) = (envelope.payload().len(), node.config.limits.message_bytes as usize);
+                if size > max {
+                    return Err((Refusal::TooLarge { size, max }, parcel));
                 }
                 let tag = crate::Epoch::ZERO;
                 Target::Network(LaneItem::Msg { shard, tag, enter: plan.enter, parcel: envelope })

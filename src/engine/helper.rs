@@ -14,12 +14,12 @@ pub fn run(jobs: &Receiver<Job>, metrics: &Arc<Metrics>) {
     while let Ok(job) = jobs.recv() {
         let before = super::sys::now();
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
-            metrics.callback_panics.add(1);
+            metrics.shared.callbacks_panicked.add(1);
             tracing::error!(target: "wingbeat::engine", "a callback panicked; the helper thread goes on");
         }
         let took = super::sys::now().since(before);
         if took > SLOW {
-            metrics.slow_callbacks.add(1);
+            metrics.shared.callbacks_slow.add(1);
             tracing::warn!(target: "wingbeat::engine", ?took, "a callback held the helper thread up");
         }
     }

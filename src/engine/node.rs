@@ -138,6 +138,7 @@ impl Node {
     pub fn new(
         config: Arc<Config>, id: NodeId, addr: NodeAddr, workers: Box<[Door<ToWorker>]>, network: Door<ToNet>, helper: Sender<Job>,
     ) -> Self {
+        let metrics = Arc::new(Metrics::new(workers.len()));
         let view = ClusterView { me: id, members: vec![], leader: None, deputies: vec![], converged: false, version: 0 };
         Self {
             id,
@@ -146,7 +147,7 @@ impl Node {
             network,
             helper,
             slots: Slots::new(config.limits.asks),
-            metrics: Arc::new(Metrics::default()),
+            metrics,
             hosting_until: CachePadded::new(AtomicU64::new(0)),
             next_lane: AtomicU32::new(0),
             closing: AtomicBool::new(false),
@@ -232,7 +233,7 @@ impl Node {
     pub fn complete(&self, correlation: u64, answered: Answered) {
         match self.slots.take(correlation) {
             Some(waiter) => waiter(answered),
-            None => self.metrics.late_replies.add(1),
+            None => self.metrics.shared.replies_late.add(1),
         }
     }
 
@@ -254,7 +255,7 @@ impl Node {
 
     /// Counts a message that is given up and offers it as a dead letter. Does not answer its asker.
     pub fn bury(&self, shard: crate::ShardKey, parcel: &EngineParcel, reason: DropReason) {
-        self.metrics.drops.count(reason);
+        self.metrics.drops.add(reason, 1);
         let mut listeners = self.dead_letters.lock();
         if listeners.is_empty() {
             return;
@@ -268,7 +269,7 @@ impl Node {
         listeners.retain(|l| match l.try_send(letter.clone()) {
             Ok(()) => true,
             Err(TrySendError::Full(_)) => {
-                self.metrics.dead_letters_lost.add(1);
+                self.metrics.shared.dead_letters_missed.add(1);
                 true
             }
             Err(TrySendError::Disconnected(_)) => false,
@@ -323,7 +324,7 @@ impl Node {
         hub.subscribers.retain(|s| match s.try_send(event.clone()) {
             Ok(()) => true,
             Err(TrySendError::Full(_)) => {
-                metrics.events_lost.add(1);
+                metrics.shared.events_lagged.add(1);
                 true
             }
             Err(TrySendError::Disconnected(_)) => false,
@@ -359,7 +360,7 @@ impl Node {
     /// Gives a job to the helper thread; what comes after its end is dropped.
     pub fn help(&self, job: Job) {
         if self.helper.send(job).is_err() {
-            self.metrics.callbacks_lost.add(1);
+            self.metrics.shared.callbacks_lost.add(1);
         }
     }
 

@@ -86,6 +86,22 @@ impl EngineParcel {
     }
 }
 
+impl EngineParcel {
+    /// Its encoding; `Err`: why the type's encoder failed.
+    pub fn to_envelope(&self, shard: ShardKey) -> Result<Envelope, String> {
+        match self {
+            Self::Wire { envelope, .. } => Ok(envelope.clone()),
+            Self::Typed { key, ask, msg } => {
+                let mut bytes = Vec::with_capacity(key.bytes.len() + msg.size() + 16);
+                bytes.extend_from_slice(&key.bytes);
+                msg.encode_to(&mut bytes).map_err(|e| e.to_string())?;
+                let key_len = u8::try_from(key.bytes.len()).expect("references refuse keys above 255 bytes");
+                Ok(Envelope { shard, ask: *ask, key_len, bytes: bytes.into_boxed_slice() })
+            }
+        }
+    }
+}
+
 impl Parcel for EngineParcel {
     fn from_envelope(envelope: Envelope) -> Self {
         Self::Wire { hash: xxhash_rust::xxh3::xxh3_64(envelope.key()), envelope }
@@ -94,17 +110,7 @@ impl Parcel for EngineParcel {
     fn into_envelope(self, shard: ShardKey) -> Result<Envelope, (Self, String)> {
         match self {
             Self::Wire { envelope, .. } => Ok(envelope),
-            Self::Typed { key, ask, msg } => {
-                let mut bytes = Vec::with_capacity(key.bytes.len() + msg.size() + 16);
-                bytes.extend_from_slice(&key.bytes);
-                match msg.encode_to(&mut bytes) {
-                    Ok(()) => {
-                        let key_len = u8::try_from(key.bytes.len()).expect("references refuse keys above 255 bytes");
-                        Ok(Envelope { shard, ask, key_len, bytes: bytes.into_boxed_slice() })
-                    }
-                    Err(error) => Err((Self::Typed { key, ask, msg }, error.to_string())),
-                }
-            }
+            typed => typed.to_envelope(shard).map_err(|why| (typed, why)),
         }
     }
 

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::{
     NodeId, ShardId, ShardKey, TypeId,
@@ -72,8 +72,8 @@ pub struct TypeEntry {
     pub declared_by: RustTypeId,
     /// Present once the type is hosted here.
     pub host: OnceLock<Arc<dyn TypeHost>>,
-    /// What the coordinator said.
-    pub standing: Mutex<Standing>,
+    standing: Mutex<Standing>,
+    standing_changed: Condvar,
     words: Box<[AtomicU64]>,
 }
 
@@ -87,8 +87,33 @@ impl TypeEntry {
             declared_by,
             host: OnceLock::new(),
             standing: Mutex::new(Standing::Asked),
+            standing_changed: Condvar::new(),
             words: (0..shards).map(|_| AtomicU64::new(0)).collect(),
         }
+    }
+
+    /// What the coordinator said.
+    pub fn standing(&self) -> Standing {
+        self.standing.lock().clone()
+    }
+
+    /// Network thread only.
+    pub fn set_standing(&self, standing: Standing) {
+        *self.standing.lock() = standing;
+        self.standing_changed.notify_all();
+    }
+
+    /// Waits until the coordinator has said something, at most until `deadline`.
+    pub fn wait_standing(&self, deadline: crate::Time) -> Standing {
+        let mut standing = self.standing.lock();
+        while *standing == Standing::Asked {
+            let left = deadline.since(crate::engine::sys::now());
+            if left.is_zero() {
+                break;
+            }
+            self.standing_changed.wait_for(&mut standing, left);
+        }
+        standing.clone()
     }
 
     /// The shard of a key with this hash.

@@ -19,6 +19,7 @@ use crate::{
         sys,
         types::{Env, Instance, TypeEntry},
     },
+    metrics::WorkerCounters,
     proto::{
         handoff::{Ask, DropReason, ReplyBody},
         shard::{Host, LaneItem, Place, ShardCore, ShardReport, StartCause, StopReason, Turn},
@@ -94,15 +95,20 @@ struct WorkerHost {
     node: Arc<Node>,
     types: BTreeMap<TypeId, Arc<TypeEntry>>,
     out: Out,
+    index: u16,
 }
 
 impl WorkerHost {
+    fn counters(&self) -> &WorkerCounters {
+        &self.node.metrics.workers[usize::from(self.index)]
+    }
+
     fn turn<R>(&mut self, at: Place, what: &'static str, f: impl FnOnce(&mut Env<'_>) -> R) -> Result<R, String> {
         let Some(entry) = self.types.get(&at.shard.ty) else { return Err(format!("type {:08x} is not hosted here", at.shard.ty.0)) };
         let mut env = Env { node: &self.node, at, out: &mut self.out, entity_type: &entry.name };
         // The entity is dropped after a panic, so no broken state is seen again.
         catch_unwind(AssertUnwindSafe(|| f(&mut env))).map_err(|panic| {
-            self.node.metrics.entity_panics.add(1);
+            self.counters().handler_panics.bump(1);
             let said = panic_text(&*panic);
             tracing::error!(target: "wingbeat::engine", entity_type = %entry.name, shard = at.shard.shard.0, epoch = at.epoch.get(), %said, "panic in {what}");
             said
@@ -128,7 +134,7 @@ impl Host for WorkerHost {
 
     fn handle(&mut self, at: Place, entity: &mut Self::Entity, parcel: EngineParcel) -> Turn {
         let ask = parcel.ask();
-        self.node.metrics.messages_handled.add(1);
+        self.counters().messages_handled.bump(1);
         match self.turn(at, "handle", |env| entity.handle(env, parcel)) {
             Ok(turn) => turn,
             Err(_) => {
@@ -174,7 +180,7 @@ struct Worker {
 /// Runs worker `index` until it is told to quit. The calling thread is the worker.
 pub fn run(node: Arc<Node>, index: u16, seed: u64) {
     let core = ShardCore::new(node.config.clone(), node.id, index, seed);
-    let host = WorkerHost { node: node.clone(), types: BTreeMap::new(), out: Out::new(node.clone()) };
+    let host = WorkerHost { node: node.clone(), types: BTreeMap::new(), out: Out::new(node.clone()), index };
     let mut worker = Worker { index, core, host, lanes: vec![], until: Time::ZERO, node: node.clone() };
     crate::api::mark_worker_thread();
     let mut idler = Idler::new(node.config.node.idle);

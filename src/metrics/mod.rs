@@ -77,6 +77,9 @@ counters! {
         replies_late = "Replies that arrived after their deadline.";
         sends_refused = "Messages that were given back to the sender.";
         events_lagged = "Events that a reader was too slow for.";
+        callbacks_lost = "Callbacks that came after the helper thread's end.";
+        callbacks_panicked = "Callbacks that panicked.";
+        adoptions_failed = "Entities that did not take handed-over state and started as new.";
         callbacks_slow = "Callbacks that kept the helper thread longer than 10 ms.";
         dead_letters_missed = "Dead letters that no reader took in time.";
     }
