@@ -17,7 +17,8 @@ mod time;
 #[doc(hidden)]
 pub use api::__private;
 pub use api::*;
-pub use config::Config;
+pub use config::{Config, ConfigError, ConfigErrors};
+pub use error::{ActError, JoinError, QueryError, RegisterError, StartError};
 pub use id::{BadAddr, Epoch, NodeAddr, NodeId, ShardId, ShardKey, Term, TypeId, address_order};
 pub use proto::handoff::DropReason;
 pub use time::{Deadline, Time};

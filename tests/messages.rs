@@ -1,5 +1,7 @@
 //! A protocol declared with `messages!`, seen from outside the crate.
 
+#![allow(missing_docs)]
+
 use serde::{Deserialize, Serialize};
 use wingbeat::{
     Added, AskError, CodecError, DropReason, EntityId, EntityKey, EntityType, IntoKey, Message, Refusal, ReplyTag, Request, Wire, messages,

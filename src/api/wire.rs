@@ -281,6 +281,7 @@ pub mod private {
     use serde::{Serialize, de::DeserializeOwned};
 
     use super::{CodecError, Wire};
+    pub use crate::api::key::FromText;
 
     /// Appends the value; on an error `out` is as before.
     pub fn encode<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(), CodecError> {

@@ -1,6 +1,10 @@
 //! Every setting, one struct per table.
 
+mod error;
+
 use std::time::Duration;
+
+pub use error::{ConfigError, ConfigErrors};
 
 /// A duration in configuration: `"200ms"` in text.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
