@@ -2,11 +2,12 @@
 
 extern crate self as wingbeat;
 
-mod api;
 #[cfg(feature = "admin")]
 #[doc(hidden)]
 pub mod admin;
+mod api;
 pub mod config;
+mod engine;
 mod error;
 mod id;
 #[doc(hidden)]
@@ -18,7 +19,10 @@ mod time;
 pub use api::__private;
 pub use api::*;
 pub use config::{Config, ConfigError, ConfigErrors};
-pub use error::{ActError, JoinError, QueryError, RegisterError, StartError};
+pub use crossbeam::channel;
 pub use id::{BadAddr, Epoch, NodeAddr, NodeId, ShardId, ShardKey, Term, TypeId, address_order};
-pub use proto::handoff::DropReason;
+pub use proto::{
+    handoff::DropReason,
+    membership::{ClusterView, Event, Member, MemberStatus},
+};
 pub use time::{Deadline, Time};

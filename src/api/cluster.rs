@@ -18,6 +18,7 @@ use super::{
 use crate::{
     Config, Deadline, Entity, EntityId, EntityRef, EntityType, HostOptions, KeyOf, NodeAddr, NodeId, Region, ShardId, Time, TypeId,
     config::ConfigErrors,
+    error::codes,
     engine::{
         self,
         node::{Node, ToNet},
@@ -430,22 +431,15 @@ pub enum StartError {
     /// The system gave no thread.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] io::Error),
+    /// The network poller or its waker could not be made.
+    #[error("cannot set up the network thread: {0}")]
+    Network(#[source] io::Error),
     /// Handlers' panics could not be caught.
     #[error("built with panic=abort; a handler's panic must unwind: remove `panic = \"abort\"` from the profile")]
     PanicAbort,
 }
 
-impl StartError {
-    /// Stable code.
-    pub fn code(&self) -> &'static str {
-        match self {
-            Self::Config(_) => "E-START-001",
-            Self::Bind { .. } => "E-START-002",
-            Self::Thread(_) => "E-START-004",
-            Self::PanicAbort => "E-START-005",
-        }
-    }
-}
+codes! { StartError { Config = "E-START-001", Bind = "E-START-002", Thread = "E-START-004", PanicAbort = "E-START-005", Network = "E-START-006" } }
 
 /// Nothing was registered on this node, which stays a member.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -482,17 +476,7 @@ pub enum RegisterError {
     Shutdown,
 }
 
-impl RegisterError {
-    /// Stable code.
-    pub fn code(&self) -> &'static str {
-        match self {
-            Self::Duplicate { .. } => "E-REG-001",
-            Self::Mismatch { .. } => "E-REG-002",
-            Self::Invalid { .. } => "E-REG-004",
-            Self::Shutdown => "E-REG-005",
-        }
-    }
-}
+codes! { RegisterError { Duplicate = "E-REG-001", Mismatch = "E-REG-002", Invalid = "E-REG-004", Shutdown = "E-REG-005" } }
 
 /// The node is not a member yet.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -517,16 +501,7 @@ pub enum JoinError {
     Shutdown,
 }
 
-impl JoinError {
-    /// Stable code.
-    pub fn code(&self) -> &'static str {
-        match self {
-            Self::Refused { .. } => "E-JOIN-002",
-            Self::Timeout { .. } => "E-JOIN-003",
-            Self::Shutdown => "E-JOIN-004",
-        }
-    }
-}
+codes! { JoinError { Refused = "E-JOIN-002", Timeout = "E-JOIN-003", Shutdown = "E-JOIN-004" } }
 
 /// Nothing was changed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -546,14 +521,4 @@ pub enum ActError {
     WouldDeadlock,
 }
 
-impl ActError {
-    /// Stable code.
-    pub fn code(&self) -> &'static str {
-        match self {
-            Self::NoMember(_) => "E-ACT-001",
-            Self::Refused(_) => "E-ACT-003",
-            Self::NoAuthority => "E-ACT-004",
-            Self::WouldDeadlock => "E-ACT-005",
-        }
-    }
-}
+codes! { ActError { NoMember = "E-ACT-001", Refused = "E-ACT-003", NoAuthority = "E-ACT-004", WouldDeadlock = "E-ACT-005" } }

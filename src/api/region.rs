@@ -9,6 +9,7 @@ use crate::{
         node::Node,
         types::{Standing, TypeEntry},
     },
+    error::codes,
 };
 
 /// The entities of one type: a host on this node, or a proxy. Cheap to clone.
@@ -146,13 +147,4 @@ pub enum QueryError {
     },
 }
 
-impl QueryError {
-    /// Stable code.
-    pub fn code(&self) -> &'static str {
-        match self {
-            Self::Timeout => "E-QRY-001",
-            Self::Shutdown => "E-QRY-002",
-            Self::Refused { .. } => "E-QRY-003",
-        }
-    }
-}
+codes! { QueryError { Timeout = "E-QRY-001", Shutdown = "E-QRY-002", Refused = "E-QRY-003" } }
