@@ -37,7 +37,7 @@ use crate::{
         lane::{Bell, Door},
         node::{Node, ToNet},
     },
-    net::{Net, Sockets},
+    net::{Net, Sockets, Transport},
     proto::membership::Identity,
 };
 
@@ -85,14 +85,17 @@ fn advertised(config: &Config, bound: SocketAddr) -> NodeAddr {
 /// Binds the sockets and starts the threads of a node. The configuration has been validated.
 pub fn start(config: Arc<Config>) -> Result<Engine, StartError> {
     let sockets = Sockets::bind(config.node.listen).map_err(|e| StartError::Bind {
-        proto: e.proto,
+        proto: match e.proto {
+            Transport::Tcp => "TCP",
+            Transport::Udp => "UDP",
+        },
         addr: e.addr,
         setting: "node.listen",
         source: e.source,
     })?;
     let me = Identity { addr: advertised(&config, sockets.local_addr()), incarnation: sys::random_u64() };
     let workers = workers(config.node.workers);
-    let net = Net::new(&config, &me, sockets).map_err(StartError::Network)?;
+    let net = Net::new(sockets, &config, &me, sys::random_u64()).map_err(StartError::Network)?;
     let waker = net.waker();
 
     let sleepers: Arc<[OnceLock<Thread>]> = (0..workers).map(|_| OnceLock::new()).collect();

@@ -20,7 +20,7 @@ use crate::{
         sys,
         types::{Standing, TypeEntry},
     },
-    net::{Net, NetEvent},
+    net::{Net, NetEvent, Unsent},
     proto::{
         handoff::{DropReason, Item, ReplyBody},
         membership::{Event, Identity},
@@ -28,6 +28,7 @@ use crate::{
         shard::{LaneItem, Parcel, ShardCommand},
         sharding::TypeInfo,
         wheel::Wheel,
+        wire::Frame,
     },
 };
 
@@ -144,7 +145,7 @@ impl Network {
     /// One turn without waiting. True if there was anything to do.
     fn turn(&mut self, now: Time) -> bool {
         let mut worked = false;
-        if let Err(error) = self.net.poll(Some(Duration::ZERO)) {
+        if let Err(error) = self.net.poll(Some(Duration::ZERO), sys::now) {
             tracing::error!(target: "wingbeat::net", %error, "polling the sockets failed");
         }
         worked |= self.sockets(now);
@@ -164,10 +165,10 @@ impl Network {
 
     fn sockets(&mut self, now: Time) -> bool {
         let mut worked = false;
-        while let Some(event) = self.net.next(now) {
+        while let Some(event) = self.net.next() {
             worked = true;
             match event {
-                NetEvent::Datagram { bytes } => {
+                NetEvent::Datagram { bytes, .. } => {
                     self.node.metrics.network.datagrams_received.bump(1);
                     self.core.handle_datagram(now, &bytes);
                 }
@@ -175,6 +176,7 @@ impl Network {
                     self.node.metrics.network.frames_received.bump(1);
                     self.core.handle_frame(now, peer, frame);
                 }
+                NetEvent::Traffic(peer) => self.core.handle_traffic(now, peer),
                 NetEvent::Link(event) => self.core.handle_link(now, event),
                 NetEvent::Resolve { addr } => self.look_up(addr),
             }
@@ -217,7 +219,7 @@ impl Network {
     fn incoming(&mut self, now: Time, lane: crate::proto::shard::LaneId, item: ToNet) {
         match item {
             ToNet::Lane(item) => self.core.handle_lane(now, lane, item),
-            ToNet::Report(report) => self.core.handle_report(now, 0, report),
+            ToNet::Report(worker, report) => self.core.handle_report(now, worker, report),
             ToNet::Reply { to, correlation, body } => self.core.handle_reply(now, to, correlation, body),
             ToNet::Command(make, completion) => {
                 let id = self.next_command;
@@ -291,11 +293,13 @@ impl Network {
             match effect {
                 Effect::Datagram { to, bytes } => {
                     self.node.metrics.network.datagrams_sent.bump(1);
-                    self.net.send_datagram(now, &to, bytes);
+                    self.net.send_datagram(now, &to, &bytes);
                 }
                 Effect::Frame { to, node, frame } => {
                     self.node.metrics.network.frames_sent.bump(1);
-                    self.net.send_frame(now, &to, node, &frame);
+                    if let Err(unsent) = self.net.send_frame(now, &to, node, &frame) {
+                        self.unsent(now, frame, &unsent);
+                    }
                 }
                 Effect::CloseLink { node, addr } => self.net.close(now, node, &addr),
                 Effect::Worker { worker, command } => self.to_worker(now, worker, command),
@@ -355,6 +359,20 @@ impl Network {
         port.push(ToWorker::Command(command));
     }
 
+    /// A frame did not fit. A message is given up like any other; what controls a move is repeated by its sender.
+    fn unsent(&mut self, now: Time, frame: Frame, why: &Unsent) {
+        match frame {
+            Frame::Item { shard, item: Item::Msg { envelope, .. } } => {
+                let ask = envelope.ask;
+                self.node.bury(shard, &EngineParcel::from_envelope(envelope), DropReason::NoCredit);
+                if let Some(ask) = ask {
+                    self.core.handle_reply(now, ask.node, ask.correlation, ReplyBody::Dropped(DropReason::NoCredit));
+                }
+            }
+            other => tracing::error!(target: "wingbeat::net", %why, kind = ?std::mem::discriminant(&other), "a frame was not sent"),
+        }
+    }
+
     /// Gives a name to the helper thread to look up.
     fn look_up(&self, addr: NodeAddr) {
         let node = self.node.clone();
@@ -371,10 +389,10 @@ impl Network {
         let quiet = self.node.network.is_quiet()
             && self.lanes.iter().all(|l| l.is_empty())
             && self.ports.iter().all(|p| p.waiting.is_empty())
-            && !self.net.has_ready();
+            && !self.net.has_work();
         let due = [self.net.poll_timeout(), self.core.poll_timeout(), self.asks.next_due(), self.quit_at].into_iter().flatten().min();
         let limit = if quiet { due.map(|due| due.since(now)) } else { Some(Duration::ZERO) };
-        if let Err(error) = self.net.poll(limit) {
+        if let Err(error) = self.net.poll(limit, sys::now) {
             tracing::error!(target: "wingbeat::net", %error, "polling the sockets failed");
         }
         self.node.network.bell().awake();
@@ -382,7 +400,7 @@ impl Network {
 
     /// Whether the thread has been told to quit, the workers are gone, and the last frames had time to leave.
     fn is_done(&self, now: Time) -> bool {
-        self.quit_at.is_some_and(|at| self.workers_left == 0 && (now >= at || self.net.is_flushed()))
+        self.quit_at.is_some_and(|at| self.workers_left == 0 && (now >= at || self.net.unsent_bytes() == 0))
     }
 }
 

@@ -57,7 +57,7 @@ pub enum ToNet {
     /// From a producer's lane.
     Lane(LaneItem<Envelope>),
     /// From a worker.
-    Report(ShardReport),
+    Report(u16, ShardReport),
     /// An answer to an ask of another node.
     Reply {
         /// The asker's node.

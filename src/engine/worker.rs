@@ -164,7 +164,7 @@ impl Host for WorkerHost {
     }
 
     fn report(&mut self, report: ShardReport) {
-        self.out.push(ToNet::Report(report));
+        self.out.push(ToNet::Report(self.index, report));
     }
 }
 
