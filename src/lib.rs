@@ -4,6 +4,8 @@ extern crate self as wingbeat;
 
 pub mod config;
 mod id;
+#[doc(hidden)]
+pub mod net;
 pub mod proto;
 mod time;
 
