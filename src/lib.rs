@@ -12,6 +12,8 @@ mod error;
 mod id;
 #[doc(hidden)]
 pub mod metrics;
+#[doc(hidden)]
+pub mod net;
 pub mod proto;
 mod time;
 
