@@ -58,7 +58,7 @@ impl Api {
             Route::Ready => self.probe(Probe::Ready, responder),
             Route::Startup => self.probe(Probe::Startup, responder),
             Route::Status => responder.respond(Response::json(200, &self.source.status())),
-            Route::Members => responder.respond(wrapped("members", self.source.members())),
+            Route::Members => self.source.members(answer(responder, |members| wrapped("members", members))),
             Route::Links => self.source.links(answer(responder, |links| wrapped("links", links))),
             Route::Types => self.source.types(answer(responder, |types| wrapped("types", types))),
             Route::Table => {

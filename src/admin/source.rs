@@ -20,7 +20,7 @@ pub trait Source: Send + Sync + 'static {
     /// This node's view in short.
     fn status(&self) -> Status;
     /// The members in this node's view, in address order.
-    fn members(&self) -> Vec<Member>;
+    fn members(&self, done: Done<Vec<Member>>);
     /// What is set, by key. The surface hides the value of `admin.token`.
     fn config(&self) -> Vec<Setting>;
     /// Accepted and not handled messages, by label of the reason.

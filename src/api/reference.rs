@@ -160,11 +160,35 @@ impl<T: EntityType> EntityRef<T> {
         }
     }
 
-    /// Asks; `waiter` runs on the thread that brings the answer, so it must be quick.
-    pub(crate) fn ask_raw<R: Request<T>>(
-        &self, req: R, deadline: impl Into<Deadline>, waiter: impl FnOnce(Result<R::Reply, AskError>) + Send + 'static,
+    /// Asks, waiting at most `room` for room in a queue; `waiter` runs on the thread that brings the answer, so it must be quick.
+    /// On `Err` it is dropped without a call.
+    #[cfg(feature = "admin")]
+    pub(crate) fn ask_raw_within<R: Request<T>>(
+        &self, req: R, deadline: impl Into<Deadline>, room: Duration, waiter: impl FnOnce(Result<R::Reply, AskError>) + Send + 'static,
     ) -> Result<(), AskError> {
-        self.open(req, resolve(deadline), true, move |answered| waiter(read_answer(answered))).map(drop)
+        if let Some(refusal) = bad_key(&self.key.bytes) {
+            return Err(AskError::Refused(refusal));
+        }
+        let deadline = resolve(deadline);
+        let waiter = Box::new(move |answered| waiter(read_answer(answered)));
+        let (key, msg) = (self.key.clone(), req.into_msg());
+        let give_up = sys::now() + room;
+        let (correlation, mut parcel) = self.node.open_ask(deadline, waiter, |ask| EngineParcel::Typed { key, ask: Some(ask), msg: Box::new(msg) })?;
+        let backoff = crossbeam::utils::Backoff::new();
+        loop {
+            match self.node.send(&self.entry, parcel) {
+                Ok(()) => {
+                    self.node.time_ask(deadline, correlation);
+                    return Ok(());
+                }
+                Err((Refusal::Full, back)) if sys::now() < give_up => parcel = back,
+                Err((refusal, _)) => {
+                    drop(self.node.slots.take(correlation));
+                    return Err(AskError::Refused(refusal));
+                }
+            }
+            if backoff.is_completed() { std::thread::park_timeout(Duration::from_micros(200)) } else { backoff.snooze() }
+        }
     }
 
     fn open<R: Request<T>>(
@@ -174,9 +198,12 @@ impl<T: EntityType> EntityRef<T> {
             return Err(AskError::Refused(refusal));
         }
         let (key, msg) = (self.key.clone(), req.into_msg());
-        self.node
-            .ask(&self.entry, deadline, timed, Box::new(waiter), |ask| EngineParcel::Typed { key, ask: Some(ask), msg: Box::new(msg) })
-            .map_err(AskError::Refused)
+        let parcel = |ask| EngineParcel::Typed { key, ask: Some(ask), msg: Box::new(msg) };
+        let correlation = self.node.ask(&self.entry, deadline, Box::new(waiter), parcel)?;
+        if timed {
+            self.node.time_ask(deadline, correlation);
+        }
+        Ok(correlation)
     }
 }
 

@@ -122,7 +122,7 @@ impl Reaper {
 
 /// Runs on the reaper's thread from start to end of the node.
 fn end(shared: &Shared, engine: Engine, #[cfg(feature = "admin")] server: Option<crate::admin::ServerHandle>) -> ShutdownReport {
-    let node = &engine.node;
+    let node = engine.node.clone();
     let requested = loop {
         let mut state = shared.state.lock();
         if let Some(why) = state.requested.clone() {
@@ -147,7 +147,7 @@ fn end(shared: &Shared, engine: Engine, #[cfg(feature = "admin")] server: Option
     let life = node.life();
     node.begin_closing();
     #[cfg(feature = "admin")]
-    if let Some(server) = server {
+    if let Some(mut server) = server {
         server.shutdown();
     }
     engine.stop();

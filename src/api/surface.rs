@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 use parking_lot::RwLock;
 
 use crate::{
-    AskError, EntityType, EntityKey, Epoch, Event, NodeAddr, NodeId, Refusal, Region, Request, ShardId, ShardKey, StartError, TypeId,
+    AskError, Config, EntityKey, EntityType, Epoch, Event, NodeAddr, NodeId, Refusal, Region, Request, ShardId, ShardKey, StartError, TypeId,
     admin::{
         Done, EntityCall, EntityOutcome, Mode, Probe, ServerHandle, Source, SourceError,
         model::{self, Check, Handoff, Host, Incarnation, Life as NodeLife, Link, Location, Rtt, Setting, ShardRow, Status, TypeRow},
@@ -150,12 +150,12 @@ fn problem(asked: &Asked, error: &AskError) -> EntityOutcome {
 pub(crate) fn serve(node: &Arc<Node>) -> Result<Option<ServerHandle>, StartError> {
     let Some(listen) = node.config.admin.listen else { return Ok(None) };
     let source = Arc::new(Surface { node: node.clone() });
-    let server = crate::admin::start(listen, &node.config, node.metrics.clone(), source)
-        .map_err(|source| StartError::Bind { proto: "TCP", addr: listen, setting: "admin.listen", source })?;
-    let events = server.events();
-    let publish = move |number: u64, at: std::time::SystemTime, event: &Event| events.publish(number, at, event_json(event));
-    node.mirror_events(Box::new(publish));
-    Ok(Some(server))
+    let api = Arc::new(crate::admin::Api::new(source, node.metrics.clone(), node.kept_events.clone()));
+    let limits = crate::admin::Limits::from(&node.config.limits);
+    let token = node.config.admin.token.as_deref();
+    crate::admin::Server::start(listen, limits, token, node.metrics.clone(), api)
+        .map(Some)
+        .map_err(|source| StartError::Bind { proto: "TCP", addr: listen, setting: "admin.listen", source })
 }
 
 struct Surface {
@@ -166,9 +166,15 @@ fn life(addr: &NodeAddr, id: NodeId) -> NodeLife {
     NodeLife { addr: addr.into(), incarnation: Incarnation(id.incarnation()) }
 }
 
-/// An event as JSON: its kind and its fields; nodes as `host:port` need the view, so ids stand beside.
-fn event_json(event: &Event) -> (&'static str, serde_json::Value) {
+/// Keeps an event for those who ask or listen over HTTP. Nodes are `host:port`, or their id if this node does not know them any more.
+pub(crate) fn keep(ring: &crate::admin::EventRing, event: &Event, view: &ClusterView) {
+    let (kind, data) = event_json(event, view);
+    ring.push(kind, &data);
+}
+
+fn event_json(event: &Event, view: &ClusterView) -> (&'static str, serde_json::Value) {
     use serde_json::json;
+    let name = |id: NodeId| view.member(id).map_or_else(|| id.to_string(), |m| m.addr.to_string());
     let epoch = |e: &Epoch| model::EpochNumber::from(*e);
     match event {
         Event::Member { member, was } => (
@@ -176,19 +182,19 @@ fn event_json(event: &Event) -> (&'static str, serde_json::Value) {
             json!({"addr": member.addr.to_string(), "incarnation": Incarnation(member.id.incarnation()), "status": member.status.name(), "was": was.map(MemberStatus::name)}),
         ),
         Event::Unreachable { node, by, why } => {
-            ("unreachable", json!({"node": node.to_string(), "by": by.iter().map(ToString::to_string).collect::<Vec<_>>(), "why": &**why}))
+            ("unreachable", json!({"node": name(*node), "by": by.iter().map(|n| name(*n)).collect::<Vec<_>>(), "why": &**why}))
         }
-        Event::Reachable { node } => ("reachable", json!({"node": node.to_string()})),
-        Event::LeaderChanged(node) => ("leader_changed", json!({"node": node.map(|n| n.to_string())})),
+        Event::Reachable { node } => ("reachable", json!({"node": name(*node)})),
+        Event::LeaderChanged(node) => ("leader_changed", json!({"node": node.map(name)})),
         Event::Converged { version } => ("converged", json!({"version": version})),
         Event::Split { mine, theirs, verdict } => ("split", json!({"mine": mine, "theirs": theirs, "verdict": &**verdict})),
         Event::ShardMoving { entity_type, shard, from, to, epoch: e } => (
             "shard_moving",
-            json!({"type": &**entity_type, "shard": shard.0, "from": from.map(|n| n.to_string()), "to": to.to_string(), "epoch": epoch(e)}),
+            json!({"type": &**entity_type, "shard": shard.0, "from": from.map(name), "to": name(*to), "epoch": epoch(e)}),
         ),
         Event::ShardMoved { entity_type, shard, to, epoch: e, took } => (
             "shard_moved",
-            json!({"type": &**entity_type, "shard": shard.0, "to": to.to_string(), "epoch": epoch(e), "took_ms": took.as_secs_f64() * 1e3}),
+            json!({"type": &**entity_type, "shard": shard.0, "to": name(*to), "epoch": epoch(e), "took_ms": took.as_secs_f64() * 1e3}),
         ),
         Event::Warning { code, text } => ("warning", json!({"code": code, "text": &**text})),
     }
@@ -291,7 +297,7 @@ impl Source for Surface {
         let addr = |id: Option<NodeId>| id.and_then(|id| addr_in(&view, id));
         let oldest = view.oldest(None).map(|m| Host::from(&m.addr));
         let coordinator = view.oldest(node.config.sharding.coordinator_role.as_deref()).map(|m| Host::from(&m.addr));
-        let mut warnings: Vec<String> = node.config.warnings();
+        let mut warnings: Vec<String> = node.config.warnings().iter().map(ToString::to_string).collect();
         let up = view.members.iter().filter(|m| m.status == MemberStatus::Up).count();
         for entry in node.all_types() {
             if let Standing::Refused(why) = entry.standing() {
@@ -353,7 +359,15 @@ impl Source for Surface {
     }
 
     fn config(&self) -> Vec<Setting> {
-        self.node.config.settings().into_iter().map(|(key, value, default, origin)| Setting { key, value, default, origin }).collect()
+        let config = &self.node.config;
+        let origin = |key: &str| if config.is_set(key) { "set" } else { "default" };
+        let setting = |s: &crate::config::Setting| Setting {
+            key: s.key.into(),
+            value: config.get(s.key).unwrap_or_default(),
+            default: s.default_text(),
+            origin: origin(s.key).into(),
+        };
+        Config::reference().iter().map(setting).collect()
     }
 
     fn drops(&self) -> Vec<(&'static str, u64)> {
@@ -506,11 +520,6 @@ impl Source for Surface {
             }),
         }
     }
-}
-
-/// The address of the surface, for tests and tools.
-pub fn addr_of(server: &ServerHandle) -> SocketAddr {
-    server.addr()
 }
 
 /// A key in text form as the type's key. `Err`: why it is none.

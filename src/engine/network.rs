@@ -88,7 +88,12 @@ struct Network {
     fired: Vec<u64>,
     quit_at: Option<Time>,
     workers_left: usize,
+    /// When counters were last copied for readers.
+    counted: Time,
 }
+
+/// Counters are copied for readers at most so often.
+const COUNT_EVERY: Duration = Duration::from_millis(200);
 
 /// Runs the network thread until it is told to quit.
 pub fn run(node: Arc<Node>, net: Net, me: Identity, seed: u64) {
@@ -109,6 +114,7 @@ pub fn run(node: Arc<Node>, net: Net, me: Identity, seed: u64) {
         asks: Wheel::new(now),
         fired: vec![],
         quit_at: None,
+        counted: Time::ZERO,
         workers_left: node.workers.len(),
         node,
         net,
@@ -156,6 +162,12 @@ impl Network {
                 self.core.check();
             }
             self.net.flush(now);
+            if now.since(self.counted) >= COUNT_EVERY {
+                self.counted = now;
+                let mut counters = self.core.counters();
+                counters.extend(self.net.counters());
+                self.node.set_core_state(self.core.moving(), counters);
+            }
         }
         for port in &mut self.ports {
             port.flush();

@@ -1,7 +1,7 @@
 //! What all threads of one node share. No lock in here is taken on the path of a message.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::BTreeMap,
     net::SocketAddr,
     sync::{
         Arc,
@@ -121,14 +121,21 @@ pub struct Node {
     life_changed: Condvar,
     events: Mutex<EventHub>,
     dead_letters: Mutex<Vec<Sender<DeadLetter>>>,
+    moving: AtomicU64,
+    core_counters: Mutex<Vec<(&'static str, u64)>>,
+    /// Types that HTTP can address.
+    #[cfg(feature = "admin")]
+    pub exposed: crate::api::surface::Exposed,
+    /// The last events, for the HTTP surface.
+    #[cfg(feature = "admin")]
+    pub kept_events: Arc<crate::admin::EventRing>,
 }
 
-/// Events kept for those who come later.
-pub const EVENTS_KEPT: usize = 1000;
+/// Events that may wait for a subscriber before it misses some.
+const EVENTS_WAITING: usize = 1000;
 
+#[derive(Default)]
 struct EventHub {
-    next: u64,
-    kept: VecDeque<(u64, std::time::SystemTime, Event)>,
     subscribers: Vec<Sender<Event>>,
     watchers: Vec<std::sync::Weak<dyn Fn(&Event) + Send + Sync>>,
 }
@@ -156,7 +163,13 @@ impl Node {
             view_changed: Condvar::new(),
             life: Mutex::new(Life::Running),
             life_changed: Condvar::new(),
-            events: Mutex::new(EventHub { next: 1, kept: VecDeque::new(), subscribers: vec![], watchers: vec![] }),
+            events: Mutex::default(),
+            moving: AtomicU64::new(0),
+            core_counters: Mutex::default(),
+            #[cfg(feature = "admin")]
+            exposed: crate::api::surface::Exposed::default(),
+            #[cfg(feature = "admin")]
+            kept_events: Arc::default(),
             dead_letters: Mutex::default(),
             config,
         }
@@ -208,25 +221,28 @@ impl Node {
             .unwrap_or_else(|| Err((crate::Refusal::Shutdown, parcel.take().expect("the closure did not run"))))
     }
 
-    /// Sends one request. `waiter` takes the answer, or the time-out at `deadline` if `timed`; an asker that watches its own clock says
-    /// `timed = false` and takes the waiter back itself.
+    /// Reserves a slot for `waiter` and makes the parcel that names it.
+    pub fn open_ask(
+        &self, deadline: Time, waiter: Waiter, make: impl FnOnce(Ask) -> EngineParcel,
+    ) -> Result<(u64, EngineParcel), crate::AskError> {
+        let correlation = self.slots.open(waiter).ok_or(crate::AskError::Refused(crate::Refusal::Overloaded))?;
+        Ok((correlation, make(Ask { node: self.id, correlation, deadline })))
+    }
+
+    /// Has an ask given up at its deadline. For askers that do not watch their own clock.
+    pub fn time_ask(&self, deadline: Time, correlation: u64) {
+        self.network.post(ToNet::Deadline(deadline, correlation));
+    }
+
+    /// Sends one request. `waiter` takes the answer; see [`time_ask`](Self::time_ask) for its deadline.
     pub fn ask(
-        self: &Arc<Self>, entry: &TypeEntry, deadline: Time, timed: bool, waiter: Waiter, make: impl FnOnce(Ask) -> EngineParcel,
-    ) -> Result<u64, crate::Refusal> {
-        let correlation = self.slots.open(waiter).ok_or(crate::Refusal::Overloaded)?;
-        let parcel = make(Ask { node: self.id, correlation, deadline });
-        match self.send(entry, parcel) {
-            Ok(()) => {
-                if timed {
-                    self.network.post(ToNet::Deadline(deadline, correlation));
-                }
-                Ok(correlation)
-            }
-            Err((refusal, _)) => {
-                drop(self.slots.take(correlation));
-                Err(refusal)
-            }
-        }
+        self: &Arc<Self>, entry: &TypeEntry, deadline: Time, waiter: Waiter, make: impl FnOnce(Ask) -> EngineParcel,
+    ) -> Result<u64, crate::AskError> {
+        let (correlation, parcel) = self.open_ask(deadline, waiter, make)?;
+        self.send(entry, parcel).map(|()| correlation).map_err(|(refusal, _)| {
+            drop(self.slots.take(correlation));
+            crate::AskError::Refused(refusal)
+        })
     }
 
     /// Completes an ask of this node.
@@ -313,13 +329,9 @@ impl Node {
 
     /// Publishes an event.
     pub fn publish(&self, event: Event) {
+        #[cfg(feature = "admin")]
+        crate::api::surface::keep(&self.kept_events, &event, &self.view());
         let mut hub = self.events.lock();
-        let number = hub.next;
-        hub.next += 1;
-        if hub.kept.len() == EVENTS_KEPT {
-            hub.kept.pop_front();
-        }
-        hub.kept.push_back((number, std::time::SystemTime::now(), event.clone()));
         let metrics = &self.metrics;
         hub.subscribers.retain(|s| match s.try_send(event.clone()) {
             Ok(()) => true,
@@ -336,14 +348,9 @@ impl Node {
         }
     }
 
-    /// The kept events after number `after`, oldest first: number, wall-clock time, event.
-    pub fn events_after(&self, after: u64) -> Vec<(u64, std::time::SystemTime, Event)> {
-        self.events.lock().kept.iter().filter(|(n, ..)| *n > after).cloned().collect()
-    }
-
     /// A bounded stream of events, which begins with the present members.
     pub fn events(&self) -> Receiver<Event> {
-        let (tx, rx) = bounded(EVENTS_KEPT + 2 * self.view().members.len());
+        let (tx, rx) = bounded(EVENTS_WAITING + 2 * self.view().members.len());
         let mut hub = self.events.lock();
         for member in &self.view().members {
             tx.try_send(Event::Member { member: member.clone(), was: None }).expect("the channel has room for every member");
@@ -362,6 +369,24 @@ impl Node {
         if self.helper.send(job).is_err() {
             self.metrics.shared.callbacks_lost.add(1);
         }
+    }
+
+    // ---- what the network thread says of itself ----
+
+    /// Shards on the move, as far as this node knows.
+    pub fn moving(&self) -> u64 {
+        self.moving.load(Ordering::Relaxed)
+    }
+
+    /// The counters of the pure core and the sockets, at most about a second old.
+    pub fn core_counters(&self) -> Vec<(&'static str, u64)> {
+        self.core_counters.lock().clone()
+    }
+
+    /// Network thread only.
+    pub fn set_core_state(&self, moving: u64, counters: Vec<(&'static str, u64)>) {
+        self.moving.store(moving, Ordering::Relaxed);
+        *self.core_counters.lock() = counters;
     }
 
     // ---- life ----
