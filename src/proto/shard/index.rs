@@ -23,7 +23,7 @@ pub(super) struct Index {
 
 /// Mixes a hash that others chose with a secret they do not know, so that they cannot pile keys up in one place.
 pub(super) fn tag(hash: u64, secret: u64) -> Tag {
-    let product = u128::from(hash ^ secret) * 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835_u128;
+    let product = u128::from(hash ^ secret) * 0x9e37_79b9_7f4a_7c15_u128;
     let folded = (product >> 64) as u64 ^ product as u64;
     ((folded ^ (folded >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32) as u32
 }
