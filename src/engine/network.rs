@@ -188,7 +188,8 @@ impl Network {
                     self.node.metrics.network.frames_received.bump(1);
                     self.core.handle_frame(now, peer, frame);
                 }
-                NetEvent::Traffic(peer) => self.core.handle_traffic(now, peer),
+                // The core takes whole frames for signs of life.
+                NetEvent::Traffic(_) => {}
                 NetEvent::Link(event) => self.core.handle_link(now, event),
                 NetEvent::Resolve { addr } => self.look_up(addr),
             }

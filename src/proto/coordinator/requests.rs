@@ -159,6 +159,7 @@ impl Coordinator {
         let row = |(key, row): (&ShardKey, &super::Row)| TableRow {
             shard: *key,
             owner: row.record.filter(|r| !self.removed.contains_key(&r.home)).map(|r| r.home),
+            from: row.record.filter(|r| !r.confirmed).and_then(|r| r.from),
             epoch: row.record.map_or(row.floor, |r| r.epoch),
             state: row.state(),
             entities: row.entities,

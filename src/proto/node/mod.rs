@@ -292,6 +292,11 @@ impl<M: Members> NodeCore<M> {
         self.peers.addr(node)
     }
 
+    /// Shards whose move was announced here and has not been seen to arrive.
+    pub fn moving(&self) -> u64 {
+        self.moves.values().filter(|m| !m.arrived).count() as u64
+    }
+
     /// Counters by stable name, for metrics: membership's, undelivered messages by reason, and those of links and routes.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut all = self.membership.counters();

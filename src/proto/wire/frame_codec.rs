@@ -259,19 +259,32 @@ fn write_handoff(shard: ShardKey, number: u64, item: &HandoffItem, cx: Context, 
         }
         HandoffItem::Forwarded(f) => {
             w.bytes(&Header { epoch: f.aim.get(), ..header(kind::FORWARDED) }.bytes());
-            w.count(f.after.len());
-            for node in &f.after {
-                w.u128(node.raw());
-            }
+            write_after(&f.after, w);
             w.u128(f.stream.raw());
             let head = ItemHead::of(&f.item, f.stream);
             w.u8(head.kind).u8(head.flags).u64(head.epoch).u64(head.correlation);
             item_codec::write_body(&f.item, head.flags, cx.now, w);
         }
-        HandoffItem::Probe { origin, route, number } => {
-            w.bytes(&header(kind::PROBE).bytes()).u128(origin.raw()).u64(*route).u64(*number);
+        HandoffItem::Probe { origin, route, number, aim, after } => {
+            w.bytes(&Header { epoch: aim.get(), ..header(kind::PROBE) }.bytes()).u128(origin.raw()).u64(*route).u64(*number);
+            write_after(after, w);
         }
     }
+}
+
+fn write_after(after: &[NodeId], w: &mut Writer) {
+    w.count(after.len());
+    for node in after {
+        w.u128(node.raw());
+    }
+}
+
+fn read_after(r: &mut Reader<'_>) -> Result<Vec<NodeId>, Malformed> {
+    let mut after = Vec::with_capacity(r.count("after", 16, AFTER_MAX)?);
+    for _ in 0..after.capacity() {
+        after.push(NodeId::from_raw(r.u128("after")?));
+    }
+    Ok(after)
 }
 
 fn write_reply(body: &ReplyBody, w: &mut Writer) {
@@ -362,10 +375,7 @@ fn read_handoff(header: Header, used: Header, cx: Context, r: &mut Reader<'_>) -
         kind::FORWARDED => {
             header.only(used)?;
             let aim = epoch("aim", header.epoch)?;
-            let mut after = Vec::with_capacity(r.count("after", 16, AFTER_MAX)?);
-            for _ in 0..after.capacity() {
-                after.push(NodeId::from_raw(r.u128("after")?));
-            }
+            let after = read_after(r)?;
             let stream = NodeId::from_raw(r.u128("stream")?);
             let head = ItemHead {
                 kind: r.u8("item kind")?,
@@ -377,8 +387,10 @@ fn read_handoff(header: Header, used: Header, cx: Context, r: &mut Reader<'_>) -
             HandoffItem::Forwarded(Forwarded { aim, after, stream, item })
         }
         _ => {
-            header.only(Header { epoch: 0, ..used })?;
-            HandoffItem::Probe { origin: NodeId::from_raw(r.u128("origin")?), route: r.u64("route")?, number: r.u64("probe number")? }
+            header.only(used)?;
+            let aim = epoch("aim", header.epoch)?;
+            let (origin, route, number) = (NodeId::from_raw(r.u128("origin")?), r.u64("route")?, r.u64("probe number")?);
+            HandoffItem::Probe { origin, route, number, aim, after: read_after(r)? }
         }
     })
 }
