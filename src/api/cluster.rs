@@ -23,7 +23,7 @@ use crate::{
         self,
         node::{Node, ToNet},
         sys,
-        types::{Standing, TypeEntry, TypeHost},
+        types::{TypeEntry, TypeHost},
     },
     proto::{
         handoff::DropReason,
@@ -401,11 +401,6 @@ impl Admin {
             Ok(answer) => Ok(answer),
         }
     }
-}
-
-/// Whether and how a type stands with the coordinator, for readiness.
-pub(crate) fn ready(entry: &TypeEntry) -> bool {
-    entry.standing() == Standing::Ready
 }
 
 /// The node did not start; nothing is left behind.

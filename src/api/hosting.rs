@@ -1,6 +1,6 @@
 //! From typed entities to what the engine runs.
 
-use std::{any::Any, sync::Arc};
+use std::sync::Arc;
 
 use crate::{
     CodecError, Cx, Entity, EntityKey, EntityType, HandedOver, KeyOf, MsgOf, NodeId, StartCause, StopReason, Wire,
@@ -82,10 +82,6 @@ impl<E: Entity> Instance for Live<E> {
 
     fn stop(mut self: Box<Self>, env: &mut Env<'_>, why: StopReason) {
         self.with(env, |entity, cx| entity.stopped(why, cx));
-    }
-
-    fn as_any(&mut self) -> &mut dyn Any {
-        &mut self.entity
     }
 }
 

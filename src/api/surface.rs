@@ -1,6 +1,6 @@
 //! What the HTTP surface sees of a node, and how entity types are put on it.
 
-use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::RwLock;
 

@@ -17,13 +17,12 @@ use crate::{
     },
     proto::{
         handoff::{Producer, Push},
-        shard::{LaneId, LaneItem, Parcel},
+        shard::{LaneItem, Parcel},
     },
 };
 
 /// The lanes of one producer.
 pub struct Exits {
-    id: LaneId,
     network: LaneSender<ToNet>,
     workers: Vec<LaneSender<ToWorker>>,
     producer: Producer,
@@ -35,7 +34,6 @@ impl Exits {
         let id = node.next_lane();
         let capacity = node.config.limits.lane_items as usize;
         Self {
-            id,
             network: node.network.open(id, capacity),
             workers: node.workers.iter().map(|w| w.open(id, capacity)).collect(),
             producer: Producer::default(),

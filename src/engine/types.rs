@@ -1,7 +1,7 @@
 //! Entity types as the engine knows them, and their published routing words.
 
 use std::{
-    any::{Any, TypeId as RustTypeId},
+    any::TypeId as RustTypeId,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
@@ -33,8 +33,6 @@ pub trait Instance {
     fn hand_over(&mut self, turn: &mut Env<'_>) -> Result<Option<Vec<u8>>, String>;
     /// Last call.
     fn stop(self: Box<Self>, turn: &mut Env<'_>, why: StopReason);
-    /// The entity, for whoever knows its type.
-    fn as_any(&mut self) -> &mut dyn Any;
 }
 
 /// What surrounds a turn.
@@ -45,8 +43,6 @@ pub struct Env<'a> {
     pub at: Place,
     /// The worker's way out.
     pub out: &'a mut Out,
-    /// The type's name.
-    pub entity_type: &'a Arc<str>,
 }
 
 /// How the coordinator took a type in.

@@ -105,7 +105,7 @@ impl WorkerHost {
 
     fn turn<R>(&mut self, at: Place, what: &'static str, f: impl FnOnce(&mut Env<'_>) -> R) -> Result<R, String> {
         let Some(entry) = self.types.get(&at.shard.ty) else { return Err(format!("type {:08x} is not hosted here", at.shard.ty.0)) };
-        let mut env = Env { node: &self.node, at, out: &mut self.out, entity_type: &entry.name };
+        let mut env = Env { node: &self.node, at, out: &mut self.out };
         // The entity is dropped after a panic, so no broken state is seen again.
         catch_unwind(AssertUnwindSafe(|| f(&mut env))).map_err(|panic| {
             self.counters().handler_panics.bump(1);
