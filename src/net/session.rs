@@ -1,6 +1,6 @@
 //! Sessions that are up: reading, parsing, sending, ending.
 
-use std::{io, net::SocketAddr};
+use std::io;
 
 use super::{
     ENDED_MAX, Ended, Net, NetEvent, Timer, Unsent,
@@ -23,6 +23,10 @@ const TURN_READ_MAX: usize = 1 << 20;
 const INBOX_BYTES: usize = 64 << 10;
 /// Read buffer of a connection that has not greeted.
 const GREETING_INBOX_BYTES: usize = 1 << 10;
+/// Written before the turn ends if so much waits: it neither piles up here nor leaves the socket idle.
+const WRITE_EARLY_BYTES: usize = 256 << 10;
+/// A read buffer above this size is given back once it is empty: one large frame needed it.
+const INBOX_KEPT_BYTES: usize = 512 << 10;
 /// User messages are refused at this many times `limits.link_bytes`; the core was told at one.
 const BLOCKED_FACTOR: usize = 2;
 /// Nothing is accepted any longer at this many times `limits.link_bytes`.
@@ -89,12 +93,6 @@ impl Net {
         }
     }
 
-    /// The remote end of the connection that carries the session with `node`.
-    pub fn remote_of(&self, node: NodeId) -> Option<SocketAddr> {
-        let conn = self.conns.get(*self.sessions.get(&node)?)?;
-        Some(SocketAddr::new(conn.ip, conn.session()?.addr.port))
-    }
-
     /// The connection whose session is meant.
     pub(super) fn session_with(&self, to: &NodeAddr, node: Option<NodeId>) -> Option<ConnId> {
         let node = match node {
@@ -116,12 +114,16 @@ impl Net {
             return Err(unsent);
         }
         encode(frame, cx, limits.frame_bytes, conn.outbox.tail())?;
-        let over = conn.outbox.len() > limits.link_bytes;
+        let waiting = conn.outbox.len();
         if !conn.in_dirty {
             conn.in_dirty = true;
             self.dirty.push(id);
         }
-        if over
+        if waiting >= WRITE_EARLY_BYTES && !conn.stalled {
+            self.write(id);
+            return Ok(());
+        }
+        if waiting > limits.link_bytes
             && let Some(session) = conn.session_mut()
             && !session.blocked
         {
@@ -147,13 +149,19 @@ impl Net {
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.write();
         let (left, ended) = (conn.outbox.len(), conn.ended.is_some());
-        if let Some(session) = conn.session_mut()
-            && session.blocked
-            && left < limit / 2
-        {
-            session.blocked = false;
-            let peer = session.peer;
-            self.link(LinkEvent::Writable { peer });
+        let event = match conn.session_mut() {
+            Some(session) if session.blocked && left < limit / 2 => {
+                session.blocked = false;
+                Some(LinkEvent::Writable { peer: session.peer })
+            }
+            Some(session) if !session.blocked && left > limit => {
+                session.blocked = true;
+                Some(LinkEvent::Blocked { peer: session.peer })
+            }
+            _ => None,
+        };
+        if let Some(event) = event {
+            self.link(event);
         }
         if ended {
             self.mark_parsing(id);
@@ -163,7 +171,12 @@ impl Net {
     pub(super) fn conn_writable(&mut self, id: ConnId) {
         match self.conns.get(id).map(|conn| &conn.phase) {
             Some(Phase::Connecting) => self.dial_progress(id),
-            Some(_) => self.write(id),
+            Some(_) => {
+                if let Some(conn) = self.conns.get_mut(id) {
+                    conn.stalled = false;
+                }
+                self.write(id);
+            }
             None => {}
         }
     }
@@ -297,7 +310,7 @@ impl Net {
         }
         if conn.inbox.is_empty() {
             conn.partial_since = None;
-            conn.inbox.shrink(INBOX_BYTES);
+            conn.inbox.shrink(INBOX_KEPT_BYTES, INBOX_BYTES);
         } else if conn.partial_since.is_none() || conn.progressed {
             conn.partial_since = Some(now);
             if !conn.timer_armed {
