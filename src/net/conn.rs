@@ -142,8 +142,13 @@ pub fn cause_of(error: &std::io::Error) -> LinkDown {
     use std::io::ErrorKind;
     match error.kind() {
         ErrorKind::ConnectionRefused => LinkDown::Refused,
-        ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => LinkDown::TimedOut,
-        _ => LinkDown::Reset,
+        ErrorKind::ConnectionReset
+        | ErrorKind::ConnectionAborted
+        | ErrorKind::BrokenPipe
+        | ErrorKind::NotConnected
+        | ErrorKind::WriteZero => LinkDown::Reset,
+        // No route, no descriptor, no local port: nothing that the peer did, so nothing that may count against it at once.
+        _ => LinkDown::TimedOut,
     }
 }
 

@@ -44,7 +44,8 @@ struct Run {
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum State {
     Idle,
-    Resolving,
+    /// The resolver may take until this moment.
+    Resolving(Time),
     Connecting(ConnId),
     /// The next try is at this moment.
     Waiting(Time),
@@ -85,7 +86,7 @@ impl Dial {
     }
 
     pub fn is_connecting(&self) -> bool {
-        matches!(self.state, State::Connecting(_) | State::Resolving)
+        matches!(self.state, State::Connecting(_) | State::Resolving(_))
     }
 
     /// The one life that everything here is for.
@@ -142,7 +143,7 @@ impl Net {
         if let Ok(found) = &result {
             self.remember_name(addr, found);
         }
-        let Some(dial) = self.dials.get_mut(addr).filter(|dial| dial.state == State::Resolving) else { return };
+        let Some(dial) = self.dials.get_mut(addr).filter(|dial| matches!(dial.state, State::Resolving(_))) else { return };
         if dial.is_over() {
             self.dials.remove(addr);
             return;
@@ -212,9 +213,10 @@ impl Net {
                 self.next_candidate(addr, now);
             }
             None => {
-                dial.state = State::Resolving;
+                let until = now + RESOLVE_DEADLINE;
+                dial.state = State::Resolving(until);
                 self.events.push_back(NetEvent::Resolve { addr: addr.clone() });
-                self.arm(now + RESOLVE_DEADLINE, Timer::Dial(addr.clone()));
+                self.arm(until, Timer::Dial(addr.clone()));
             }
         }
     }
@@ -335,7 +337,9 @@ impl Net {
                     self.start_dial(addr, now);
                 }
             }
-            State::Resolving => self.dial_failed(addr, LinkDown::Unresolved("the resolver did not answer in time".to_owned()), now),
+            State::Resolving(until) if until <= now => {
+                self.dial_failed(addr, LinkDown::Unresolved("the resolver did not answer in time".to_owned()), now)
+            }
             _ => {}
         }
     }

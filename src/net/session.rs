@@ -78,6 +78,16 @@ impl Net {
         }
     }
 
+    /// Ends the sending side of all links, so that peers read all that was written before they see the end. For a node that stops: flush
+    /// until [`unsent_bytes`](Self::unsent_bytes) is 0 first, and go on polling for a moment, because a socket that is closed with something
+    /// unread takes back what the peer has not read either.
+    pub fn finish(&mut self, now: Time) {
+        self.flush(now);
+        for (_, conn) in self.conns.iter() {
+            conn.stream.finish();
+        }
+    }
+
     /// Closes the link with a node and forgets all that was read from it and not handed out, and all that waits for it (moves.md A2).
     pub fn close(&mut self, now: Time, node: NodeId, addr: &NodeAddr) {
         self.now = self.now.max(now);

@@ -290,6 +290,76 @@ fn a_frame_above_the_limit_is_refused_at_the_call() {
 }
 
 #[test]
+fn a_node_with_nothing_to_do_waits() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    let at_b = b.me.clone();
+    a.send(&at_b.addr, None, &numbered(1)).unwrap();
+    until([&mut a, &mut b], "the frame", |[_, b]| b.frames.len() == 1);
+    until([&mut a, &mut b], "quiet", |[a, b]| !a.net.has_work() && !b.net.has_work());
+    let (start, clock) = (a.start, Instant::now());
+    a.net.poll(Some(Duration::from_millis(30)), || Time::from_nanos(start.elapsed().as_nanos() as u64)).unwrap();
+    assert!(clock.elapsed() >= Duration::from_millis(30));
+    assert!(a.net.next().is_none());
+    let waker = a.net.waker();
+    let waking = std::thread::spawn(move || waker.wake().unwrap());
+    let clock = Instant::now();
+    a.net.poll(Some(PATIENCE), || Time::from_nanos(start.elapsed().as_nanos() as u64)).unwrap();
+    waking.join().unwrap();
+    assert!(clock.elapsed() < PATIENCE);
+}
+
+#[test]
+fn datagrams_come_first_and_a_bounded_number_per_turn() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    let at_b = b.me.clone();
+    a.send(&at_b.addr, None, &numbered(0)).unwrap();
+    until([&mut a, &mut b], "up", |[_, b]| b.frames.len() == 1);
+    let now = a.now();
+    a.send(&at_b.addr, None, &numbered(1)).unwrap();
+    a.net.flush(now);
+    for n in 0..300u16 {
+        a.net.send_datagram(now, &at_b.addr, &n.to_le_bytes());
+    }
+    // Loopback has delivered all of it by now.
+    let start = b.start;
+    b.net.poll(Some(PATIENCE), || Time::from_nanos(start.elapsed().as_nanos() as u64 + 1)).unwrap();
+    let events: Vec<NetEvent> = std::iter::from_fn(|| b.net.next()).collect();
+    let datagrams = events.iter().take_while(|e| matches!(e, NetEvent::Datagram { .. })).count();
+    assert_eq!(datagrams, 256);
+    assert!(matches!(events[datagrams..], [NetEvent::Traffic(_), NetEvent::Frame { .. }]));
+    assert!(b.net.has_work(), "the rest is not forgotten");
+    until([&mut b], "the rest", |[b]| b.datagrams.len() == 44);
+}
+
+#[test]
+fn ipv6_works_as_ipv4_does() {
+    let Ok(sockets) = Sockets::bind("[::1]:0".parse().unwrap()) else { return };
+    let mut a = Node::on(sockets, &Config::default(), 1);
+    let mut b = Node::on(Sockets::bind("[::1]:0".parse().unwrap()).unwrap(), &Config::default(), 2);
+    let at_b = b.me.clone();
+    assert!(at_b.addr.to_string().starts_with("[::1]:"));
+    a.send(&at_b.addr, Some(at_b.id()), &numbered(1)).unwrap();
+    let now = a.now();
+    a.net.send_datagram(now, &at_b.addr, b"six");
+    until([&mut a, &mut b], "both", |[_, b]| b.frames.len() == 1 && b.datagrams.len() == 1);
+}
+
+#[test]
+fn a_node_that_stops_in_order_loses_nothing() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    let (at_a, at_b) = (a.me.clone(), b.me.clone());
+    a.send(&at_b.addr, None, &numbered(0)).unwrap();
+    until([&mut a, &mut b], "up", |[_, b]| b.frames.len() == 1);
+    for n in 1..1_000 {
+        a.send(&at_b.addr, None, &numbered(n)).unwrap();
+        b.send(&at_a.addr, None, &numbered(n)).unwrap();
+    }
+    let now = a.now();
+    a.net.finish(now);
+    until([&mut a, &mut b], "all", |[a, b]| a.frames.len() == 999 && b.frames.len() == 1_000 && b.downs() == [&LinkDown::Reset]);
+}
+
+#[test]
 fn sockets_may_move_to_their_thread() {
     fn sendable<T: Send>() {}
     sendable::<Net>();
