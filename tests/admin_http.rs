@@ -26,13 +26,14 @@ use wingbeat::{
 const PATIENCE: Duration = Duration::from_secs(20);
 
 type Job = Box<dyn FnOnce() + Send>;
+type Completion = Box<dyn FnOnce(EntityOutcome) + Send>;
 type Recorded = (String, String, Vec<u8>, Duration);
 
 /// A node that completes on a thread of its own, like the real one.
 struct Fake {
     thread: Mutex<Sender<Job>>,
     calls: Mutex<Vec<Recorded>>,
-    held: Mutex<Vec<Box<dyn FnOnce(EntityOutcome) + Send>>>,
+    held: Mutex<Vec<Completion>>,
     unhealthy: bool,
 }
 
@@ -165,7 +166,7 @@ impl Source for Fake {
     fn down(&self, member: &NodeAddr, done: Done<()>) {
         self.act(member, done);
     }
-    fn entity(&self, call: EntityCall<'_>, done: Box<dyn FnOnce(EntityOutcome) + Send>) {
+    fn entity(&self, call: EntityCall<'_>, done: Completion) {
         self.calls.lock().unwrap().push((call.key.into(), call.op.into(), call.body.into(), call.timeout));
         if call.mode == wingbeat::admin::Mode::Tell {
             return done(EntityOutcome::Accepted);
