@@ -649,20 +649,15 @@ fn heads_have_limits() {
 
 #[test]
 fn a_slow_client_is_told_and_cut_off() {
-    let node = Node::with(
-        |l| {
-            l.head_deadline = Duration::from_millis(30);
-            l.body_deadline = Duration::from_millis(30);
-            l.idle = Duration::from_millis(30);
-        },
-        None,
-        false,
-    );
+    // Long enough for a client on a busy machine to get from connecting to sending.
+    let short = Duration::from_millis(300);
+    let node = Node::with(|l| (l.head_deadline, l.body_deadline) = (short, short), None, false);
     assert!(node.client().ask("GET / HT").problem(408, "E-HTTP-005").contains("head"));
     assert!(node.client().ask("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nab").problem(408, "E-HTTP-005").contains("body"));
     assert_eq!(node.refused(HttpRefusal::SlowRequest), 2);
     let mut idle = node.client();
     assert_eq!(idle.end(), b"", "a silent connection is closed without a word");
+    let node = Node::with(|l| l.idle = Duration::from_millis(5), None, false);
     let mut idle = node.client();
     idle.ask("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
     assert_eq!(idle.end(), b"");
@@ -675,7 +670,8 @@ fn a_client_that_does_not_read_is_cut_off() {
     client.send(post("/api/v1/entities/counter/k/big", "{}"));
     until("cut off", || node.refused(HttpRefusal::SlowReader) == 1);
     until("closed", || node.metrics.http.counters.http_connections_closed.get() == 1);
-    let mut reader = node.client();
+    let patient = Node::start();
+    let mut reader = patient.client();
     assert_eq!(reader.ask(&post("/api/v1/entities/counter/k/big", "{}")).body.len(), (16 << 20) + 1);
 }
 
