@@ -5,6 +5,8 @@ extern crate self as wingbeat;
 pub mod config;
 mod id;
 pub mod proto;
+#[doc(hidden)]
+pub mod sim;
 mod time;
 
 pub use config::Config;
