@@ -20,8 +20,11 @@ use crate::{
 const STALL: u64 = 10_000_000_000;
 /// A dial without an answer is given up after this long.
 const DIAL_TIMEOUT: u64 = 5_000_000_000;
-/// From the end of a session, or of a dial in vain, to the next dial.
-const REDIAL: u64 = 1_000_000_000;
+/// Pause before the first new dial, which takes place only while frames wait; doubles with each failure, up to `BACKOFF_MAX`. As the real links have it.
+const BACKOFF_MIN: u64 = 50_000_000;
+const BACKOFF_MAX: u64 = 2_000_000_000;
+/// How often the end of a connection tries to get through a cut.
+const RESET_RETRY: u64 = 1_000_000_000;
 /// A segment that was lost is sent again after this long, doubled each time.
 const RETRANSMIT: u64 = 200_000_000;
 
@@ -37,8 +40,7 @@ pub(super) struct Link {
     /// That side knows of the session.
     up: [bool; 2],
     outbox: [Outbox; 2],
-    /// That side wants the link: it has sent over it and not closed it.
-    wanted: [bool; 2],
+    failures: u32,
     dial: Option<u64>,
     /// Frames do not arrive before this, by sending side.
     last: [u64; 2],
@@ -73,7 +75,6 @@ impl World<'_> {
         let (pair, side) = pair_of(from, to);
         self.log(81, from, u64::from(to), || format!("frame to n{to}: {:.200}", format!("{frame:?}")));
         let link = self.links.entry(pair).or_default();
-        link.wanted[side] = true;
         if link.session > 0 && link.up[side] && link.lives[side] == life && !link.dying {
             let (peer, session) = (self.lives[link.lives[1 - side] as usize].id, link.session);
             if meant.is_some_and(|m| m != peer) {
@@ -169,7 +170,7 @@ impl World<'_> {
         link.lives[side] = here;
         link.lives[1 - side] = there;
         link.up = [false; 2];
-        link.wanted = [true; 2];
+        link.failures = 0;
         link.in_flight = [0; 2];
         link.dying = false;
         // What the other side sends reaches the dialler behind its own news of the session.
@@ -216,25 +217,32 @@ impl World<'_> {
     pub(super) fn dial_ends(&mut self, pair: (u32, u32), attempt: u64, side: usize, refused: bool) {
         let Some(link) = self.links.get_mut(&pair).filter(|l| l.dial == Some(attempt)) else { return };
         link.dial = None;
+        // Whom the dial was for, if that is one life.
+        let first = link.outbox[side].front().map(|(meant, _)| *meant);
+        let same = link.outbox[side].iter().all(|(meant, _)| Some(*meant) == first);
+        let peer = first.flatten().filter(|_| same);
         let addr = self.nodes[node_at(pair, 1 - side) as usize].addr.clone();
         let cause = if refused { LinkDown::Refused } else { LinkDown::TimedOut };
         if let Some(life) = self.nodes[node_at(pair, side) as usize].life {
-            self.inside(life, self.now, Inner::Link(LinkEvent::Down { peer: None, addr, cause, lost: 0 }));
+            self.inside(life, self.now, Inner::Link(LinkEvent::Down { peer, addr, cause, lost: 0 }));
         }
         self.redial_later(pair);
     }
 
     fn redial_later(&mut self, pair: (u32, u32)) {
         let Some(link) = self.links.get_mut(&pair) else { return };
-        if link.wanted.contains(&true) && !std::mem::replace(&mut link.redial_due, true) {
-            self.queue.push(self.now + REDIAL, Event::Redial { pair });
+        if link.outbox.iter().any(|o| !o.is_empty()) && !std::mem::replace(&mut link.redial_due, true) {
+            let base = (BACKOFF_MIN << link.failures.min(16)).min(BACKOFF_MAX);
+            link.failures += 1;
+            let at = self.now + base * 3 / 4 + self.faults.below(base / 2);
+            self.queue.push(at, Event::Redial { pair });
         }
     }
 
     pub(super) fn redial(&mut self, pair: (u32, u32)) {
         let Some(link) = self.links.get_mut(&pair) else { return };
         link.redial_due = false;
-        let ready = |side: usize| link.wanted[side] && self.nodes[node_at(pair, side) as usize].life.is_some();
+        let ready = |side: usize| !link.outbox[side].is_empty() && self.nodes[node_at(pair, side) as usize].life.is_some();
         let awake = |side: usize| !self.nodes[node_at(pair, side) as usize].paused;
         match (0..2).find(|s| ready(*s) && awake(*s)) {
             Some(side) => self.dial(pair, side),
@@ -255,45 +263,52 @@ impl World<'_> {
         link.stalled = false;
         link.flushing = false;
         link.dying = false;
-        let stuck = std::mem::take(&mut link.stuck);
+        let mut stuck = std::mem::take(&mut link.stuck);
         let in_flight = std::mem::take(&mut link.in_flight);
         let up = std::mem::take(&mut link.up);
         let lives = link.lives;
+        for side in 0..2 {
+            if !up[side] || self.lives[lives[side] as usize].over {
+                continue;
+            }
+            let peer = self.lives[lives[1 - side] as usize].id;
+            // The kernel had taken some of what is stuck; the rest was never written and waits for the next session.
+            let taken = self.faults.below(stuck[side].len() as u64 + 1) as usize;
+            for mut frame in stuck[side].drain(taken..).rev() {
+                let local = self.nodes[node_at(pair, side) as usize].clock.local(self.now);
+                deadlines(&mut frame, |rest| Time::from_nanos(local.as_nanos().saturating_add(rest.as_nanos())));
+                link.outbox[side].push_front((Some(peer), frame));
+            }
+            let addr = self.nodes[node_at(pair, 1 - side) as usize].addr.clone();
+            let event = LinkEvent::Down { peer: Some(peer), addr, cause: cause.clone(), lost: in_flight[side] };
+            self.queue.push(self.now, Event::Inner(lives[side], Inner::Link(event)));
+        }
         for frame in stuck.iter().flatten() {
             lost(&mut self.ledger, frame);
-        }
-        for side in 0..2 {
-            if up[side] && !self.lives[lives[side] as usize].over {
-                let peer = Some(self.lives[lives[1 - side] as usize].id);
-                let addr = self.nodes[node_at(pair, 1 - side) as usize].addr.clone();
-                let event = LinkEvent::Down { peer, addr, cause: cause.clone(), lost: in_flight[side] };
-                self.inside(lives[side], self.now, Inner::Link(event));
-            }
         }
         self.redial_later(pair);
     }
 
     /// A core closes the link with a removed node.
-    pub(super) fn close_link(&mut self, from: u32, node: NodeId, addr: &NodeAddr) {
+    pub(super) fn close_link(&mut self, from: u32, life: u32, node: NodeId, addr: &NodeAddr) {
         let Some(to) = settings::index_of(addr).filter(|i| *i < self.scenario.nodes && *i != from) else { return };
         let (pair, side) = pair_of(from, to);
         let Some(link) = self.links.get_mut(&pair) else { return };
         let outbox = std::mem::take(&mut link.outbox[side]);
         let (gone, kept): (Outbox, Outbox) = outbox.into_iter().partition(|(meant, _)| meant.is_some_and(|m| m == node));
         link.outbox[side] = kept;
-        let open = link.session > 0 && self.lives[link.lives[1 - side] as usize].id == node;
-        if link.outbox[side].is_empty() && (open || link.session == 0) {
-            link.wanted[side] = false;
-        }
-        if open {
-            // Its own side is not told of what it did itself.
-            link.up[side] = false;
-        }
+        let open = link.session > 0 && link.lives[side] == life && self.lives[link.lives[1 - side] as usize].id == node;
+        // Its own side is told here, and not by the end of the session.
+        link.up[side] &= !open;
         for (_, frame) in &gone {
             lost(&mut self.ledger, frame);
         }
         if open {
             self.end_session(pair, &LinkDown::Reset);
+        }
+        if open || !gone.is_empty() {
+            let event = LinkEvent::Down { peer: Some(node), addr: addr.clone(), cause: LinkDown::Closed, lost: gone.len() as u64 };
+            self.inside(life, self.now, Inner::Link(event));
         }
     }
 
@@ -311,7 +326,6 @@ impl World<'_> {
             for (_, frame) in std::mem::take(&mut link.outbox[side]) {
                 lost(&mut self.ledger, &frame);
             }
-            link.wanted[side] = false;
             link.up[side] = false;
             link.dying = link.session > 0;
             if link.session > 0 {
@@ -329,7 +343,7 @@ impl World<'_> {
             return;
         }
         if self.net.cut(pair.0, pair.1) || self.net.cut(pair.1, pair.0) {
-            return self.queue.push(self.now + REDIAL, Event::Break { pair, session });
+            return self.queue.push(self.now + RESET_RETRY, Event::Break { pair, session });
         }
         self.end_session(pair, &LinkDown::Reset);
     }

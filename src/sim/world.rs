@@ -418,7 +418,7 @@ impl<'a> World<'a> {
             workers: (0..workers).map(worker).collect(),
             clients: Vec::new(),
             words: HashMap::default(),
-            hosting_until: Time::MAX,
+            hosting_until: Time::ZERO,
             removed: BTreeSet::new(),
             ending: false,
             steps: 0,
@@ -611,7 +611,7 @@ impl<'a> World<'a> {
             }
             Effect::CloseLink { node, addr } => {
                 p.removed.insert(node);
-                self.close_link(index, node, &addr);
+                self.close_link(index, p.life, node, &addr);
             }
             Effect::Worker { worker, command } => {
                 if let ShardCommand::Assign { shard, epoch, .. } = &command {
@@ -684,6 +684,11 @@ impl<'a> World<'a> {
                 p.ending = true;
                 let rejoin = matches!(how, Ending::Downed(_)) && self.nodes[index as usize].config.membership.on_downed == OnDowned::Rejoin;
                 self.measure.not_live(p.life);
+                // As the engine's shutdown: workers stop what they run, then the process ends.
+                for w in 0..p.workers.len() {
+                    let at = p.workers[w].from_net.next(self.now, &mut self.faults);
+                    self.inside(p.life, at, Inner::Command(w as u16, ShardCommand::Stop));
+                }
                 self.inside(p.life, self.now + EXIT_AFTER, Inner::Exit { rejoin });
             }
         }
