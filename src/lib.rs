@@ -2,6 +2,9 @@
 
 extern crate self as wingbeat;
 
+#[cfg(feature = "admin")]
+#[doc(hidden)]
+pub mod builtin;
 pub mod config;
 mod id;
 pub mod proto;
