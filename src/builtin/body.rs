@@ -43,16 +43,6 @@ pub enum BodyError {
 }
 
 impl BodyError {
-    /// The stable code.
-    pub fn code(&self) -> &'static str {
-        match self {
-            Self::NotAnObject { .. } => "E-BODY-001",
-            Self::Unknown { .. } => "E-BODY-002",
-            Self::Missing { .. } => "E-BODY-003",
-            Self::Wrong { .. } => "E-BODY-004",
-        }
-    }
-
     /// The field, where the fault is in one.
     pub fn field(&self) -> Option<&str> {
         match self {
@@ -166,7 +156,7 @@ mod tests {
     #[test]
     fn each_fault_names_field_value_and_what_is_expected() {
         let error = Body::new(&json!([1]), &["n"]).err().unwrap();
-        assert_eq!((error.code(), error.to_string().as_str()), ("E-BODY-001", "the body is an array: expected a JSON object with `n`"));
+        assert_eq!(error.to_string(), "the body is an array: expected a JSON object with `n`");
         let error = Body::new(&json!({"m": 1}), &["n", "id"]).err().unwrap();
         assert_eq!(error.to_string(), "`m` is not a field of this operation: expected `n`, `id`");
         let body = json!({"n": "x"});
@@ -174,7 +164,7 @@ mod tests {
         assert_eq!(error.to_string(), "`n` is \"x\": expected a whole number from 1 to 9");
         let body = json!({});
         let error = Body::new(&body, &["n"]).unwrap().integer("n", 1, 9).unwrap_err();
-        assert_eq!((error.field(), error.code()), (Some("n"), "E-BODY-003"));
+        assert_eq!((error.field(), error.to_string().as_str()), (Some("n"), "`n` is missing: expected a whole number from 1 to 9"));
     }
 
     #[test]

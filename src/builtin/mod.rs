@@ -79,17 +79,6 @@ pub enum RequestError {
     Body(#[from] BodyError),
 }
 
-impl RequestError {
-    /// The stable code.
-    pub fn code(&self) -> &'static str {
-        match self {
-            Self::UnknownType { .. } => "E-BODY-010",
-            Self::UnknownOp { .. } => "E-BODY-011",
-            Self::Body(error) => error.code(),
-        }
-    }
-}
-
 /// An operation of one of the types.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
@@ -137,9 +126,6 @@ mod tests {
         let error = Operation::parse("plane", "N1", "get", &json!({})).unwrap_err();
         assert_eq!(error.to_string(), "`plane` is not an entity type of this node: expected one of aircraft, counter, probe, register");
         let error = Operation::parse("counter", "c", "drop", &json!({})).unwrap_err();
-        assert_eq!(
-            (error.code(), error.to_string().as_str()),
-            ("E-BODY-011", "`drop` is not an operation of `counter`: expected one of add, get")
-        );
+        assert_eq!(error.to_string(), "`drop` is not an operation of `counter`: expected one of add, get");
     }
 }
