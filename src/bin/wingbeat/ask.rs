@@ -165,7 +165,7 @@ pub fn shards(args: &Shards) -> Result<ExitCode, Failure> {
     let answer = admin.get(&format!("/api/v1/shards/{}", encoded(entity_type)))?;
     let shards = rows(&answer, "shards");
     args.at.show(&answer, || if args.map { map(&shards) } else { render(&shard_columns(), &shards, colours()) })?;
-    Ok(code(shards.iter().all(|shard| !shard["owner"].is_null())))
+    Ok(ExitCode::SUCCESS)
 }
 
 fn shard_columns() -> Vec<Column<'static>> {
@@ -226,7 +226,7 @@ pub fn locate(args: &Where) -> Result<ExitCode, Failure> {
     let path = format!("/api/v1/shards/{}/locate?key={}", encoded(&args.entity_type), encoded(&args.key));
     let answer = args.at.admin(None)?.get(&path)?;
     args.at.show(&answer, || render(&shard_columns()[..4], std::slice::from_ref(&answer), colours()))?;
-    Ok(code(!answer["owner"].is_null()))
+    Ok(ExitCode::SUCCESS)
 }
 
 /// `wingbeat handoffs`

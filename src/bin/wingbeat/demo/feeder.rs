@@ -256,11 +256,6 @@ impl Feeder {
         self.ready.len()
     }
 
-    /// When the next ailing aircraft may be asked again.
-    pub fn next_ailing(&self) -> Option<Duration> {
-        self.ailing.front().map(|&(from, _)| from)
-    }
-
     /// Every flight arrived at least once.
     pub fn all_arrived(&self) -> bool {
         self.tally.arrived == self.total
@@ -288,11 +283,6 @@ impl Feeder {
     /// The report of an aircraft, once it had all its flights.
     pub fn report(&self, aircraft: usize) -> Option<&str> {
         self.aircraft[aircraft].report.as_deref()
-    }
-
-    /// How far an aircraft has come, as it last said.
-    pub fn applied(&self, aircraft: usize) -> u32 {
-        self.aircraft[aircraft].applied
     }
 }
 
