@@ -1,5 +1,6 @@
 //! What `wingbeat demo` says of a flights file that is missing, damaged or wrong: file, line, column, value, and exit code 1.
 #![cfg(feature = "cli")]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 use std::{
     fs,
