@@ -4,12 +4,30 @@ extern crate self as wingbeat;
 
 #[cfg(feature = "admin")]
 #[doc(hidden)]
+pub mod admin;
+mod api;
+#[cfg(feature = "admin")]
+#[doc(hidden)]
 pub mod builtin;
 pub mod config;
+mod engine;
+mod error;
 mod id;
+#[doc(hidden)]
+pub mod metrics;
+#[doc(hidden)]
+pub mod net;
 pub mod proto;
 mod time;
 
-pub use config::Config;
+#[doc(hidden)]
+pub use api::__private;
+pub use api::*;
+pub use config::{Config, ConfigError, ConfigErrors};
+pub use crossbeam::channel;
 pub use id::{BadAddr, Epoch, NodeAddr, NodeId, ShardId, ShardKey, Term, TypeId, address_order};
+pub use proto::{
+    handoff::DropReason,
+    membership::{ClusterView, Event, Member, MemberStatus},
+};
 pub use time::{Deadline, Time};

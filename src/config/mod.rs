@@ -1,164 +1,303 @@
-//! Every setting, one struct per table.
+//! Every setting, one file per table.
+//!
+//! Layers, the later one wins: defaults, preset, file, environment, flags and code. Durations carry a unit (`"200ms"`). Times that are multiples of the
+//! gossip or heartbeat interval follow it as long as they are not set themselves. Unknown keys are errors with a suggestion, and all errors are reported
+//! at once, before anything is opened.
 
-use std::time::Duration;
+mod check;
+mod choice;
+mod error;
+mod load;
+mod reference;
+mod setting;
+mod suggest;
+mod value;
 
-/// A duration in configuration: `"200ms"` in text.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub struct Span(pub Duration);
+mod admin;
+mod cluster;
+mod detector;
+mod downing;
+mod entities;
+mod journal;
+mod leaderships;
+mod limits;
+mod membership;
+mod node;
+mod partitions;
+mod sharding;
+mod shutdown;
+mod store;
+mod tls;
 
-impl Span {
-    /// So many milliseconds.
-    pub const fn millis(ms: u64) -> Self {
-        Self(Duration::from_millis(ms))
-    }
-    /// The duration.
-    pub const fn get(self) -> Duration {
-        self.0
-    }
-}
+use std::collections::BTreeSet;
 
-/// A set of defaults for an environment.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub enum Preset {
-    /** One data centre. */
-    #[default]
-    Lan,
-    /** Several regions. */
-    Wan,
-    /** Loopback: fast intervals, proof of death. */
-    LocalTest,
-}
-/// What a node that was downed does.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub enum OnDowned {
-    /** Its process ends. */
-    #[default]
-    Stop,
-    /** It starts again under a new incarnation. */
-    Rejoin,
-}
-/// How observers' rows become the cluster's verdict.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub enum DetectorVerdict {
-    /** Runs of missed replies, pooled. */
-    #[default]
-    Pooled,
-    /** A majority of the monitors. */
-    Quorum,
-    /** One observer suffices. */
-    One,
-}
-/// Which side of a split lives.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub enum DowningStrategy {
-    /** . */
-    #[default]
-    KeepMajority,
-    /** . */
-    StaticQuorum,
-    /** . */
-    KeepOldest,
-    /** . */
-    KeepReferee,
-    /** . */
-    DownAll,
-    /** . */
-    LeaseMajority,
-    /** . */
-    None,
-}
-/// How idle threads wait.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub enum Idle {
-    /** Yields, then parks. */
-    #[default]
-    Balanced,
-    /** Spins. */
-    LowLatency,
-    /** Parks at once. */
-    LowCpu,
-}
-/// `"auto"` or a number of worker threads.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub enum Workers {
-    /** Cores - 1, at least 1. */
-    #[default]
-    Auto,
-    /** So many. */
-    Count(u16),
-}
-/// `"auto"` or a duration.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub enum AutoSpan {
-    /** By the size of the cluster. */
-    #[default]
-    Auto,
-    /** Fixed. */
-    After(Span),
-}
+pub use {
+    admin::AdminConfig,
+    check::ConfigWarning,
+    choice::{Allocation, DetectorVerdict, DowningStrategy, Idle, OnDowned, Preset, Remember},
+    cluster::ClusterConfig,
+    detector::DetectorConfig,
+    downing::DowningConfig,
+    entities::EntitiesConfig,
+    error::{ConfigError, ConfigErrors},
+    journal::JournalConfig,
+    leaderships::LeadershipsConfig,
+    limits::LimitsConfig,
+    membership::MembershipConfig,
+    node::NodeConfig,
+    partitions::PartitionsConfig,
+    setting::Setting,
+    sharding::ShardingConfig,
+    shutdown::ShutdownConfig,
+    store::StoreConfig,
+    tls::TlsConfig,
+    value::{AutoSpan, Span, Workers},
+};
 
-macro_rules! table {
-    ($name:ident { $($field:ident: $ty:ty = $default:expr),+ $(,)? }) => {
-        #[allow(missing_docs)] #[derive(Clone, PartialEq, Debug)] #[non_exhaustive]
-        pub struct $name { $(pub $field: $ty),+ }
-        impl Default for $name { fn default() -> Self { Self { $($field: $default),+ } } }
-    };
-}
-table!(ClusterConfig { name: String = "wingbeat".into(), seeds: Vec<String> = vec![], roles: Vec<String> = vec![], app_version: String = String::new(), min_members: u32 = 1, preset: Preset = Preset::Lan });
-table!(EntitiesConfig { durable: Vec<String> = vec![] });
-table!(NodeConfig { listen: std::net::SocketAddr = std::net::SocketAddr::from(([127, 0, 0, 1], 7301)), advertise: Option<crate::NodeAddr> = None, workers: Workers = Workers::Auto, pin: Vec<u16> = vec![], idle: Idle = Idle::Balanced, data_dir: Option<String> = None, insecure: bool = false });
-table!(AdminConfig { listen: Option<std::net::SocketAddr> = None, token: Option<String> = None });
-table!(MembershipConfig { gossip_interval: Span = Span::millis(1000), seed_timeout: Span = Span::millis(5000), join_retry: Span = Span::millis(1000), deputies: u8 = 2, weakly_up_after: Option<Span> = Some(Span::millis(7000)), auto_down_after: Option<Span> = None, converge_past_unreachable: bool = false, gossip_ttl: Span = Span::millis(2000), unseen_probability: f64 = 0.8, reduce_above: u32 = 400, tombstones: Span = Span::millis(86_400_000), on_downed: OnDowned = OnDowned::Stop, max_datagram: u16 = 1200 });
-table!(DetectorConfig {
-    heartbeat_interval: Span = Span::millis(1000),
-    threshold: f64 = 8.0,
-    acceptable_pause: Span = Span::millis(3000),
-    min_std_deviation: Span = Span::millis(100),
-    window: u16 = 1000,
-    first_interval: Span = Span::millis(1000),
-    monitors: u8 = 5,
-    verdict: DetectorVerdict = DetectorVerdict::Pooled,
-    local_health: bool = true
-});
-table!(DowningConfig { strategy: DowningStrategy = DowningStrategy::KeepMajority, stable_after: AutoSpan = AutoSpan::Auto, quorum_size: Option<u32> = None, referee: Option<crate::NodeAddr> = None, down_if_alone: bool = true, proof_of_death: bool = false });
-table!(ShardingConfig { shards: u32 = 100, rebalance_interval: Span = Span::millis(10_000), rebalance_threshold: u32 = 1, rebalance_absolute: u32 = 20, rebalance_relative: f64 = 0.1, min_dwell: Span = Span::millis(0), buffer_messages: u32 = 100_000, lease: Span = Span::millis(10_000), lease_margin: Span = Span::millis(2000), handoff_timeout: Span = Span::millis(60_000), transfer_timeout: Span = Span::millis(60_000), fence_deadline: Span = Span::millis(5000), fence_retry: Span = Span::millis(1000), route_linger: Span = Span::millis(30_000), coordinator_role: Option<String> = None });
-table!(ShutdownConfig { drain_timeout: Span = Span::millis(5000), leave_timeout: Span = Span::millis(30_000) });
-table!(LimitsConfig {
-    message_bytes: u32 = 1 << 20,
-    frame_bytes: u32 = 2 << 20,
-    mailbox: u32 = 10_000,
-    lane_items: u32 = 4096,
-    link_bytes: u32 = 16 << 20,
-    frame_deadline: Span = Span::millis(10_000),
-    half_open: u32 = 256,
-    hello_deadline: Span = Span::millis(5000),
-    asks: u32 = 65_536,
-    held_items: u32 = 10_000,
-    http_body: u32 = 8 << 20,
-    http_headers: u32 = 64,
-    http_connections: u32 = 256
-});
+use setting::Interval;
+use value::Raw;
 
 /// All settings of a node.
+///
+/// ```
+/// use wingbeat::{Config, config::Span};
+///
+/// let config = Config::from_toml(
+///     r#"
+///     [cluster]
+///     name = "fleet"
+///     [membership]
+///     gossip_interval = "500ms"
+///     "#,
+/// )?;
+/// assert_eq!(config.membership.gossip_ttl, Span::secs(1), "two intervals");
+/// # Ok::<(), wingbeat::ConfigErrors>(())
+/// ```
 #[derive(Clone, PartialEq, Debug, Default)]
 #[non_exhaustive]
-#[allow(missing_docs)]
 pub struct Config {
+    /// Who belongs together, and how they find each other.
     pub cluster: ClusterConfig,
+    /// The built-in entity types of `wingbeat node`.
     pub entities: EntitiesConfig,
+    /// This process.
     pub node: NodeConfig,
+    /// The HTTP surface of the node.
     pub admin: AdminConfig,
+    /// Gossip and the life cycle of members.
     pub membership: MembershipConfig,
+    /// The failure detector.
     pub detector: DetectorConfig,
+    /// Which side of a split lives.
     pub downing: DowningConfig,
+    /// Shards, their homes and their moves.
     pub sharding: ShardingConfig,
+    /// Partitions.
+    pub partitions: PartitionsConfig,
+    /// Leaderships over a ledger.
+    pub leaderships: LeadershipsConfig,
+    /// The replicated store.
+    pub store: StoreConfig,
+    /// The node's durable log.
+    pub journal: JournalConfig,
+    /// Encryption and authentication of peers.
+    pub tls: TlsConfig,
+    /// Leaving in order.
     pub shutdown: ShutdownConfig,
+    /// Every bound on what comes from outside, and on what waits.
     pub limits: LimitsConfig,
+    /// Which values were chosen, and what the others follow.
+    pub(crate) origin: Origin,
+}
+
+/// Which keys were set, and from what the values of the others were made.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Origin {
+    explicit: BTreeSet<&'static str>,
+    basis: Basis,
+}
+
+/// Two configurations are equal when their values are, whoever chose them.
+impl PartialEq for Origin {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+/// What all values that nobody set are a function of.
+#[derive(Copy, Clone, Debug)]
+struct Basis {
+    preset: Preset,
+    gossip: Span,
+    heartbeat: Span,
+}
+
+impl Basis {
+    const fn of(preset: Preset) -> Self {
+        let interval = match preset {
+            Preset::Lan => Span::secs(1),
+            Preset::Wan => Span::secs(2),
+            Preset::LocalTest => Span::millis(200),
+        };
+        Self { preset, gossip: interval, heartbeat: interval }
+    }
+
+    /// The configuration in which nobody set anything.
+    fn config(self) -> Config {
+        let mut config = Config::default();
+        config.membership.gossip_interval = self.gossip;
+        config.detector.heartbeat_interval = self.heartbeat;
+        for setting in Config::reference() {
+            if let Some((interval, n)) = setting.spec.follows {
+                let interval = if interval == Interval::Gossip { self.gossip } else { self.heartbeat };
+                // A multiple outside the bounds keeps its default; the interval itself is in bounds whenever a file set it.
+                let _ = (setting.set)(&mut config, &Raw::Span(interval.get().saturating_mul(n)));
+            }
+        }
+        config.cluster.preset = self.preset;
+        match self.preset {
+            Preset::Lan => {}
+            Preset::Wan => {
+                config.detector.threshold = 12.0;
+                config.detector.min_std_deviation = Span::millis(200);
+                config.downing.stable_after = AutoSpan::Auto;
+                config.sharding.fence_deadline = Span::secs(10);
+            }
+            Preset::LocalTest => {
+                config.downing.stable_after = AutoSpan::After(Span::secs(2));
+                config.downing.proof_of_death = true;
+                config.membership.seed_timeout = Span::millis(500);
+                config.sharding.rebalance_interval = Span::millis(500);
+                config.sharding.fence_retry = Span::millis(200);
+            }
+        }
+        config
+    }
+}
+
+impl Default for Basis {
+    fn default() -> Self {
+        Self::of(Preset::Lan)
+    }
+}
+
+impl Config {
+    /// Defaults, and this name of the cluster.
+    pub fn named(cluster: impl Into<String>) -> Self {
+        let mut config = Self::default();
+        config.cluster.name = cluster.into();
+        config.origin.explicit.insert("cluster.name");
+        config
+    }
+
+    /// The defaults of an environment.
+    pub fn preset(preset: Preset) -> Self {
+        let basis = Basis::of(preset);
+        let mut config = basis.config();
+        config.origin.basis = basis;
+        config
+    }
+
+    /// Sets one key, as a flag or code does: wins over file, environment and preset.
+    ///
+    /// `value` may be of the key's own kind, or text for any kind (`"200ms"`, `"5"`, `"true"`, lists separated by commas). Times that follow the key are
+    /// adjusted. On an error nothing is changed.
+    pub fn set(&mut self, key: &str, value: &toml::Value) -> Result<(), ConfigError> {
+        let raw = match value {
+            toml::Value::String(text) => Raw::Word(text.clone()),
+            other => Raw::from(other),
+        };
+        self.assign(key, &raw)
+    }
+
+    /// The text form of a key's value; for secrets whether there is one. `None` for an unknown key.
+    pub fn get(&self, key: &str) -> Option<String> {
+        let setting = reference::find(key)?;
+        let text = (setting.get)(self);
+        Some(if setting.is_secret() && !text.is_empty() { "(set)".into() } else { text })
+    }
+
+    /// Whether the key was set, by a file, the environment, a flag or [`set`](Self::set).
+    pub fn is_set(&self, key: &str) -> bool {
+        self.origin.explicit.contains(key)
+    }
+
+    /// The settings that all members must share, with their values, in a fixed order.
+    pub fn must_match(&self) -> Vec<(String, String)> {
+        let of = |s: &Setting| (s.key.to_owned(), (s.get)(self));
+        Self::reference().iter().filter(|s| s.must_match()).map(of).collect()
+    }
+
+    /// A digest of [`must_match`](Self::must_match): equal digests, equal settings.
+    pub fn digest(&self) -> u64 {
+        let mut text = String::new();
+        for (key, value) in self.must_match() {
+            // Names hold no control characters, so that a line is one setting.
+            text.extend([key.as_str(), "=", value.as_str(), "\n"]);
+        }
+        xxhash_rust::xxh3::xxh3_64(text.as_bytes())
+    }
+
+    /// Every setting, table by table.
+    pub fn reference() -> &'static [Setting] {
+        reference::all()
+    }
+
+    /// Every setting as a table for people: key, default, range, must match, meaning.
+    pub fn reference_text() -> String {
+        reference::text()
+    }
+
+    /// The address that other nodes are told, with the port that was bound.
+    pub fn advertised(&self, bound_port: u16) -> crate::NodeAddr {
+        match &self.node.advertise {
+            Some(addr) if addr.port != 0 => addr.clone(),
+            Some(addr) => crate::NodeAddr { host: addr.host.clone(), port: bound_port },
+            None => crate::NodeAddr { host: self.node.listen.ip().to_string(), port: bound_port },
+        }
+    }
+
+    fn assign(&mut self, key: &str, raw: &Raw) -> Result<(), ConfigError> {
+        let setting = reference::find(key).ok_or_else(|| reference::unknown(key))?;
+        (setting.set)(self, raw).map_err(|fault| {
+            // What is wrong with a secret's text says so without the text; a value of another kind would be shown.
+            let why = if setting.is_secret() && fault.code == value::WRONG_KIND { "not text in quotes".into() } else { fault.why };
+            ConfigError::new(fault.code, key, why)
+        })?;
+        self.origin.explicit.insert(setting.key);
+        self.settle();
+        Ok(())
+    }
+
+    /// Lets the values that nobody set follow preset and intervals. A value that differs from what it was made as was changed in code, and stays.
+    fn settle(&mut self) {
+        let old = self.origin.basis;
+        let was = old.config();
+        let mut basis = Basis::of(self.cluster.preset);
+        if self.is_set(Interval::Gossip.key()) || self.membership.gossip_interval != old.gossip {
+            basis.gossip = self.membership.gossip_interval;
+        }
+        if self.is_set(Interval::Heartbeat.key()) || self.detector.heartbeat_interval != old.heartbeat {
+            basis.heartbeat = self.detector.heartbeat_interval;
+        }
+        let becomes = basis.config();
+        for setting in Self::reference() {
+            if !self.origin.explicit.contains(setting.key) && (setting.same)(self, &was) {
+                (setting.copy)(self, &becomes);
+            }
+        }
+        self.origin.basis = basis;
+    }
+}
+
+impl From<&str> for Config {
+    fn from(name: &str) -> Self {
+        Self::named(name)
+    }
+}
+
+impl From<String> for Config {
+    fn from(name: String) -> Self {
+        Self::named(name)
+    }
 }

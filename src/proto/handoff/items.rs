@@ -127,6 +127,10 @@ pub enum HandoffItem {
         route: u64,
         /// Number of the probe; an older one's answer counts for nothing (CE-25).
         number: u64,
+        /// The epoch whose home it is under way to now, like `Forwarded::aim`: it takes the way of what it asks about.
+        aim: Epoch,
+        /// As in `Forwarded`.
+        after: Vec<NodeId>,
     },
 }
 

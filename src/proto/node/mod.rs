@@ -1,59 +1,434 @@
 //! `NodeCore`: composes the machines of the network thread; one of the two faces that engine and simulator drive.
 
+mod commands;
+mod control;
 mod effects;
+mod members;
+mod membership;
+pub(crate) mod peers;
+mod registration;
+mod reports;
+#[cfg(test)]
+mod tests;
+pub(crate) mod timers;
 
 pub use effects::{Answer, Command, Effect};
+pub use members::Members;
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
 
 use crate::{
-    Config, NodeAddr, NodeId, Time,
+    Config, Epoch, NodeAddr, NodeId, ShardKey, Time, TypeId,
     proto::{
-        handoff::{Envelope, ReplyBody},
+        coordinator::{Coordinator, CoordinatorOut},
+        handoff::{DropReason, Envelope, ReplyBody},
         link::LinkEvent,
-        membership::{ClusterView, Identity},
-        shard::{LaneId, LaneItem, ShardReport},
+        membership::{ClusterView, Identity, Membership},
+        region::{Region, RegionOut, Relay, RelayOut},
+        shard::{LaneId, LaneItem, ShardCommand},
+        sharding::ControlFrame,
         wire::Frame,
     },
 };
 
-/// Everything of a node that is not an entity.
-pub struct NodeCore {}
+use commands::Requests;
+use peers::Peers;
+use registration::Registration;
+use reports::Survey;
+use timers::Timers;
 
-#[allow(unused_variables, missing_docs)]
+/// Everything of a node that is not an entity.
+///
+/// Drive it with the `handle_*` verbs, then take its effects, in order, until there are none; call `handle_timeout` at `poll_timeout`.
+/// `M` is the membership machine; only tests use another one.
+pub struct NodeCore<M = Membership> {
+    config: Arc<Config>,
+    me: NodeId,
+    workers: u16,
+    membership: M,
+    peers: Peers,
+    region: Region,
+    relay: Relay,
+    coordinator: Coordinator,
+    authority: Option<NodeId>,
+    registration: Registration,
+    requests: Requests,
+    survey: Option<Survey>,
+    survey_id: u64,
+    /// Newest `Owned` of each shard, for an authority that asks again.
+    owned: BTreeMap<ShardKey, (Epoch, bool)>,
+    /// Newest refused move of each shard, likewise.
+    refusals: BTreeMap<ShardKey, (Epoch, String)>,
+    moves: BTreeMap<ShardKey, MoveSeen>,
+    /// Types no other node hosts, so that a leaving node need not wait for a taker.
+    stranded: BTreeSet<TypeId>,
+    load_at: BTreeMap<u16, Time>,
+    hosting: bool,
+    drained: bool,
+    ended: bool,
+    timers: Timers<Due>,
+    effects: VecDeque<Effect>,
+    /// Control frames of this node to itself: handled before a verb returns, never from within another one.
+    inbox: VecDeque<ControlFrame>,
+    counts: Counts,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Due {
+    /// Register again: no answer came.
+    Register,
+    /// The authority did not answer an operator.
+    Request(u64),
+}
+
+/// The newest move that was announced here.
+#[derive(Debug)]
+struct MoveSeen {
+    epoch: Epoch,
+    to: NodeId,
+    since: Time,
+    arrived: bool,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    undelivered: BTreeMap<DropReason, u64>,
+    frames_lost: u64,
+    frames_discarded: u64,
+    replies_dropped: u64,
+    control_dropped: u64,
+    route_hints: u64,
+}
+
 impl NodeCore {
+    /// A node that has done nothing yet.
     pub fn new(config: Arc<Config>, me: Identity, workers: u16, seed: u64, now: Time) -> Self {
-        Self {}
+        let membership = Membership::new(config.clone(), me.clone(), seed, now);
+        Self::with_members(config, me.id(), workers, membership)
     }
-    pub fn start(&mut self, now: Time) {}
-    pub fn handle_datagram(&mut self, now: Time, bytes: &[u8]) {}
+}
+
+impl<M: Members> NodeCore<M> {
+    fn with_members(config: Arc<Config>, me: NodeId, workers: u16, membership: M) -> Self {
+        let relay = Relay::new(config.sharding.fence_retry.get(), config.sharding.buffer_messages as usize);
+        Self {
+            me,
+            workers: workers.max(1),
+            membership,
+            peers: Peers::new(me),
+            region: Region::new(&config, me, workers.max(1)),
+            relay,
+            coordinator: Coordinator::new(config.clone(), me),
+            authority: None,
+            registration: Registration::default(),
+            requests: Requests::default(),
+            survey: None,
+            survey_id: 0,
+            owned: BTreeMap::new(),
+            refusals: BTreeMap::new(),
+            moves: BTreeMap::new(),
+            stranded: BTreeSet::new(),
+            load_at: BTreeMap::new(),
+            hosting: false,
+            drained: false,
+            ended: false,
+            timers: Timers::default(),
+            effects: VecDeque::new(),
+            inbox: VecDeque::new(),
+            counts: Counts::default(),
+            config,
+        }
+    }
+
+    /// Begins: membership asks its seeds, or forms a cluster.
+    pub fn start(&mut self, now: Time) {
+        self.membership.start(now);
+        self.finish(now);
+    }
+
+    /// A datagram arrived.
+    pub fn handle_datagram(&mut self, now: Time, bytes: &[u8]) {
+        self.membership.handle_datagram(now, bytes);
+        self.finish(now);
+    }
+
     /// A frame from an up session.
-    pub fn handle_frame(&mut self, now: Time, peer: NodeId, frame: Frame) {}
-    pub fn handle_link(&mut self, now: Time, event: LinkEvent) {}
-    pub fn handle_command(&mut self, now: Time, command: Command) {}
+    pub fn handle_frame(&mut self, now: Time, peer: NodeId, frame: Frame) {
+        if self.ended || self.peers.is_removed(peer) {
+            self.counts.frames_discarded += 1;
+            return;
+        }
+        if self.peers.first_sign(peer, now) {
+            self.membership.handle_sign_of_life(now, peer);
+        }
+        match frame {
+            Frame::Member(frame) => match self.peers.addr(peer).cloned() {
+                Some(addr) => self.membership.handle_frame(now, peer, &addr, frame),
+                None => self.counts.frames_discarded += 1,
+            },
+            Frame::Control(frame) => self.handle_control(now, peer, frame),
+            Frame::Item { shard, item } => {
+                if let Some((epoch, home)) = self.region.hint(shard, item.aim(), peer) {
+                    self.counts.route_hints += 1;
+                    self.send_control(peer, ControlFrame::Route { shard, epoch, home });
+                }
+                self.to_worker(shard, ShardCommand::Item { stream: peer, shard, item });
+            }
+            Frame::Handoff { shard, number, item } => {
+                self.with_relay(|relay, peers, out| relay.receive(peer, shard, number, item, peers, out));
+            }
+            Frame::HandoffAck { shard, upto } => {
+                if self.relay.acknowledged(now, peer, shard, upto) {
+                    self.note_moved(now, shard, Some(peer), None);
+                }
+            }
+            Frame::StreamAck { shard, p } => self.with_region(|region, peers, out| region.stream_ack(now, shard, p, peers, out)),
+            Frame::ProbeAck { shard, route, number } => self.to_worker(shard, ShardCommand::ProbeAck { shard, route, number }),
+            Frame::Reply { correlation, body } => self.effects.push_back(Effect::Reply { correlation, body }),
+        }
+        self.finish(now);
+    }
+
+    /// A link changed its state.
+    pub fn handle_link(&mut self, now: Time, event: LinkEvent) {
+        if let LinkEvent::Up { peer, addr, .. } = &event
+            && self.peers.is_removed(*peer)
+        {
+            // It may not know yet that it was removed; nothing it says counts.
+            return self.effects.push_back(Effect::CloseLink { node: *peer, addr: addr.clone() });
+        }
+        self.membership.handle_link(now, &event);
+        match event {
+            LinkEvent::Up { peer, addr, .. } => {
+                self.peers.link_up(peer, addr);
+                self.with_region(|region, peers, out| region.link_up(now, peer, peers, out));
+                self.with_relay(|relay, _, out| relay.link_up(now, peer, out));
+                self.with_coordinator(now, |coordinator, out| coordinator.handle_link_up(peer, out));
+                if self.authority == Some(peer) {
+                    self.ask_authority_again(now);
+                }
+            }
+            LinkEvent::Down { peer, lost, .. } => {
+                self.counts.frames_lost += lost;
+                if let Some(peer) = peer {
+                    self.peers.link_down(peer);
+                    self.relay.link_down(now, peer);
+                }
+            }
+            LinkEvent::Blocked { peer } => self.peers.set_blocked(peer, true),
+            LinkEvent::Writable { peer } => self.peers.set_blocked(peer, false),
+        }
+        self.finish(now);
+    }
+
     /// An item of a producer's ring to the network thread.
-    pub fn handle_lane(&mut self, now: Time, lane: LaneId, item: LaneItem<Envelope>) {}
-    /// A report from a worker, in the order of that worker's ring.
-    pub fn handle_report(&mut self, now: Time, worker: u16, report: ShardReport) {}
+    pub fn handle_lane(&mut self, now: Time, lane: LaneId, item: LaneItem<Envelope>) {
+        if self.ended {
+            if let LaneItem::Msg { parcel, .. } = item {
+                self.give_up(parcel, DropReason::Shutdown);
+            }
+            return;
+        }
+        self.with_region(|region, peers, out| region.handle_lane(now, lane, item, peers, out));
+        self.finish(now);
+    }
+
+    /// True if nothing is kept of this lane: behind its `End`, its id may be given to another producer.
+    pub fn lane_is_free(&self, lane: LaneId) -> bool {
+        self.region.lane_is_free(lane)
+    }
+
     /// An answer given on this node to an ask of another one (or of this one): goes straight to the asker's node.
-    pub fn handle_reply(&mut self, now: Time, to: NodeId, correlation: u64, body: ReplyBody) {}
-    pub fn handle_timeout(&mut self, now: Time) {}
+    pub fn handle_reply(&mut self, _now: Time, to: NodeId, correlation: u64, body: ReplyBody) {
+        self.reply(to, correlation, body);
+    }
+
+    /// The moment named by `poll_timeout` has come.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.membership.handle_timeout(now);
+        self.with_region(|region, peers, out| region.handle_timeout(now, peers, out));
+        self.with_relay(|relay, peers, out| relay.handle_timeout(now, peers, out));
+        self.with_coordinator(now, |coordinator, out| coordinator.handle_timeout(now, out));
+        while let Some(due) = self.timers.pop(now) {
+            match due {
+                Due::Register => self.register(now),
+                Due::Request(id) => self.request_expired(id),
+            }
+        }
+        self.finish(now);
+    }
+
+    /// When `handle_timeout` is due; `None` = only events wake this node.
     pub fn poll_timeout(&self) -> Option<Time> {
-        None
+        let parts = [
+            self.membership.poll_timeout(),
+            self.region.next_timeout(),
+            self.relay.next_timeout(),
+            self.coordinator.next_timeout(),
+            self.timers.next(),
+        ];
+        parts.into_iter().flatten().min()
     }
+
+    /// The next thing to do, in order.
     pub fn poll_effect(&mut self) -> Option<Effect> {
-        None
+        if self.effects.is_empty() {
+            // One acknowledgement for all that came since the effects were last taken.
+            self.with_relay(|relay, _, out| relay.flush_acks(out));
+        }
+        self.effects.pop_front()
     }
+
+    /// The cluster as this node sees it.
     pub fn view(&self) -> &Arc<ClusterView> {
-        unreachable!("interface only")
+        self.membership.view()
     }
+
+    /// Where a node is reached, if that is known.
     pub fn addr_of(&self, node: NodeId) -> Option<&NodeAddr> {
-        None
+        self.peers.addr(node)
     }
-    /// Counters by stable name, for metrics.
+
+    /// Shards whose move was announced here and has not been seen to arrive.
+    pub fn moving(&self) -> u64 {
+        self.moves.values().filter(|m| !m.arrived).count() as u64
+    }
+
+    /// Counters by stable name, for metrics: membership's, undelivered messages by reason, and those of links and routes.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
-        vec![]
+        let mut all = self.membership.counters();
+        all.extend(self.counts.undelivered.iter().map(|(reason, n)| (reason.label(), *n)));
+        all.extend([
+            ("frames_lost", self.counts.frames_lost),
+            ("frames_discarded", self.counts.frames_discarded),
+            ("replies_dropped", self.counts.replies_dropped),
+            ("control_dropped", self.counts.control_dropped),
+            ("route_hints", self.counts.route_hints),
+            ("route_buffered", self.region.buffered() as u64),
+            ("lane_held", self.region.held() as u64),
+            ("handoff_unacknowledged", self.relay.unacknowledged() as u64),
+        ]);
+        all
     }
+
     /// Asserts the invariants (debug builds and the simulator, after every step).
-    pub fn check(&self) {}
+    pub fn check(&self) {
+        self.membership.check();
+        self.region.check();
+        self.relay.check();
+        self.coordinator.check();
+        assert!(self.inbox.is_empty(), "what a node says to itself is handled before the verb returns");
+        assert!(!self.ended || !self.coordinator.is_seated(), "no authority after the end");
+        assert!(self.ended || self.authority != Some(self.me) || self.coordinator.is_seated(), "the oldest member is the authority");
+    }
+
+    /// Ends every verb: whatever the step led to inside this node.
+    fn finish(&mut self, now: Time) {
+        loop {
+            if let Some(output) = self.membership.poll_output() {
+                self.handle_output(now, output);
+            } else if let Some(frame) = self.inbox.pop_front() {
+                self.handle_control(now, self.me, frame);
+            } else {
+                break;
+            }
+        }
+        self.update_drained(now);
+        while let Some(output) = self.membership.poll_output() {
+            self.handle_output(now, output);
+        }
+    }
+
+    fn to_worker(&mut self, shard: ShardKey, command: ShardCommand) {
+        self.effects.push_back(Effect::Worker { worker: shard.worker(self.workers), command });
+    }
+
+    fn to_all_workers(&mut self, command: &ShardCommand) {
+        self.effects.extend((0..self.workers).map(|worker| Effect::Worker { worker, command: command.clone() }));
+    }
+
+    /// Over the link, if the node can be reached at all; what is repeated until answered may be dropped here.
+    fn send_frame(&mut self, to: NodeId, frame: Frame) -> bool {
+        let addr = self.peers.addr(to).filter(|_| !self.peers.is_removed(to)).cloned();
+        if let Some(addr) = addr {
+            self.effects.push_back(Effect::Frame { to: addr, node: Some(to), frame });
+            return true;
+        }
+        false
+    }
+
+    fn send_control(&mut self, to: NodeId, frame: ControlFrame) {
+        if to == self.me {
+            self.inbox.push_back(frame);
+        } else if !self.send_frame(to, Frame::Control(frame)) {
+            self.counts.control_dropped += 1;
+        }
+    }
+
+    fn to_authority(&mut self, frame: ControlFrame) {
+        if let Some(authority) = self.authority {
+            self.send_control(authority, frame);
+        }
+    }
+
+    fn reply(&mut self, to: NodeId, correlation: u64, body: ReplyBody) {
+        if to == self.me {
+            self.effects.push_back(Effect::Reply { correlation, body });
+        } else if !self.send_frame(to, Frame::Reply { correlation, body }) {
+            self.counts.replies_dropped += 1;
+        }
+    }
+
+    /// A message ends here: counted, offered as a dead letter, its asker answered.
+    fn give_up(&mut self, envelope: Envelope, reason: DropReason) {
+        *self.counts.undelivered.entry(reason).or_default() += 1;
+        if let Some(ask) = envelope.ask {
+            self.reply(ask.node, ask.correlation, ReplyBody::Dropped(reason));
+        }
+        self.effects.push_back(Effect::Undelivered { envelope, reason });
+    }
+
+    fn with_region(&mut self, f: impl FnOnce(&mut Region, &Peers, &mut Vec<RegionOut>)) {
+        let mut out = vec![];
+        f(&mut self.region, &self.peers, &mut out);
+        for out in out {
+            match out {
+                RegionOut::Item { to, shard, item } if to == self.me => {
+                    self.to_worker(shard, ShardCommand::Item { stream: to, shard, item });
+                }
+                // Whether it can be sent was checked where it was stamped; a fence for a node gone since is repeated or given up.
+                RegionOut::Item { to, shard, item } => drop(self.send_frame(to, Frame::Item { shard, item })),
+                RegionOut::Publish { shard, word } => self.effects.push_back(Effect::Publish { shard, word }),
+                RegionOut::Open { lane, shard, k, yes } => self.to_worker(shard, ShardCommand::Open { lane, shard, k, yes }),
+                RegionOut::GiveUp(envelope, reason) => self.give_up(envelope, reason),
+                RegionOut::WhereIs(shard) => {
+                    let shards = self.registration.shards(shard.ty);
+                    self.to_authority(ControlFrame::WhereIs { shard, shards });
+                }
+            }
+        }
+    }
+
+    fn with_relay(&mut self, f: impl FnOnce(&mut Relay, &Peers, &mut Vec<RelayOut>)) {
+        let mut out = vec![];
+        f(&mut self.relay, &self.peers, &mut out);
+        for out in out {
+            match out {
+                RelayOut::Frame(to, frame) => drop(self.send_frame(to, frame)),
+                RelayOut::Deliver { from, shard, item } => self.to_worker(shard, ShardCommand::Handoff { from, shard, item }),
+                RelayOut::GiveUp(envelope, reason) => self.give_up(envelope, reason),
+            }
+        }
+    }
+
+    fn with_coordinator(&mut self, now: Time, f: impl FnOnce(&mut Coordinator, &mut Vec<CoordinatorOut>)) {
+        let mut out = vec![];
+        f(&mut self.coordinator, &mut out);
+        for out in out {
+            self.coordinator_out(now, out);
+        }
+    }
 }

@@ -1,44 +1,341 @@
 //! `ShardCore`: everything that happens to the entities of one worker's shards.
+//!
+//! The home side of moving a shard: its states and routes (`stay`, `routes`), the gate (`gate`), lanes with two exits (`exits`), what
+//! travels (`transfer`), and the entities themselves (`entities`, `index`, `supervise`).
 
+mod entities;
+mod env;
+mod exits;
+mod gate;
 mod host;
+mod index;
 mod messages;
+mod routes;
+mod stay;
+mod supervise;
+#[cfg(test)]
+mod tests;
+mod transfer;
 
 pub use host::{Host, Parcel, Place, StartCause, StopReason, Turn};
 pub use messages::{LaneId, LaneItem, ShardCommand, ShardReport};
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
-use crate::{Config, Epoch, NodeId, ShardKey, Time};
+use self::{
+    env::{Cx, Env, Limits, Timer},
+    exits::{Exits, Step, Token},
+    index::Index,
+    stay::Shard,
+};
+use crate::{
+    Config, Epoch, NodeId, ShardKey, Time,
+    proto::{
+        handoff::{DropReason, Forwarded, HandoffItem, Item},
+        rng::Rng,
+    },
+};
+
+/// How often the load is reported while it changes.
+const LOAD_EVERY: Duration = Duration::from_secs(1);
+/// Shards one worker keeps state for; items for more are refused. Far above what a cluster has, and below what fills a memory.
+const SHARDS_MAX: usize = 1 << 20;
+/// Timers handled in one turn.
+const TIMERS_PER_TURN: usize = 1024;
 
 /// The shards of one worker.
 pub struct ShardCore<H: Host> {
-    _h: std::marker::PhantomData<H>,
+    env: Env,
+    /// Never shortened: what was seen of a shard is not forgotten while the process lives.
+    shards: Vec<Shard<H>>,
+    index: Index,
+    exits: Exits<H::Parcel>,
+    stopped: Option<DropReason>,
 }
 
-#[allow(unused_variables, missing_docs)]
 impl<H: Host> ShardCore<H> {
+    /// The core of worker `worker` of the node `me`. Nothing runs before `set_hosting_until` has named a moment that is not past.
     pub fn new(config: Arc<Config>, me: NodeId, worker: u16, seed: u64) -> Self {
-        Self { _h: std::marker::PhantomData }
+        let mut rng = Rng::new(seed).split(u64::from(worker));
+        let env = Env {
+            me,
+            limits: Limits::new(&config),
+            linger: config.sharding.route_linger.get(),
+            now: Time::ZERO,
+            until: Time::ZERO,
+            secret: rng.next_u64(),
+            removed: BTreeSet::new(),
+            hosted: BTreeSet::new(),
+            timers: BTreeSet::new(),
+            resume: VecDeque::new(),
+            stops: vec![],
+            ended: vec![],
+            waiting: 0,
+            waiting_bytes: 0,
+            live: 0,
+            dirty: vec![],
+            load_due: None,
+            numbers: 0,
+        };
+        Self { env, shards: vec![], index: Index::default(), exits: Exits::default(), stopped: None }
     }
-    /// An item of a producer's ring to this worker. `hosting_until`: read once per turn; past it nothing is handled (moves.md 14, R1).
-    pub fn handle_lane(&mut self, now: Time, lane: LaneId, item: LaneItem<H::Parcel>, host: &mut H) {}
-    pub fn handle_command(&mut self, now: Time, command: ShardCommand, host: &mut H) {}
+
+    /// An item of a producer's ring to this worker.
+    pub fn handle_lane(&mut self, now: Time, lane: LaneId, item: LaneItem<H::Parcel>, host: &mut H) {
+        self.env.now = now;
+        match item {
+            LaneItem::Msg { shard, parcel, .. } if self.stopped.is_some() => self.back(lane, shard, parcel, host),
+            LaneItem::Msg { shard, tag, enter: None, parcel } if self.exits.is_clear() => self.free(lane, shard, tag, parcel, host),
+            LaneItem::Msg { shard, tag, enter, parcel } => self.token(lane, shard, Token::Msg { tag, enter, parcel }, host),
+            LaneItem::Leave { shard, k } => self.token(lane, shard, Token::Leave(k), host),
+            LaneItem::Through { .. } => debug_assert!(false, "Through is for the network thread only"),
+            LaneItem::End => {
+                if self.exits.end(lane) {
+                    host.report(ShardReport::End { lane });
+                }
+            }
+        }
+    }
+
+    /// A command of the network thread, in the order of its ring.
+    pub fn handle_command(&mut self, now: Time, command: ShardCommand, host: &mut H) {
+        self.env.now = now;
+        if let Some(reason) = self.stopped {
+            return self.after_stop(command, reason, host);
+        }
+        match command {
+            ShardCommand::Host { ty } => {
+                if self.env.hosted.insert(ty) {
+                    let mut cx = Cx { env: &mut self.env, host };
+                    self.shards.iter_mut().filter(|s| s.key.ty == ty).for_each(|s| s.host(&mut cx));
+                }
+            }
+            ShardCommand::Assign { shard, epoch, base } => self.with(shard, host, |s, cx| s.assign(cx, epoch, base)),
+            ShardCommand::Move { shard, epoch, to } => self.with(shard, host, |s, cx| s.move_to(cx, epoch, to)),
+            ShardCommand::Record { shard, epoch, home } => self.with(shard, host, |s, cx| s.record(cx, epoch, home)),
+            ShardCommand::Item { stream, shard, item } => match self.number(shard) {
+                Some(at) => self.shards[at].direct(&mut Cx { env: &mut self.env, host }, stream, item),
+                None => refuse_item(shard, item, DropReason::MoveBufferFull, host),
+            },
+            ShardCommand::Handoff { from, shard, item } => self.with(shard, host, |s, cx| s.handoff(cx, from, item)),
+            ShardCommand::Removed { node } => {
+                if self.env.removed.insert(node) {
+                    let mut cx = Cx { env: &mut self.env, host };
+                    self.shards.iter_mut().for_each(|s| s.removed(&mut cx, node));
+                }
+            }
+            ShardCommand::Open { lane, shard, k, yes } => {
+                for token in self.exits.open(lane, shard, k, yes) {
+                    self.token(lane, shard, token, host);
+                }
+                if self.exits.finished(lane) {
+                    host.report(ShardReport::End { lane });
+                }
+            }
+            ShardCommand::ProbeAck { shard, route, number } => {
+                if let Some(at) = self.find(shard) {
+                    self.shards[at].routes.acked(route, number);
+                }
+            }
+            ShardCommand::Recount { id } => {
+                let mut facts: Vec<_> = self.shards.iter().filter_map(Shard::fact).collect();
+                facts.sort_by_key(|f| f.shard);
+                host.report(ShardReport::Facts { id, facts });
+            }
+            ShardCommand::Stop => self.stop(host),
+        }
+        self.ended_stays();
+    }
+
     /// The right to run, as the worker read it at the start of its turn. From past to future: what waited is handled.
-    pub fn set_hosting_until(&mut self, now: Time, until: Time, host: &mut H) {}
-    pub fn handle_timeout(&mut self, now: Time, host: &mut H) {}
+    pub fn set_hosting_until(&mut self, now: Time, until: Time, host: &mut H) {
+        (self.env.now, self.env.until) = (now, until);
+        if !self.env.may_run() || (self.env.resume.is_empty() && self.env.stops.is_empty()) {
+            return;
+        }
+        let mut cx = Cx { env: &mut self.env, host };
+        for (at, slot) in std::mem::take(&mut cx.env.resume) {
+            let shard = &mut self.shards[at as usize];
+            let mut turns = shard.turns(&mut cx);
+            shard.entities.resume(&mut turns, slot);
+        }
+        for at in std::mem::take(&mut cx.env.stops) {
+            self.shards[at as usize].stop(&mut cx);
+        }
+        self.ended_stays();
+    }
+
+    /// Timers that are due, some at a time.
+    pub fn handle_timeout(&mut self, now: Time, host: &mut H) {
+        self.env.now = now;
+        for _ in 0..TIMERS_PER_TURN {
+            let Some(&(due, timer)) = self.env.timers.first().filter(|(due, _)| *due <= now) else { break };
+            self.env.timers.pop_first();
+            let mut cx = Cx { env: &mut self.env, host };
+            match timer {
+                Timer::Entity { shard, slot } => {
+                    let shard = &mut self.shards[shard as usize];
+                    let mut turns = shard.turns(&mut cx);
+                    shard.entities.wake(&mut turns, slot, due);
+                }
+                Timer::Route { shard, route } => self.shards[shard as usize].linger(&mut cx, route),
+            }
+        }
+        if self.env.load_due.is_some_and(|due| due <= now) {
+            self.report_load(host);
+        }
+    }
+
+    /// When `handle_timeout` has something to do.
     pub fn poll_timeout(&self) -> Option<Time> {
-        None
+        let timer = self.env.timers.first().map(|(due, _)| *due);
+        [timer, self.env.load_due].into_iter().flatten().min()
     }
+
+    /// Live instances.
     pub fn entities(&self) -> usize {
-        0
+        self.env.live
     }
+
     /// Runs `f` on a live entity (test kit and simulator).
     pub fn with_entity<R>(&mut self, shard: ShardKey, key: &[u8], f: impl FnOnce(&mut H::Entity) -> R) -> Option<R> {
-        None
+        let at = self.find(shard)?;
+        let tag = self.env.tag(xxhash_rust::xxh3::xxh3_64(key));
+        self.shards[at].entities.with(tag, key, f)
     }
+
     /// Live instances: (shard, key, epoch), for checkers.
     pub fn live(&self) -> impl Iterator<Item = (ShardKey, &[u8], Epoch)> {
-        std::iter::empty()
+        self.shards.iter().flat_map(|s| s.entities.live_keys().map(|key| (s.key, key, s.cur)))
     }
-    pub fn check(&self) {}
+
+    /// Asserts the invariants (debug builds and the simulator, after every step).
+    pub fn check(&self) {
+        let sums = self.shards.iter().map(Shard::check).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+        assert_eq!(sums, (self.env.waiting, self.env.waiting_bytes), "messages and bytes in mailboxes");
+        assert_eq!(self.shards.iter().map(|s| s.entities.live() as usize).sum::<usize>(), self.env.live, "live entities");
+        assert_eq!(self.index.len(), self.shards.len(), "each shard is found");
+        self.exits.check();
+    }
+
+    // ---- private ------------------------------------------------------------------------------------------------------------
+
+    fn find(&self, shard: ShardKey) -> Option<usize> {
+        self.index.find(self.tag(shard), |at| self.shards[at as usize].key == shard).map(|at| at as usize)
+    }
+
+    fn tag(&self, shard: ShardKey) -> u32 {
+        self.env.tag(u64::from(shard.ty.0) << 32 | u64::from(shard.shard.0))
+    }
+
+    /// The place of a shard, made if there is room.
+    fn number(&mut self, shard: ShardKey) -> Option<usize> {
+        if let Some(at) = self.find(shard) {
+            return Some(at);
+        }
+        if self.shards.len() >= SHARDS_MAX {
+            return None;
+        }
+        let number = u32::try_from(self.shards.len()).expect("SHARDS_MAX is below 2^32");
+        self.index.insert(self.tag(shard), number);
+        self.shards.push(Shard::new(shard, number));
+        Some(self.shards.len() - 1)
+    }
+
+    fn with(&mut self, shard: ShardKey, host: &mut H, f: impl FnOnce(&mut Shard<H>, &mut Cx<'_, H>)) {
+        match self.number(shard) {
+            Some(at) => f(&mut self.shards[at], &mut Cx { env: &mut self.env, host }),
+            None => tracing::error!(?shard, limit = SHARDS_MAX, "more shards than one worker keeps: the command is ignored"),
+        }
+    }
+
+    /// A lane's item that nothing holds: to its entity if the stay contains its tag, else back (X4).
+    fn free(&mut self, lane: LaneId, shard: ShardKey, tag: Epoch, parcel: H::Parcel, host: &mut H) {
+        match self.find(shard) {
+            Some(at) if self.shards[at].takes(tag) => self.shards[at].deliver(&mut Cx { env: &mut self.env, host }, parcel),
+            _ => self.back(lane, shard, parcel, host),
+        }
+    }
+
+    fn back(&mut self, lane: LaneId, shard: ShardKey, parcel: H::Parcel, host: &mut H) {
+        if let Some(reason) = self.stopped {
+            return host.undelivered(shard, parcel, reason);
+        }
+        match parcel.into_envelope(shard) {
+            Ok(envelope) => host.report(ShardReport::Back { lane, envelope }),
+            Err((parcel, _)) => host.undelivered(shard, parcel, DropReason::Undecodable),
+        }
+    }
+
+    fn token(&mut self, lane: LaneId, shard: ShardKey, token: Token<H::Parcel>, host: &mut H) {
+        let limits = self.env.limits;
+        match self.exits.step(lane, shard, token, limits.lane_items, limits.held_items) {
+            Step::Done => {}
+            Step::Free(tag, parcel) => self.free(lane, shard, tag, parcel, host),
+            Step::Back(parcel) => self.back(lane, shard, parcel, host),
+            Step::Left(k) => host.report(ShardReport::Left { lane, shard, k }),
+            Step::Full(parcel) => host.undelivered(shard, parcel, DropReason::HeldFull),
+        }
+    }
+
+    /// Lanes that went back because of `Open(k, no)` need that no more: the tags say so now.
+    fn ended_stays(&mut self) {
+        for shard in std::mem::take(&mut self.env.ended) {
+            self.exits.stay_ended(shard);
+        }
+    }
+
+    fn report_load(&mut self, host: &mut H) {
+        self.env.load_due = None;
+        let mut loads = vec![];
+        for at in std::mem::take(&mut self.env.dirty) {
+            let shard = &mut self.shards[at as usize];
+            shard.entities.dirty = false;
+            loads.push((shard.key, shard.entities.live(), std::mem::take(&mut shard.entities.handled)));
+        }
+        loads.sort_unstable_by_key(|row| row.0);
+        host.report(ShardReport::Load { loads });
+    }
+
+    fn stop(&mut self, host: &mut H) {
+        let why = if self.env.may_run() { StopReason::Shutdown } else { StopReason::Fenced };
+        let mut cx = Cx { env: &mut self.env, host };
+        self.shards.iter_mut().for_each(|s| s.shut(&mut cx, why));
+        self.env.resume.clear();
+        self.env.stops.clear();
+        self.env.timers.clear();
+        self.stopped = Some(if why == StopReason::Fenced { DropReason::Fenced } else { DropReason::Shutdown });
+        for (shard, lane, queue) in self.exits.take() {
+            for token in queue {
+                match token {
+                    Token::Msg { parcel, .. } => self.back(lane, shard, parcel, host),
+                    // Signs go on, so that the other side is not left waiting.
+                    Token::Leave(k) => host.report(ShardReport::Left { lane, shard, k }),
+                    Token::Enter(_) => {}
+                }
+            }
+        }
+        self.exits.take_ended().into_iter().for_each(|lane| host.report(ShardReport::End { lane }));
+    }
+
+    fn after_stop(&mut self, command: ShardCommand, reason: DropReason, host: &mut H) {
+        match command {
+            ShardCommand::Item { shard, item, .. } => refuse_item(shard, item, reason, host),
+            ShardCommand::Handoff { shard, item: HandoffItem::Forwarded(Forwarded { item, .. }), .. } => {
+                refuse_item(shard, item, reason, host);
+            }
+            ShardCommand::Recount { id } => host.report(ShardReport::Facts { id, facts: vec![] }),
+            _ => {}
+        }
+    }
+}
+
+fn refuse_item<H: Host>(shard: ShardKey, item: Item, reason: DropReason, host: &mut H) {
+    if let Item::Msg { envelope, .. } = item {
+        host.undelivered(shard, H::Parcel::from_envelope(envelope), reason);
+    }
 }

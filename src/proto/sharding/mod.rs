@@ -106,6 +106,8 @@ pub enum ControlFrame {
 pub struct TableRow {
     pub shard: ShardKey,
     pub owner: Option<NodeId>,
+    /// The other owner while a move is unconfirmed.
+    pub from: Option<NodeId>,
     pub epoch: Epoch,
     /// `starting`, `active`, `moving` or `unowned`.
     pub state: ShardState,

@@ -34,6 +34,14 @@ pub enum Malformed {
     /// Text is not UTF-8, or has a character that is not allowed.
     #[error("{0}: no valid text")]
     Text(&'static str),
+    /// Bytes that have not the layout of what is expected there.
+    #[error("{field}: {why}")]
+    Layout {
+        /// What was being read.
+        field: &'static str,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// Bytes are left over.
     #[error("{left} bytes too many")]
     Trailing {

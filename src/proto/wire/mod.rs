@@ -2,6 +2,13 @@
 
 mod bytes;
 mod frame;
+mod frame_codec;
+mod hello;
+mod item_codec;
 
 pub use bytes::{Malformed, Reader, Writer};
 pub use frame::Frame;
+pub use frame_codec::{Context, Cut, Decoded, FrameError, HEADER_BYTES, WIRE_VERSION, cut, decode, encode};
+pub use hello::{
+    Accepted, Extension, GREETING_BYTES_MAX, Greeter, Greeting, Hello, MAGIC, Pair, Previous, ProtocolRange, Refusal, SESSION_MAX, Welcome,
+};

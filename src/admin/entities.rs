@@ -1,0 +1,92 @@
+//! One message to one entity.
+
+use super::{
+    http::{JSON, Request, Response},
+    problem::Problem,
+    query::{Query, check_key},
+    responder::Responder,
+    source::{EntityCall, EntityOutcome, EntityType, Mode, Source},
+};
+
+/// The body of an operation that needs none.
+pub(super) const EMPTY_BODY: &[u8] = b"{}";
+/// What a told message is answered.
+pub(super) const ACCEPTED: &[u8] = b"{\"status\":202}";
+
+/// `POST /api/v1/entities/{type}/{key}/{op}`.
+pub(super) fn send(
+    source: &dyn Source,
+    ty: &str,
+    key: &str,
+    op: &str,
+    request: &Request,
+    responder: Responder,
+) -> Result<(), (Problem, Responder)> {
+    let types = source.entity_types();
+    let checked = Query::parse(&request.query, &["timeout_ms", "mode"]).and_then(|query| {
+        let call = EntityCall { ty, key, op, body: body_or_empty(&request.body), mode: query.mode()?, timeout: query.timeout()? };
+        check(&types, &call)?;
+        Ok(call)
+    });
+    match checked {
+        Ok(call) => source.entity(call, completion(responder)),
+        Err(problem) => return Err((problem, responder)),
+    }
+    Ok(())
+}
+
+/// Refuses what the node need not be asked about.
+pub(super) fn check(types: &[EntityType], call: &EntityCall<'_>) -> Result<(), Problem> {
+    let Some(ty) = types.iter().find(|t| t.name == call.ty) else {
+        let known: Vec<&str> = types.iter().map(|t| t.name.as_str()).collect();
+        return Err(Problem::unknown_type(call.ty, &known));
+    };
+    if !ty.operations.iter().any(|op| op == call.op) {
+        return Err(Problem::unknown_operation(&ty.name, call.op, &ty.operations));
+    }
+    check_key(call.key)?;
+    if call.mode == Mode::Reliable {
+        return Err(Problem::no_reliable_mode());
+    }
+    if call.body.first() != Some(&b'{') {
+        return Err(Problem::wrong_body(format!("body of `{}` of type `{}`: expected a JSON object, as in `{{}}`", call.op, call.ty)));
+    }
+    Ok(())
+}
+
+fn body_or_empty(body: &[u8]) -> &[u8] {
+    let body = body.trim_ascii();
+    if body.is_empty() { EMPTY_BODY } else { body }
+}
+
+/// Answers one request. What was dropped without an outcome may have run, and the answer says so.
+fn completion(responder: Responder) -> Box<dyn FnOnce(EntityOutcome) + Send> {
+    let mut owed = Owed(Some(responder));
+    Box::new(move |outcome| owed.answer(outcome))
+}
+
+struct Owed(Option<Responder>);
+
+impl Owed {
+    fn answer(&mut self, outcome: EntityOutcome) {
+        let Some(responder) = self.0.take() else { return };
+        responder.respond(match outcome {
+            EntityOutcome::Answer { json } => Response::new(200, JSON, with_newline(json)),
+            EntityOutcome::Accepted => Response::new(202, JSON, with_newline(ACCEPTED.to_vec())),
+            EntityOutcome::Problem { status, code, title, detail, maybe_ran } => {
+                Problem::of_outcome(status, code, title, detail, maybe_ran).into()
+            }
+        });
+    }
+}
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        self.answer(EntityOutcome::unanswered());
+    }
+}
+
+fn with_newline(mut json: Vec<u8>) -> Vec<u8> {
+    json.push(b'\n');
+    json
+}

@@ -1,0 +1,519 @@
+//! A node of a cluster.
+
+use std::{
+    fmt, io,
+    net::SocketAddr,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use crossbeam::channel::Receiver;
+
+use super::{
+    context::resolve,
+    hosting::HostOf,
+    region::SHARDS_MAX,
+    shutdown::{Reaper, ShutdownHandle, ShutdownReason, ShutdownReport},
+};
+use crate::{
+    Config, Deadline, Entity, EntityId, EntityRef, EntityType, HostOptions, KeyOf, NodeAddr, NodeId, Region, ShardId, Time, TypeId,
+    config::ConfigErrors,
+    error::codes,
+    engine::{
+        self,
+        node::{Node, ToNet},
+        sys,
+        types::{TypeEntry, TypeHost},
+    },
+    proto::{
+        handoff::DropReason,
+        membership::{ClusterView, Event, MemberStatus},
+        node::{Answer, Command},
+    },
+};
+
+/// A node of a cluster. Cheap to clone.
+///
+/// Dropping the last clone starts an orderly shutdown and does not wait for it; regions and references do not keep the node alive.
+#[derive(Clone)]
+pub struct Cluster {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    node: Arc<Node>,
+    reaper: Reaper,
+    #[cfg(feature = "admin")]
+    admin: Option<SocketAddr>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.reaper.request(ShutdownReason::Requested);
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cluster({} {})", self.addr(), self.id())
+    }
+}
+
+impl Cluster {
+    /// From a [`Config`], or from a name and defaults. What the builder sets wins over environment, file and defaults.
+    pub fn builder(config: impl Into<Config>) -> ClusterBuilder {
+        ClusterBuilder { config: config.into() }
+    }
+
+    pub(crate) fn node(&self) -> &Arc<Node> {
+        &self.inner.node
+    }
+
+    /// This life of this node.
+    pub fn id(&self) -> NodeId {
+        self.node().id
+    }
+
+    /// What it advertises.
+    pub fn addr(&self) -> &NodeAddr {
+        &self.node().addr
+    }
+
+    /// Time on this node's clock.
+    pub fn now(&self) -> Time {
+        sys::now()
+    }
+
+    /// All settings in force.
+    pub fn config(&self) -> &Config {
+        &self.node().config
+    }
+
+    /// A consistent snapshot of the membership; an `Arc` clone.
+    pub fn view(&self) -> Arc<ClusterView> {
+        self.node().view()
+    }
+
+    /// Waits until this node is up.
+    ///
+    /// # Errors
+    /// [`JoinError`]: not in time, or refused; the node goes on trying unless it was refused for good.
+    pub fn wait_up(&self, deadline: impl Into<Deadline>) -> Result<Arc<ClusterView>, JoinError> {
+        self.wait_members(1, deadline)
+    }
+
+    /// Waits until this node and `n` members in all are up.
+    ///
+    /// # Errors
+    /// [`JoinError`]: not in time, or refused; the node goes on trying unless it was refused for good.
+    pub fn wait_members(&self, n: usize, deadline: impl Into<Deadline>) -> Result<Arc<ClusterView>, JoinError> {
+        let up = |view: &Arc<ClusterView>| view.members.iter().filter(|m| m.status == MemberStatus::Up).count();
+        let myself_up = |view: &Arc<ClusterView>| view.myself().is_some_and(|m| m.status == MemberStatus::Up);
+        let found = self.node().wait_view(resolve(deadline), |view| (myself_up(view) && up(view) >= n).then(|| view.clone()));
+        found.ok_or_else(|| match self.node().life() {
+            engine::node::Life::Running if !self.node().is_closing() => JoinError::Timeout { up: up(&self.view()), wanted: n },
+            engine::node::Life::Ended(crate::proto::membership::Ending::Refused(why)) => JoinError::Refused { why },
+            _ => JoinError::Shutdown,
+        })
+    }
+
+    /// A bounded stream of events that begins with the present members. A reader that is too slow misses events, and the engine never
+    /// waits for it; what was missed is counted.
+    pub fn events(&self) -> Receiver<Event> {
+        self.node().events()
+    }
+
+    /// Runs `f` on the helper thread for each event, until the subscription is dropped.
+    #[must_use = "dropping it ends the subscription"]
+    pub fn on_event(&self, f: impl FnMut(&Event) + Send + 'static) -> Subscription {
+        let f = parking_lot::Mutex::new(f);
+        let watcher: Arc<dyn Fn(&Event) + Send + Sync> = Arc::new(move |event: &Event| (*f.lock())(event));
+        self.node().watch_events(Arc::downgrade(&watcher) as Weak<_>);
+        Subscription { _watcher: watcher }
+    }
+
+    /// A bounded stream of the messages that are accepted and then given up on this node, from now on.
+    pub fn dead_letters(&self) -> Receiver<DeadLetter> {
+        self.node().dead_letters()
+    }
+
+    /// Hosts `E` here. The factory runs on the worker that will own the entity.
+    ///
+    /// # Errors
+    /// [`RegisterError`]; nothing was registered. A shard count that differs from the cluster's is found out by the coordinator, and
+    /// told by [`Region::wait_ready`].
+    pub fn host<E: Entity>(
+        &self, options: HostOptions<E>, factory: impl Fn(&KeyOf<E>) -> E + Send + Sync + 'static,
+    ) -> Result<Region<E::Type>, RegisterError> {
+        let host: Arc<dyn TypeHost> = Arc::new(HostOf::<E> { factory: Arc::new(factory) });
+        let entry = self.enter::<E::Type>(options.shards)?;
+        if entry.host.set(host).is_err() {
+            return Err(RegisterError::Duplicate { name: entry.name.to_string() });
+        }
+        self.node().network.post(ToNet::Type(entry.clone(), true));
+        Ok(Region::new(self.node().clone(), entry))
+    }
+
+    /// Sends to entities that other nodes host. Needs no implementation. What [`host`](Self::host) made before, if it did.
+    ///
+    /// # Errors
+    /// [`RegisterError`] if another Rust type uses the name on this node, or during shutdown.
+    pub fn proxy<T: EntityType>(&self) -> Result<Region<T>, RegisterError> {
+        if let Some(region) = self.region() {
+            return Ok(region);
+        }
+        let entry = self.enter::<T>(None)?;
+        self.node().network.post(ToNet::Type(entry.clone(), false));
+        Ok(Region::new(self.node().clone(), entry))
+    }
+
+    /// What `host` or `proxy` made before.
+    pub fn region<T: EntityType>(&self) -> Option<Region<T>> {
+        let entry = self.node().type_entry(TypeId::of(T::TYPE))?;
+        (entry.declared_by == std::any::TypeId::of::<T>()).then(|| Region::new(self.node().clone(), entry))
+    }
+
+    /// A reference to an entity of a type that this node hosts or has a proxy for.
+    pub fn resolve<T: EntityType>(&self, id: &EntityId<T>) -> Option<EntityRef<T>> {
+        EntityRef::resolve(self.node(), id)
+    }
+
+    fn enter<T: EntityType>(&self, shards: Option<u32>) -> Result<Arc<TypeEntry>, RegisterError> {
+        if self.node().is_closing() {
+            return Err(RegisterError::Shutdown);
+        }
+        let name = T::TYPE.to_owned();
+        if name.is_empty() || name.len() > 255 || name.chars().any(char::is_control) {
+            let why = "the name of a type has 1 to 255 bytes and no control characters".to_owned();
+            return Err(RegisterError::Invalid { name: name.escape_debug().to_string(), why });
+        }
+        let count = shards.unwrap_or(self.node().config.sharding.shards);
+        if count == 0 || count > SHARDS_MAX {
+            return Err(RegisterError::Invalid { name, why: format!("{count} shards; a type has 1 to {SHARDS_MAX}") });
+        }
+        let entry = self.node().enter_type(TypeEntry::new(T::TYPE, count, std::any::TypeId::of::<T>()));
+        if *entry.name != *name {
+            let why = format!("its id on the wire is that of `{}`; rename one of them", entry.name);
+            return Err(RegisterError::Invalid { name, why });
+        }
+        if entry.declared_by != std::any::TypeId::of::<T>() {
+            return Err(RegisterError::Duplicate { name });
+        }
+        if shards.is_some_and(|n| n != entry.shards) {
+            let (here, cluster) = (count.to_string(), entry.shards.to_string());
+            return Err(RegisterError::Mismatch { name, setting: "number of shards", here, cluster });
+        }
+        Ok(entry)
+    }
+
+    /// What an operator does.
+    pub fn admin(&self) -> Admin {
+        Admin { node: self.node().clone() }
+    }
+
+    /// Where the HTTP surface listens, if `admin.listen` is set.
+    #[cfg(feature = "admin")]
+    pub fn admin_addr(&self) -> Option<SocketAddr> {
+        self.inner.admin
+    }
+
+    /// Starts an orderly shutdown: hands the shards off, leaves the cluster, ends all threads. Idempotent, does not block.
+    pub fn shutdown(&self, why: ShutdownReason) -> ShutdownHandle {
+        self.inner.reaper.request(why);
+        self.inner.reaper.handle()
+    }
+
+    /// SIGINT or SIGTERM starts an orderly shutdown, a second one ends the process at once. Blocks until the node has stopped, for
+    /// whatever reason.
+    pub fn run_until_signal(&self) -> ShutdownReport {
+        super::shutdown::run_until_signal(&self.inner.reaper)
+    }
+}
+
+/// Ends when dropped.
+#[must_use = "dropping it ends the subscription"]
+pub struct Subscription {
+    _watcher: Arc<dyn Fn(&Event) + Send + Sync>,
+}
+
+impl fmt::Debug for Subscription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Subscription")
+    }
+}
+
+/// A message that was accepted and then given up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct DeadLetter {
+    /// Name of the entity type, or its id in hex where the name is not known.
+    pub entity_type: Arc<str>,
+    /// Canonical bytes of the entity's key.
+    pub key: Arc<[u8]>,
+    /// Why.
+    pub reason: DropReason,
+    /// The encoded message, if it had been encoded.
+    pub bytes: Option<Arc<[u8]>>,
+}
+
+/// Settings of a node that is about to start.
+#[derive(Clone, Debug)]
+#[must_use = "`start` makes the node"]
+pub struct ClusterBuilder {
+    config: Config,
+}
+
+impl ClusterBuilder {
+    /// Where to listen, TCP and UDP; port 0 takes a free one.
+    pub fn listen(mut self, addr: SocketAddr) -> Self {
+        self.config.node.listen = addr;
+        self
+    }
+
+    /// What others are told to dial.
+    pub fn advertise(mut self, addr: NodeAddr) -> Self {
+        self.config.node.advertise = Some(addr);
+        self
+    }
+
+    /// Whom to ask at the start, in this order. The node whose own address comes first may form a new cluster.
+    pub fn seeds<I: IntoIterator<Item: Into<String>>>(mut self, seeds: I) -> Self {
+        self.config.cluster.seeds = seeds.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// What this node is for.
+    pub fn roles<I: IntoIterator<Item: Into<String>>>(mut self, roles: I) -> Self {
+        self.config.cluster.roles = roles.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Number of worker threads.
+    pub fn workers(mut self, workers: crate::config::Workers) -> Self {
+        self.config.node.workers = workers;
+        self
+    }
+
+    /// Where the HTTP surface listens.
+    pub fn admin(mut self, listen: SocketAddr) -> Self {
+        self.config.admin.listen = Some(listen);
+        self
+    }
+
+    /// Checks everything before it opens a socket; reports all that is wrong at once.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing is left behind.
+    pub fn start(self) -> Result<Cluster, StartError> {
+        if cfg!(panic = "abort") {
+            return Err(StartError::PanicAbort);
+        }
+        self.config.validate()?;
+        let config = Arc::new(self.config);
+        let engine = engine::start(config)?;
+        let node = engine.node.clone();
+        #[cfg(feature = "admin")]
+        let (admin, server) = match super::surface::serve(&node) {
+            Ok(server) => (server.as_ref().map(|s| s.addr()), server),
+            Err(error) => {
+                engine.stop();
+                return Err(error);
+            }
+        };
+        let reaper = Reaper::spawn(
+            engine,
+            #[cfg(feature = "admin")]
+            server,
+        )?;
+        let inner = Inner {
+            node,
+            reaper,
+            #[cfg(feature = "admin")]
+            admin,
+        };
+        Ok(Cluster { inner: Arc::new(inner) })
+    }
+}
+
+/// What an operator does. Each act is idempotent and returns when it is accepted; its progress shows in [`Cluster::events`].
+#[derive(Clone)]
+pub struct Admin {
+    node: Arc<Node>,
+}
+
+impl fmt::Debug for Admin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Admin({})", self.node.addr)
+    }
+}
+
+/// How long an operator's act may take to be accepted; the authority's own deadline is shorter.
+const ACT_LIMIT: Duration = Duration::from_secs(5);
+
+impl Admin {
+    /// Joins through any member. Refused when this node is in a cluster of two or more.
+    ///
+    /// # Errors
+    /// [`ActError`]; nothing was changed.
+    pub fn join(&self, seeds: &[NodeAddr]) -> Result<(), ActError> {
+        let seeds = seeds.to_vec();
+        self.act(move |id| Command::Join { id, seeds }).map(drop)
+    }
+
+    /// Tells a member to leave in order.
+    ///
+    /// # Errors
+    /// [`ActError`]; nothing was changed.
+    pub fn leave(&self, node: NodeId) -> Result<(), ActError> {
+        self.act(move |id| Command::Leave { id, node }).map(drop)
+    }
+
+    /// Declares a node dead. It never returns under this id; if it lives it stops.
+    ///
+    /// # Errors
+    /// [`ActError`]; nothing was changed.
+    pub fn down(&self, node: NodeId) -> Result<(), ActError> {
+        self.act(move |id| Command::Down { id, node }).map(drop)
+    }
+
+    /// Moves one shard; the answer is the epoch that it will have there.
+    ///
+    /// # Errors
+    /// [`ActError`]; nothing was changed.
+    pub fn move_shard<T: EntityType>(&self, shard: ShardId, to: NodeId) -> Result<crate::Epoch, ActError> {
+        let shard = crate::ShardKey { ty: TypeId::of(T::TYPE), shard };
+        match self.act(move |id| Command::MoveShard { id, shard, to })? {
+            Answer::Epoch(epoch) => Ok(epoch),
+            other => Err(ActError::Refused(format!("unexpected answer {other:?}"))),
+        }
+    }
+
+    fn act(&self, make: impl FnOnce(u64) -> Command + Send + 'static) -> Result<Answer, ActError> {
+        if super::reference::on_worker_thread() {
+            return Err(ActError::WouldDeadlock);
+        }
+        let (tx, rx) = crossbeam::channel::bounded(1);
+        self.node.command(make, Some(Box::new(move |answer| drop(tx.send(answer)))));
+        match rx.recv_timeout(ACT_LIMIT) {
+            Ok(Answer::NoMember(node)) => Err(ActError::NoMember(node)),
+            Ok(Answer::Refused(why)) => Err(ActError::Refused(why)),
+            Ok(Answer::NoAuthority) | Err(_) => Err(ActError::NoAuthority),
+            Ok(answer) => Ok(answer),
+        }
+    }
+}
+
+/// The node did not start; nothing is left behind.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// Settings are wrong: all of them are named.
+    #[error("the configuration is wrong:\n{0}")]
+    Config(#[from] ConfigErrors),
+    /// A socket could not be bound.
+    #[error("cannot bind {proto} {addr}: {source}; stop what uses it, or choose another address (`{setting}`)")]
+    Bind {
+        /// `TCP` or `UDP`.
+        proto: &'static str,
+        /// Which address.
+        addr: SocketAddr,
+        /// The setting that names it.
+        setting: &'static str,
+        /// The system's error.
+        #[source]
+        source: io::Error,
+    },
+    /// The system gave no thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] io::Error),
+    /// The network poller or its waker could not be made.
+    #[error("cannot set up the network thread: {0}")]
+    Network(#[source] io::Error),
+    /// Handlers' panics could not be caught.
+    #[error("built with panic=abort; a handler's panic must unwind: remove `panic = \"abort\"` from the profile")]
+    PanicAbort,
+}
+
+codes! { StartError { Config = "E-START-001", Bind = "E-START-002", Thread = "E-START-004", PanicAbort = "E-START-005", Network = "E-START-006" } }
+
+/// Nothing was registered on this node, which stays a member.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// The name is in use on this node.
+    #[error("`{name}` is already registered on this node")]
+    Duplicate {
+        /// Name of the type.
+        name: String,
+    },
+    /// A setting differs from what is in force.
+    #[error("`{name}`: {setting} is {here} here and {cluster} in force")]
+    Mismatch {
+        /// Name of the type.
+        name: String,
+        /// Which setting.
+        setting: &'static str,
+        /// Its value here.
+        here: String,
+        /// The value in force.
+        cluster: String,
+    },
+    /// The declaration is not usable.
+    #[error("`{name}`: {why}")]
+    Invalid {
+        /// Name of the type.
+        name: String,
+        /// Why.
+        why: String,
+    },
+    /// The node is shutting down.
+    #[error("this node is shutting down")]
+    Shutdown,
+}
+
+codes! { RegisterError { Duplicate = "E-REG-001", Mismatch = "E-REG-002", Invalid = "E-REG-004", Shutdown = "E-REG-005" } }
+
+/// The node is not a member yet.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// A cluster refused it for good.
+    #[error("refused: {why}")]
+    Refused {
+        /// Its reason.
+        why: String,
+    },
+    /// Not in time; the node goes on trying.
+    #[error("{up} of {wanted} members up in time; check that the seeds are reachable, or wait longer")]
+    Timeout {
+        /// Members up.
+        up: usize,
+        /// Members wanted.
+        wanted: usize,
+    },
+    /// The node is shutting down.
+    #[error("shutting down")]
+    Shutdown,
+}
+
+codes! { JoinError { Refused = "E-JOIN-002", Timeout = "E-JOIN-003", Shutdown = "E-JOIN-004" } }
+
+/// Nothing was changed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ActError {
+    /// There is no such member.
+    #[error("no member {0}")]
+    NoMember(NodeId),
+    /// Refused as things stand.
+    #[error("refused: {0}")]
+    Refused(String),
+    /// The coordinator, or this node's network thread, did not answer.
+    #[error("the authority did not answer in time")]
+    NoAuthority,
+    /// Called on a worker thread.
+    #[error("waiting on a worker thread would deadlock")]
+    WouldDeadlock,
+}
+
+codes! { ActError { NoMember = "E-ACT-001", Refused = "E-ACT-003", NoAuthority = "E-ACT-004", WouldDeadlock = "E-ACT-005" } }

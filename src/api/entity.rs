@@ -1,0 +1,111 @@
+//! What a host knows of an entity: the state behind one key, and what it does.
+
+use std::{error::Error, fmt};
+
+pub use crate::proto::shard::{StartCause, StopReason};
+use crate::{CodecError, Cx, EntityType, NodeId, Wire};
+
+/// Key of the entity's type.
+pub type KeyOf<E> = <<E as Entity>::Type as EntityType>::Key;
+/// Messages of the entity's type.
+pub type MsgOf<E> = <<E as Entity>::Type as EntityType>::Msg;
+
+/// The state behind one key and what it does. At most one instance is live in the cluster.
+///
+/// Runs on one worker thread and stays there, so it need not be `Send`: a move goes by bytes. Order on a new home: factory, `adopted` if
+/// state was handed over, `started`, then the queue. A panic in any of these is caught: the asker gets `EntityFailed`, the instance is
+/// dropped, and the next message starts another one, after a back-off that grows while it keeps failing.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not implement `Entity`, so no node can host it",
+    label = "nothing to run here",
+    note = "implement it for the struct that holds the state (`impl Entity for PlaneState {{ type Type = Plane; .. }}`) and host that; a node that only sends uses `cluster.proxy()`"
+)]
+pub trait Entity: Sized + 'static {
+    /// The protocol it speaks.
+    type Type: EntityType;
+
+    /// One message, one turn.
+    fn handle(&mut self, msg: MsgOf<Self>, cx: &mut Cx<'_, Self>);
+
+    /// First call of every instance, before its first message.
+    fn started(&mut self, cx: &mut Cx<'_, Self>) {
+        let _ = cx;
+    }
+
+    /// Before the shard moves: hand the live state over with [`Cx::hand_over`]. On `Err` the move is called off and this instance works on.
+    fn handoff(&mut self, cx: &mut Cx<'_, Self>) -> Result<Handoff, Failure> {
+        let _ = cx;
+        Ok(Handoff::nothing())
+    }
+
+    /// On the new home, with what [`handoff`](Self::handoff) gave. On `Err` the instance starts as new, and says so loudly.
+    fn adopted(&mut self, state: HandedOver<'_>, cx: &mut Cx<'_, Self>) -> Result<(), Failure> {
+        let _ = (state, cx);
+        Ok(())
+    }
+
+    /// Last call before the instance is dropped; what it sends still goes out.
+    fn stopped(&mut self, why: StopReason, cx: &mut Cx<'_, Self>) {
+        let _ = (why, cx);
+    }
+}
+
+/// State on its way to the next owner. Made by [`Cx::hand_over`].
+#[derive(Debug)]
+pub struct Handoff {
+    pub(crate) state: Option<Vec<u8>>,
+}
+
+impl Handoff {
+    /// The next instance starts fresh.
+    pub fn nothing() -> Self {
+        Self { state: None }
+    }
+}
+
+/// State from the previous owner.
+#[derive(Debug)]
+pub struct HandedOver<'a> {
+    pub(crate) state: &'a [u8],
+    pub(crate) from: NodeId,
+}
+
+impl HandedOver<'_> {
+    /// The state, as the previous owner gave it to [`Cx::hand_over`].
+    pub fn decode<T: Wire>(&self) -> Result<T, CodecError> {
+        T::decode(*T::VERSIONS.end(), &mut &*self.state)
+    }
+
+    /// The previous owner's node.
+    pub fn from(&self) -> NodeId {
+        self.from
+    }
+}
+
+/// Why a hook gave up. Any error converts with `?`.
+pub struct Failure(pub(crate) Box<dyn Error + Send + Sync>);
+
+impl Failure {
+    /// A failure with a text of its own.
+    pub fn new(why: impl Into<String>) -> Self {
+        Self(why.into().into())
+    }
+}
+
+impl<E: Error + Send + Sync + 'static> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self(Box::new(error))
+    }
+}
+
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Failure({})", self.0)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

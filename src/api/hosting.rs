@@ -1,0 +1,111 @@
+//! From typed entities to what the engine runs.
+
+use std::sync::Arc;
+
+use crate::{
+    CodecError, Cx, Entity, EntityKey, EntityType, HandedOver, KeyOf, MsgOf, NodeId, StartCause, StopReason, Wire,
+    engine::{
+        parcel::{Answered, EngineParcel, Key},
+        types::{Env, Instance, TypeHost},
+    },
+    proto::{
+        handoff::{DropReason, ReplyBody},
+        shard::Turn,
+    },
+};
+
+/// Makes entities of `E` with the user's factory.
+pub(crate) struct HostOf<E: Entity> {
+    pub factory: Arc<dyn Fn(&KeyOf<E>) -> E + Send + Sync>,
+}
+
+struct Live<E: Entity> {
+    entity: E,
+    id: KeyOf<E>,
+    key: Key,
+    cause: StartCause,
+}
+
+impl<E: Entity> TypeHost for HostOf<E> {
+    fn start(
+        &self, turn: &mut Env<'_>, key: &[u8], cause: StartCause, state: Option<(&[u8], NodeId)>,
+    ) -> Result<Box<dyn Instance>, String> {
+        let id = KeyOf::<E>::read_from(key).map_err(|e| format!("the key cannot be read: {e}"))?;
+        let mut live = Box::new(Live { entity: (self.factory)(&id), id, key: Key::new(key), cause });
+        if let Some((state, from)) = state {
+            let adopted = live.with(turn, |entity, cx| entity.adopted(HandedOver { state, from }, cx));
+            if let Err(why) = adopted {
+                tracing::error!(target: "wingbeat::engine", entity_type = E::Type::TYPE, shard = turn.at.shard.shard.0, %from, %why,
+                    "an entity did not take the state that was handed over, and starts as new");
+                turn.node.metrics.shared.adoptions_failed.add(1);
+                live.entity = (self.factory)(&live.id);
+            }
+        }
+        live.with(turn, |entity, cx| entity.started(cx));
+        Ok(live)
+    }
+}
+
+impl<E: Entity> Live<E> {
+    fn with<R>(&mut self, env: &mut Env<'_>, f: impl FnOnce(&mut E, &mut Cx<'_, E>) -> R) -> R {
+        let mut cx = Cx::new(&self.id, &self.key, self.cause, None, env);
+        f(&mut self.entity, &mut cx)
+    }
+}
+
+impl<E: Entity> Instance for Live<E> {
+    fn handle(&mut self, env: &mut Env<'_>, parcel: EngineParcel) -> Turn {
+        let ask = parcel.ask();
+        let msg = match take::<MsgOf<E>>(parcel) {
+            Ok(msg) => msg,
+            Err((parcel, error)) => {
+                let reason = match error {
+                    CodecError::UnknownMessage { .. } => DropReason::UnknownMessage,
+                    _ => DropReason::Undecodable,
+                };
+                tracing::warn!(target: "wingbeat::engine", entity_type = E::Type::TYPE, shard = env.at.shard.shard.0, %error, "a message could not be read");
+                env.node.bury(env.at.shard, &parcel, reason);
+                if let Some(ask) = ask {
+                    env.out.answer(ask, Answered::Wire(ReplyBody::Dropped(reason)));
+                }
+                return Turn::Continue;
+            }
+        };
+        let mut cx = Cx::new(&self.id, &self.key, self.cause, ask, env);
+        self.entity.handle(msg, &mut cx);
+        cx.finish()
+    }
+
+    fn hand_over(&mut self, env: &mut Env<'_>) -> Result<Option<Vec<u8>>, String> {
+        self.with(env, |entity, cx| entity.handoff(cx)).map(|h| h.state).map_err(|f| f.to_string())
+    }
+
+    fn stop(mut self: Box<Self>, env: &mut Env<'_>, why: StopReason) {
+        self.with(env, |entity, cx| entity.stopped(why, cx));
+    }
+}
+
+/// The message of a parcel, or the parcel back.
+fn take<M: Wire>(parcel: EngineParcel) -> Result<M, (EngineParcel, CodecError)> {
+    match parcel {
+        EngineParcel::Typed { msg, key, ask } => {
+            if (*msg).type_id_of() != std::any::TypeId::of::<M>() {
+                let error = CodecError::Decode(format!("a message of another type than `{}`", M::NAME));
+                return Err((EngineParcel::Typed { msg, key, ask }, error));
+            }
+            let msg = msg.into_any().downcast::<M>().expect("the type was compared just now");
+            Ok(*msg)
+        }
+        EngineParcel::Wire { envelope, hash } => match M::decode(*M::VERSIONS.end(), &mut envelope.payload()) {
+            Ok(msg) => Ok(msg),
+            Err(error) => Err((EngineParcel::Wire { envelope, hash }, error)),
+        },
+    }
+}
+
+/// The key of an entity reference: canonical bytes and hash.
+pub(crate) fn key_of<K: EntityKey>(key: &K) -> Key {
+    let mut bytes = Vec::with_capacity(32);
+    key.write_to(&mut bytes);
+    Key::new(&bytes)
+}

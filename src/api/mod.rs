@@ -1,0 +1,31 @@
+//! What a program that uses the library sees.
+
+mod cluster;
+mod context;
+mod entity;
+mod error;
+mod hosting;
+mod key;
+mod messages;
+mod reference;
+mod region;
+mod shutdown;
+#[cfg(feature = "admin")]
+pub mod surface;
+mod wire;
+
+pub(crate) use reference::mark_worker_thread;
+#[doc(hidden)]
+pub use wire::private as __private;
+pub use {
+    cluster::{ActError, Admin, Cluster, ClusterBuilder, DeadLetter, JoinError, RegisterError, StartError, Subscription},
+    context::{Cx, Promise},
+    entity::{Entity, Failure, HandedOver, Handoff, KeyOf, MsgOf, StartCause, StopReason},
+    error::{AskError, CodecError, Ran, Refusal, TellError},
+    key::{Addressed, EntityId, EntityKey, IntoKey, KEY_BYTES_MAX},
+    messages::{EntityType, Message, ReplyTag, Request},
+    reference::EntityRef,
+    region::{HostOptions, QueryError, Region, SHARDS_MAX},
+    shutdown::{ShutdownHandle, ShutdownReason, ShutdownReport},
+    wire::{Added, Wire, wire_id},
+};

@@ -1,0 +1,216 @@
+//! Typed address of one entity, and the ways to send to it.
+
+use std::{cell::Cell, fmt, sync::Arc, time::Duration};
+
+use crossbeam::channel::bounded;
+
+use super::{
+    context::{bad_key, read_answer, resolve},
+    hosting::key_of,
+};
+use crate::{
+    AskError, Deadline, EntityId, EntityType, Message, Refusal, Request, TellError, Time, TypeId,
+    engine::{
+        node::Node,
+        parcel::{Answered, EngineParcel, Key},
+        sys,
+        types::TypeEntry,
+    },
+};
+
+thread_local! {
+    static ON_WORKER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The calling thread is a worker from now on: what would block answers `WouldDeadlock`.
+pub(crate) fn mark_worker_thread() {
+    ON_WORKER.set(true);
+}
+
+/// Whether the calling thread is a worker of any node of this process.
+pub(crate) fn on_worker_thread() -> bool {
+    ON_WORKER.get()
+}
+
+/// Typed address of one entity. `Send + Sync + Clone`; resolves nothing until used. Stays on its node: messages carry [`id`](Self::id).
+///
+/// Messages that one thread sends to one entity keep their order, also across moves of its shard.
+pub struct EntityRef<T: EntityType> {
+    node: Arc<Node>,
+    entry: Arc<TypeEntry>,
+    id: T::Key,
+    key: Key,
+}
+
+impl<T: EntityType> Clone for EntityRef<T> {
+    fn clone(&self) -> Self {
+        Self::from_parts(self.node.clone(), self.entry.clone(), self.id.clone(), self.key.clone())
+    }
+}
+
+impl<T: EntityType> PartialEq for EntityRef<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id && Arc::ptr_eq(&self.node, &other.node)
+    }
+}
+
+impl<T: EntityType> fmt::Debug for EntityRef<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", T::TYPE, self.id)
+    }
+}
+
+impl<T: EntityType> EntityRef<T> {
+    pub(crate) fn from_parts(node: Arc<Node>, entry: Arc<TypeEntry>, id: T::Key, key: Key) -> Self {
+        Self { node, entry, id, key }
+    }
+
+    pub(crate) fn new(node: Arc<Node>, entry: Arc<TypeEntry>, id: T::Key) -> Self {
+        let key = key_of(&id);
+        Self { node, entry, id, key }
+    }
+
+    pub(crate) fn resolve(node: &Arc<Node>, id: &EntityId<T>) -> Option<Self> {
+        let entry = node.type_entry(TypeId::of(T::TYPE))?;
+        Some(Self::new(node.clone(), entry, id.key().clone()))
+    }
+
+    /// The entity's key.
+    pub fn key(&self) -> &T::Key {
+        &self.id
+    }
+
+    /// The address as data, to be put into messages.
+    pub fn id(&self) -> EntityId<T> {
+        EntityId::new(&self.id)
+    }
+
+    /// At most once, never blocks. `Ok`: accepted by a queue; if it is dropped later it is counted and offered as a dead letter. `Err`:
+    /// you have it back.
+    ///
+    /// # Errors
+    /// [`TellError`] with the [`Refusal`] and the message; nothing was queued.
+    pub fn tell(&self, msg: impl Message<T>) -> Result<(), TellError<T::Msg>> {
+        let msg = msg.into_msg();
+        if let Some(refusal) = bad_key(&self.key.bytes) {
+            return Err(TellError::new(refusal, msg));
+        }
+        let parcel = EngineParcel::Typed { key: self.key.clone(), ask: None, msg: Box::new(msg) };
+        self.node.send(&self.entry, parcel).map_err(|(refusal, parcel)| TellError::new(refusal, give_back(parcel)))
+    }
+
+    /// As [`tell`](Self::tell), but waits for room until the deadline. For client threads; on a worker `WouldDeadlock` at once.
+    ///
+    /// # Errors
+    /// [`TellError`] with the [`Refusal`] and the message; nothing was queued.
+    pub fn tell_within(&self, msg: impl Message<T>, deadline: impl Into<Deadline>) -> Result<(), TellError<T::Msg>> {
+        let (deadline, mut msg) = (resolve(deadline), msg.into_msg());
+        if on_worker_thread() {
+            return Err(TellError::new(Refusal::WouldDeadlock, msg));
+        }
+        let backoff = crossbeam::utils::Backoff::new();
+        loop {
+            match self.tell(msg) {
+                Err(refused) if *refused.reason() == Refusal::Full && sys::now() < deadline => msg = refused.into_message(),
+                done => return done,
+            }
+            if backoff.is_completed() { std::thread::park_timeout(Duration::from_micros(200)) } else { backoff.snooze() }
+        }
+    }
+
+    /// Asks and blocks the calling thread for the answer. On a worker `WouldDeadlock` at once.
+    ///
+    /// # Errors
+    /// [`AskError`]; its `ran()` tells whether the request was handled.
+    pub fn ask<R: Request<T>>(&self, req: R, deadline: impl Into<Deadline>) -> Result<R::Reply, AskError> {
+        if on_worker_thread() {
+            return Err(AskError::WouldDeadlock);
+        }
+        let deadline = resolve(deadline);
+        let (tx, rx) = bounded(1);
+        let correlation = self.open(req, deadline, false, move |answered| drop(tx.send(answered)))?;
+        match rx.recv_timeout(deadline.since(sys::now())) {
+            Ok(answered) => read_answer(answered),
+            // Who takes the slot decides: if it is gone, the answer is on its way into the channel.
+            Err(_) => match self.node.slots.take(correlation) {
+                Some(_) => {
+                    self.node.metrics.shared.ask_timeouts.add(1);
+                    Err(AskError::Timeout { maybe_ran: true })
+                }
+                None => rx.recv().map_or(Err(AskError::Timeout { maybe_ran: true }), read_answer),
+            },
+        }
+    }
+
+    /// Asks; `then` runs exactly once, on the helper thread.
+    pub fn ask_then<R: Request<T>>(
+        &self, req: R, deadline: impl Into<Deadline>, then: impl FnOnce(Result<R::Reply, AskError>) + Send + 'static,
+    ) {
+        let (node, deadline) = (self.node.clone(), resolve(deadline));
+        let then = Arc::new(parking_lot::Mutex::new(Some(then)));
+        let once = then.clone();
+        let asked = self.open(req, deadline, true, move |answered| {
+            let then = once.lock().take().expect("a slot is answered at most once");
+            node.help(Box::new(move || then(read_answer(answered))));
+        });
+        if let Err(error) = asked
+            && let Some(then) = then.lock().take()
+        {
+            self.node.help(Box::new(move || then(Err(error))));
+        }
+    }
+
+    /// Asks, waiting at most `room` for room in a queue; `waiter` runs on the thread that brings the answer, so it must be quick.
+    /// On `Err` it is dropped without a call.
+    #[cfg(feature = "admin")]
+    pub(crate) fn ask_raw_within<R: Request<T>>(
+        &self, req: R, deadline: impl Into<Deadline>, room: Duration, waiter: impl FnOnce(Result<R::Reply, AskError>) + Send + 'static,
+    ) -> Result<(), AskError> {
+        if let Some(refusal) = bad_key(&self.key.bytes) {
+            return Err(AskError::Refused(refusal));
+        }
+        let deadline = resolve(deadline);
+        let waiter = Box::new(move |answered| waiter(read_answer(answered)));
+        let (key, msg) = (self.key.clone(), req.into_msg());
+        let give_up = sys::now() + room;
+        let (correlation, mut parcel) = self.node.open_ask(deadline, waiter, |ask| EngineParcel::Typed { key, ask: Some(ask), msg: Box::new(msg) })?;
+        let backoff = crossbeam::utils::Backoff::new();
+        loop {
+            match self.node.send(&self.entry, parcel) {
+                Ok(()) => {
+                    self.node.time_ask(deadline, correlation);
+                    return Ok(());
+                }
+                Err((Refusal::Full, back)) if sys::now() < give_up => parcel = back,
+                Err((refusal, _)) => {
+                    drop(self.node.slots.take(correlation));
+                    return Err(AskError::Refused(refusal));
+                }
+            }
+            if backoff.is_completed() { std::thread::park_timeout(Duration::from_micros(200)) } else { backoff.snooze() }
+        }
+    }
+
+    fn open<R: Request<T>>(
+        &self, req: R, deadline: Time, timed: bool, waiter: impl FnOnce(Answered) + Send + 'static,
+    ) -> Result<u64, AskError> {
+        if let Some(refusal) = bad_key(&self.key.bytes) {
+            return Err(AskError::Refused(refusal));
+        }
+        let (key, msg) = (self.key.clone(), req.into_msg());
+        let parcel = |ask| EngineParcel::Typed { key, ask: Some(ask), msg: Box::new(msg) };
+        let correlation = self.node.ask(&self.entry, deadline, Box::new(waiter), parcel)?;
+        if timed {
+            self.node.time_ask(deadline, correlation);
+        }
+        Ok(correlation)
+    }
+}
+
+/// The message of a parcel that was refused.
+fn give_back<M: crate::Wire>(parcel: EngineParcel) -> M {
+    match parcel {
+        EngineParcel::Typed { msg, .. } => *msg.into_any().downcast::<M>().expect("the parcel was made from an `M` by the caller"),
+        EngineParcel::Wire { .. } => unreachable!("a refusal gives the parcel back as it was made, and it was made typed"),
+    }
+}

@@ -1,0 +1,150 @@
+//! The entities of one type, wherever they live.
+
+use std::{fmt, marker::PhantomData, sync::Arc};
+
+use super::context::resolve;
+use crate::{
+    Addressed, Deadline, Entity, EntityKey, EntityRef, EntityType, Event, IntoKey, Refusal, ShardId, TellError,
+    engine::{
+        node::Node,
+        types::{Standing, TypeEntry},
+    },
+    error::codes,
+};
+
+/// The entities of one type: a host on this node, or a proxy. Cheap to clone.
+///
+/// Does not keep the cluster alive: after shutdown everything answers `Shutdown`. Messages of one thread to one entity keep their order,
+/// also across moves.
+pub struct Region<T: EntityType> {
+    node: Arc<Node>,
+    entry: Arc<TypeEntry>,
+    _type: PhantomData<fn() -> T>,
+}
+
+impl<T: EntityType> Clone for Region<T> {
+    fn clone(&self) -> Self {
+        Self::new(self.node.clone(), self.entry.clone())
+    }
+}
+
+impl<T: EntityType> fmt::Debug for Region<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({}, {} shards)", self.entry.name, self.entry.shards)
+    }
+}
+
+impl<T: EntityType> Region<T> {
+    pub(crate) fn new(node: Arc<Node>, entry: Arc<TypeEntry>) -> Self {
+        Self { node, entry, _type: PhantomData }
+    }
+
+    /// The entity with this key. Makes and sends nothing.
+    pub fn get(&self, key: impl IntoKey<T::Key>) -> EntityRef<T> {
+        EntityRef::new(self.node.clone(), self.entry.clone(), key.into_key())
+    }
+
+    /// For messages that carry their own key: `(key, msg)` or any [`Addressed`].
+    ///
+    /// # Errors
+    /// [`Refusal::Unaddressed`] if the message names no key; else as [`EntityRef::tell`].
+    pub fn deliver(&self, m: impl Addressed<T>) -> Result<(), TellError<T::Msg>> {
+        match m.address() {
+            Ok((key, msg)) => self.get(key).tell(msg),
+            Err(msg) => {
+                self.node.metrics.shared.sends_refused.add(1);
+                Err(TellError::new(Refusal::Unaddressed, msg))
+            }
+        }
+    }
+
+    /// Whether this node only sends to the type.
+    pub fn is_proxy(&self) -> bool {
+        self.entry.host.get().is_none()
+    }
+
+    /// How many shards the type has.
+    pub fn shards(&self) -> u32 {
+        self.entry.shards
+    }
+
+    /// The shard of a key.
+    pub fn shard_of(&self, key: &T::Key) -> ShardId {
+        let mut bytes = Vec::with_capacity(32);
+        key.write_to(&mut bytes);
+        self.entry.shard_of(xxhash_rust::xxh3::xxh3_64(&bytes)).shard
+    }
+
+    /// Waits until homes can be looked up here: this node is up and the coordinator has taken the type in. What a readiness probe waits for.
+    ///
+    /// # Errors
+    /// [`QueryError`]: refused (another shard count is in force), not in time, or shutting down.
+    pub fn wait_ready(&self, deadline: impl Into<Deadline>) -> Result<(), QueryError> {
+        match self.entry.wait_standing(resolve(deadline)) {
+            Standing::Ready => Ok(()),
+            Standing::Refused(why) => Err(QueryError::Refused { why }),
+            Standing::Asked if self.node.is_closing() => Err(QueryError::Shutdown),
+            Standing::Asked => Err(QueryError::Timeout),
+        }
+    }
+
+    /// Events of the cluster, from now on; see [`Cluster::events`](crate::Cluster::events).
+    pub fn events(&self) -> crossbeam::channel::Receiver<Event> {
+        self.node.events()
+    }
+}
+
+/// How a type is hosted. What is not set comes from the `sharding` table. The shard count must match on every host.
+#[must_use = "options do nothing before they are given to `Cluster::host`"]
+pub struct HostOptions<E: Entity> {
+    pub(crate) shards: Option<u32>,
+    _entity: PhantomData<fn() -> E>,
+}
+
+impl<E: Entity> Default for HostOptions<E> {
+    fn default() -> Self {
+        Self { shards: None, _entity: PhantomData }
+    }
+}
+
+impl<E: Entity> fmt::Debug for HostOptions<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostOptions {{ shards: {:?} }}", self.shards)
+    }
+}
+
+impl<E: Entity> HostOptions<E> {
+    /// Nothing set.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Number of shards: about ten times the largest planned number of nodes. Fixed while any node is up.
+    pub fn shards(mut self, n: u32) -> Self {
+        self.shards = Some(n);
+        self
+    }
+}
+
+/// Most shards that a type may have: each costs a routing word on every node.
+pub const SHARDS_MAX: u32 = 1 << 20;
+
+/// Why a question was not answered.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum QueryError {
+    /// Nobody answered in time.
+    #[error("no answer in time: the coordinator was not reached")]
+    Timeout,
+    /// This node is shutting down.
+    #[error("shutting down")]
+    Shutdown,
+    /// The coordinator does not take the type in.
+    #[error("refused by the coordinator: {why}")]
+    Refused {
+        /// Its reason, with both values.
+        why: String,
+    },
+}
+
+codes! { QueryError { Timeout = "E-QRY-001", Shutdown = "E-QRY-002", Refused = "E-QRY-003" } }

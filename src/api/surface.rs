@@ -1,0 +1,528 @@
+//! What the HTTP surface sees of a node, and how entity types are put on it.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use parking_lot::RwLock;
+
+use crate::{
+    AskError, Config, EntityKey, EntityType, Epoch, Event, NodeAddr, NodeId, Refusal, Region, Request, ShardId, ShardKey, StartError, TypeId,
+    admin::{
+        Done, EntityCall, EntityOutcome, Mode, Probe, ServerHandle, Source, SourceError,
+        model::{self, Check, Handoff, Host, Incarnation, Life as NodeLife, Link, Location, Rtt, Setting, ShardRow, Status, TypeRow},
+    },
+    engine::{
+        node::{Life, Node},
+        types::{Standing, TypeEntry},
+    },
+    metrics::Prometheus,
+    proto::{
+        membership::{ClusterView, MemberStatus},
+        node::{Answer, Command},
+        sharding::{ShardState, TableRow, TypeInfo},
+    },
+};
+
+/// An entity type's operations for HTTP: the bridge from JSON to its typed messages.
+pub trait Operations: Send + Sync + 'static {
+    /// Names of the operations.
+    fn names(&self) -> &'static [&'static str];
+    /// The key's canonical bytes, from its text form. `Err`: why it is none.
+    fn key(&self, text: &str) -> Result<Vec<u8>, String>;
+    /// Sends one message. The body has not been looked at.
+    fn call(&self, call: EntityCall<'_>, done: Box<dyn FnOnce(EntityOutcome) + Send>);
+}
+
+/// The types that HTTP can address, by name.
+#[derive(Default)]
+pub struct Exposed(RwLock<BTreeMap<String, Arc<dyn Operations>>>);
+
+impl Exposed {
+    /// Puts a type on the surface; a second one of the name replaces the first.
+    pub fn insert(&self, name: &str, operations: Arc<dyn Operations>) {
+        self.0.write().insert(name.to_owned(), operations);
+    }
+
+    fn get(&self, name: &str) -> Option<Arc<dyn Operations>> {
+        self.0.read().get(name).cloned()
+    }
+}
+
+impl super::Cluster {
+    /// Puts a type's operations on the HTTP surface, under the type's name.
+    pub fn expose<T: EntityType>(&self, operations: Arc<dyn Operations>) {
+        self.node().exposed.insert(T::TYPE, operations);
+    }
+}
+
+/// What a bridge gives as answer: an entity's reply, already in JSON.
+pub trait JsonReply {
+    /// `{"result": {..}, "served_by": "host:port:incarnation", "epoch": n}`, or why the entity refused.
+    fn into_outcome(self, call: &Asked) -> EntityOutcome;
+}
+
+/// What was asked, for error texts.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// Entity type.
+    pub ty: String,
+    /// Key, in text form.
+    pub key: String,
+    /// Operation.
+    pub op: String,
+    /// How long an answer may take.
+    pub timeout: Duration,
+}
+
+/// Sends one typed request on behalf of HTTP, in the mode that was asked for.
+pub fn send<T, R>(region: &Region<T>, key: T::Key, request: R, call: &EntityCall<'_>, done: Box<dyn FnOnce(EntityOutcome) + Send>)
+where
+    T: EntityType,
+    R: Request<T>,
+    R::Reply: JsonReply,
+{
+    let asked = Asked { ty: call.ty.into(), key: call.key.into(), op: call.op.into(), timeout: call.timeout };
+    let entity = region.get(key);
+    if call.mode == Mode::Tell {
+        let outcome = match entity.tell_within(request, ROOM_WAIT) {
+            Ok(()) => EntityOutcome::Accepted,
+            Err(refused) => refusal(&asked, refused.reason()),
+        };
+        return done(outcome);
+    }
+    let done = Arc::new(parking_lot::Mutex::new(Some(done)));
+    let waiter = {
+        let (done, asked) = (done.clone(), asked.clone());
+        move |result: Result<R::Reply, AskError>| {
+            let outcome = match result {
+                Ok(reply) => reply.into_outcome(&asked),
+                Err(error) => problem(&asked, &error),
+            };
+            if let Some(done) = done.lock().take() {
+                done(outcome);
+            }
+        }
+    };
+    if let Err(error) = entity.ask_raw_within(request, call.timeout, ROOM_WAIT, waiter)
+        && let Some(done) = done.lock().take()
+    {
+        done(problem(&asked, &error));
+    }
+}
+
+/// How long the surface waits for room in a queue before it refuses: it is a client like any other, and a batch is a burst.
+const ROOM_WAIT: Duration = Duration::from_millis(250);
+
+fn refusal(asked: &Asked, refusal: &Refusal) -> EntityOutcome {
+    let (status, title) = match refusal {
+        Refusal::TooLarge { .. } => (413, "message too large"),
+        Refusal::BadKey { .. } | Refusal::Unaddressed => (400, "bad key"),
+        Refusal::Encode(_) => (400, "the message cannot be encoded"),
+        _ => (503, "not accepted"),
+    };
+    let next = match refusal {
+        Refusal::Full | Refusal::NoCredit | Refusal::Overloaded => "; it did not run: repeat it later",
+        Refusal::TooLarge { .. } => "; send less, or raise limits.message_bytes on all nodes",
+        Refusal::Shutdown => "; it did not run: use another node",
+        _ => "",
+    };
+    let detail = format!("`{}` of type `{}`: {refusal}{next}", asked.key.escape_debug(), asked.ty);
+    EntityOutcome::Problem { status, code: refusal.code(), title, detail, maybe_ran: Some(false) }
+}
+
+fn problem(asked: &Asked, error: &AskError) -> EntityOutcome {
+    let (status, title) = match error {
+        AskError::Timeout { maybe_ran } => return EntityOutcome::timeout(&asked.ty, &asked.key, asked.timeout, *maybe_ran),
+        AskError::Refused(reason) => return refusal(asked, reason),
+        AskError::Dropped(crate::DropReason::UnknownType | crate::DropReason::NoHost) => (503, "no node hosts the type"),
+        AskError::Dropped(crate::DropReason::Expired) => (504, "dropped after its deadline"),
+        AskError::Dropped(_) => (503, "not handled"),
+        AskError::OwnerLost => (503, "the home was lost"),
+        AskError::Rejected(_) => (409, "rejected by the entity"),
+        _ => (500, "the entity gave no answer"),
+    };
+    let maybe_ran = Some(error.ran() != crate::Ran::No);
+    let next = if maybe_ran == Some(false) { "; repeating it is safe" } else { "" };
+    let detail = format!("`{}` of type `{}`: {error}{next}", asked.key.escape_debug(), asked.ty);
+    EntityOutcome::Problem { status, code: error.code(), title, detail, maybe_ran }
+}
+
+/// Starts the HTTP surface, if `admin.listen` is set.
+pub(crate) fn serve(node: &Arc<Node>) -> Result<Option<ServerHandle>, StartError> {
+    let Some(listen) = node.config.admin.listen else { return Ok(None) };
+    let source = Arc::new(Surface { node: node.clone() });
+    let api = Arc::new(crate::admin::Api::new(source, node.metrics.clone(), node.kept_events.clone()));
+    let limits = crate::admin::Limits::from(&node.config.limits);
+    let token = node.config.admin.token.as_deref();
+    crate::admin::Server::start(listen, limits, token, node.metrics.clone(), api)
+        .map(Some)
+        .map_err(|source| StartError::Bind { proto: "TCP", addr: listen, setting: "admin.listen", source })
+}
+
+struct Surface {
+    node: Arc<Node>,
+}
+
+fn life(addr: &NodeAddr, id: NodeId) -> NodeLife {
+    NodeLife { addr: addr.into(), incarnation: Incarnation(id.incarnation()) }
+}
+
+/// Keeps an event for those who ask or listen over HTTP. Nodes are `host:port`, or their id if this node does not know them any more.
+pub(crate) fn keep(ring: &crate::admin::EventRing, event: &Event, view: &ClusterView) {
+    let (kind, data) = event_json(event, view);
+    ring.push(kind, &data);
+}
+
+fn event_json(event: &Event, view: &ClusterView) -> (&'static str, serde_json::Value) {
+    use serde_json::json;
+    let name = |id: NodeId| view.member(id).map_or_else(|| id.to_string(), |m| m.addr.to_string());
+    let epoch = |e: &Epoch| model::EpochNumber::from(*e);
+    match event {
+        Event::Member { member, was } => (
+            "member",
+            json!({"addr": member.addr.to_string(), "incarnation": Incarnation(member.id.incarnation()), "status": member.status.name(), "was": was.map(MemberStatus::name)}),
+        ),
+        Event::Unreachable { node, by, why } => {
+            ("unreachable", json!({"node": name(*node), "by": by.iter().map(|n| name(*n)).collect::<Vec<_>>(), "why": &**why}))
+        }
+        Event::Reachable { node } => ("reachable", json!({"node": name(*node)})),
+        Event::LeaderChanged(node) => ("leader_changed", json!({"node": node.map(name)})),
+        Event::Converged { version } => ("converged", json!({"version": version})),
+        Event::Split { mine, theirs, verdict } => ("split", json!({"mine": mine, "theirs": theirs, "verdict": &**verdict})),
+        Event::ShardMoving { entity_type, shard, from, to, epoch: e } => (
+            "shard_moving",
+            json!({"type": &**entity_type, "shard": shard.0, "from": from.map(name), "to": name(*to), "epoch": epoch(e)}),
+        ),
+        Event::ShardMoved { entity_type, shard, to, epoch: e, took } => (
+            "shard_moved",
+            json!({"type": &**entity_type, "shard": shard.0, "to": name(*to), "epoch": epoch(e), "took_ms": took.as_secs_f64() * 1e3}),
+        ),
+        Event::Warning { code, text } => ("warning", json!({"code": code, "text": &**text})),
+    }
+}
+
+fn state_name(state: ShardState) -> String {
+    match state {
+        ShardState::Starting => "starting",
+        ShardState::Active => "active",
+        ShardState::Moving => "moving",
+        ShardState::Unowned => "unowned",
+    }
+    .into()
+}
+
+impl Surface {
+    fn entry(&self, name: &str) -> Result<Arc<TypeEntry>, SourceError> {
+        let known = || self.node.all_types().iter().map(|e| e.name.to_string()).collect();
+        let entry = self.node.type_entry(TypeId::of(name)).filter(|e| *e.name == *name);
+        entry.ok_or_else(|| SourceError::UnknownType { known: known() })
+    }
+
+    fn member(&self, addr: &NodeAddr) -> Result<NodeId, SourceError> {
+        let view = self.node.view();
+        // Several lives of one address: the living one is meant, else the newest entry.
+        let mut lives = view.members.iter().filter(|m| m.addr == *addr).collect::<Vec<_>>();
+        lives.sort_by_key(|m| (m.status < MemberStatus::Down, m.up_number));
+        let known = || view.members.iter().map(|m| m.addr.to_string()).collect();
+        lives.last().map(|m| m.id).ok_or_else(|| SourceError::UnknownMember { known: known() })
+    }
+
+    /// Puts a command and turns its answer into what the surface expects.
+    fn command<T: 'static>(
+        &self, make: impl FnOnce(u64) -> Command + Send + 'static, done: Done<T>, read: impl FnOnce(Answer) -> Result<T, SourceError> + Send + 'static,
+    ) {
+        if self.node.life() != Life::Running {
+            return done(Err(SourceError::Shutdown));
+        }
+        self.node.command(
+            make,
+            Some(Box::new(move |answer| {
+                done(match answer {
+                    Answer::Refused(why) => Err(SourceError::Refused(why)),
+                    Answer::NoMember(node) => Err(SourceError::Refused(format!("no member {node}"))),
+                    Answer::NoAuthority => {
+                        Err(SourceError::Timeout("the coordinator did not answer in time; it may be moving to another node: try again".into()))
+                    }
+                    answer => read(answer),
+                })
+            })),
+        );
+    }
+
+    fn rows<T: 'static>(
+        &self, ty: Option<TypeId>, done: Done<T>,
+        read: impl FnOnce(Vec<TypeInfo>, Vec<TableRow>, &ClusterView) -> Result<T, SourceError> + Send + 'static,
+    ) {
+        let node = self.node.clone();
+        self.command(move |id| Command::Table { id, ty }, done, move |answer| match answer {
+            Answer::Table { types, rows } => read(types, rows, &node.view()),
+            other => Err(SourceError::Unavailable(format!("unexpected answer {other:?}"))),
+        });
+    }
+}
+
+fn addr_in(view: &ClusterView, node: NodeId) -> Option<Host> {
+    view.member(node).map(|m| Host::from(&m.addr))
+}
+
+impl Source for Surface {
+    fn health(&self, probe: Probe) -> Vec<Check> {
+        let running = self.node.life() == Life::Running;
+        let alive = Check { name: "threads".into(), ok: running, detail: if running { "serving".into() } else { "shutting down".into() } };
+        let view = self.node.view();
+        let up = view.myself().is_some_and(|m| matches!(m.status, MemberStatus::Up | MemberStatus::Leaving));
+        let status = view.myself().map_or("not a member yet", |m| m.status.name());
+        let member = Check { name: "member_up".into(), ok: up, detail: format!("status of this node: {status}") };
+        match probe {
+            Probe::Alive => vec![alive],
+            Probe::Startup => vec![alive, member],
+            Probe::Ready => {
+                let closing = self.node.is_closing();
+                let types = self.node.all_types().into_iter().map(|entry| {
+                    let (ok, detail) = match entry.standing() {
+                        Standing::Ready => (true, "homes can be looked up".to_owned()),
+                        Standing::Asked => (false, "the coordinator has not taken the type in yet".to_owned()),
+                        Standing::Refused(why) => (false, why),
+                    };
+                    Check { name: format!("type_{}", entry.name), ok, detail }
+                });
+                let serving = Check { name: "accepting".into(), ok: !closing, detail: if closing { "shutting down" } else { "yes" }.into() };
+                [alive, member, serving].into_iter().chain(types).collect()
+            }
+        }
+    }
+
+    fn status(&self) -> Status {
+        let node = &self.node;
+        let view = node.view();
+        let addr = |id: Option<NodeId>| id.and_then(|id| addr_in(&view, id));
+        let oldest = view.oldest(None).map(|m| Host::from(&m.addr));
+        let coordinator = view.oldest(node.config.sharding.coordinator_role.as_deref()).map(|m| Host::from(&m.addr));
+        let mut warnings: Vec<String> = node.config.warnings().iter().map(ToString::to_string).collect();
+        let up = view.members.iter().filter(|m| m.status == MemberStatus::Up).count();
+        for entry in node.all_types() {
+            if let Standing::Refused(why) = entry.standing() {
+                warnings.push(format!("type `{}` is refused by the coordinator: {why}", entry.name));
+            }
+            if (entry.shards as usize) < up {
+                warnings.push(format!("type `{}` has {} shards for {up} members: some host nothing", entry.name, entry.shards));
+            } else if (entry.shards as usize) < 10 * up {
+                warnings.push(format!("type `{}` has {} shards, fewer than ten times the {up} members: load will be uneven", entry.name, entry.shards));
+            }
+        }
+        Status {
+            cluster: node.config.cluster.name.clone(),
+            myself: life(&node.addr, node.id),
+            status: view.myself().map_or_else(
+                || if node.life() == Life::Running { "joining".into() } else { "removed".into() },
+                |m| m.status.name().into(),
+            ),
+            size: view.members.len(),
+            leader: addr(view.leader),
+            deputies: view.deputies.iter().filter_map(|d| addr_in(&view, *d)).collect(),
+            oldest,
+            coordinator,
+            view_version: view.version,
+            converged: view.converged,
+            moving: node.moving(),
+            warnings,
+        }
+    }
+
+    fn members(&self, done: Done<Vec<model::Member>>) {
+        let view = self.node.view();
+        let complete = move |rows: Option<Vec<TableRow>>| {
+            let of = |id: NodeId| rows.as_ref().map(|rows| rows.iter().filter(move |r| r.owner == Some(id)).collect::<Vec<_>>());
+            let member = |m: &crate::Member| model::Member {
+                addr: Host::from(&m.addr),
+                incarnation: Incarnation(m.id.incarnation()),
+                status: m.status.name().into(),
+                reachable: m.reachable,
+                observers: m.observers.iter().filter_map(|o| addr_in(&view, *o)).collect(),
+                roles: m.roles.to_vec(),
+                up_number: m.up_number,
+                app_version: m.app_version.to_string(),
+                shards: of(m.id).map(|rows| rows.len() as u64),
+                entities: of(m.id).map(|rows| rows.iter().map(|r| u64::from(r.entities)).sum()),
+            };
+            view.members.iter().map(member).collect()
+        };
+        // Without an answer of the coordinator the counts are unknown, and the members are not.
+        self.node.command(
+            |id| Command::Table { id, ty: None },
+            Some(Box::new(move |answer| {
+                done(Ok(match answer {
+                    Answer::Table { rows, .. } => complete(Some(rows)),
+                    _ => complete(None),
+                }));
+            })),
+        );
+    }
+
+    fn config(&self) -> Vec<Setting> {
+        let config = &self.node.config;
+        let origin = |key: &str| if config.is_set(key) { "set" } else { "default" };
+        let setting = |s: &crate::config::Setting| Setting {
+            key: s.key.into(),
+            value: config.get(s.key).unwrap_or_default(),
+            default: s.default_text(),
+            origin: origin(s.key).into(),
+        };
+        Config::reference().iter().map(setting).collect()
+    }
+
+    fn drops(&self) -> Vec<(&'static str, u64)> {
+        self.node.metrics.drops.all()
+    }
+
+    fn metrics(&self, out: &mut Prometheus) {
+        let view = self.node.view();
+        out.gauge("members", "Members in this node's view.", view.members.len() as u64);
+        let up = view.members.iter().filter(|m| m.status == MemberStatus::Up).count();
+        out.gauge("members_up", "Members that are up.", up as u64);
+        out.gauge("members_unreachable", "Members that the cluster holds unreachable.", view.members.iter().filter(|m| !m.reachable).count() as u64);
+        out.gauge("converged", "1 if everybody has seen this view.", u64::from(view.converged));
+        out.gauge("shards_moving", "Shards on the move, as far as this node knows.", self.node.moving());
+        out.gauge("asks_in_flight", "Requests of this node that wait for an answer.", self.node.slots.in_flight() as u64);
+        for (name, value) in self.node.core_counters() {
+            out.counter(name, "Counted by the network thread; see the name.", value);
+        }
+    }
+
+    fn entity_types(&self) -> Arc<[crate::admin::EntityType]> {
+        let exposed = self.node.exposed.0.read();
+        let names = |ops: &Arc<dyn Operations>| ops.names().iter().map(|n| (*n).to_owned()).collect();
+        exposed.iter().map(|(name, ops)| crate::admin::EntityType { name: name.clone(), operations: names(ops) }).collect()
+    }
+
+    fn links(&self, done: Done<Vec<Link>>) {
+        let node = self.node.clone();
+        self.command(|id| Command::Links { id }, done, move |answer| {
+            let Answer::Links(reports) = answer else { return Err(SourceError::Unavailable("unexpected answer".into())) };
+            let view = node.view();
+            let observer = Host::from(&node.addr);
+            let link = |r: crate::proto::membership::LinkReport| {
+                Some(Link {
+                    observer: observer.clone(),
+                    subject: addr_in(&view, r.subject)?,
+                    phi: Some(r.phi).filter(|p| p.is_finite()),
+                    threshold: r.threshold,
+                    rtt_us: Rtt { p50: r.rtt_us_p50, p99: r.rtt_us_p99 },
+                    loss: r.loss,
+                    state: r.state.into(),
+                })
+            };
+            Ok(reports.into_iter().filter_map(link).collect())
+        });
+    }
+
+    fn types(&self, done: Done<Vec<TypeRow>>) {
+        self.rows(None, done, |types, rows, _| {
+            let entities = |ty: TypeId| rows.iter().filter(|r| r.shard.ty == ty).map(|r| u64::from(r.entities)).sum();
+            Ok(types.iter().map(|t| TypeRow { ty: t.name.clone(), shards: t.shards, entities: Some(entities(t.ty)) }).collect())
+        });
+    }
+
+    fn table(&self, ty: &str, done: Done<Vec<ShardRow>>) {
+        let entry = match self.entry(ty) {
+            Ok(entry) => entry,
+            Err(error) => return done(Err(error)),
+        };
+        self.rows(Some(entry.id), done, |_, mut rows, view| {
+            rows.sort_by_key(|r| r.shard);
+            let row = |r: &TableRow| ShardRow {
+                shard: r.shard.shard.0,
+                owner: r.owner.and_then(|o| addr_in(view, o)),
+                epoch: r.epoch.into(),
+                state: state_name(r.state),
+                entities: Some(u64::from(r.entities)),
+                rate_per_s: Some(f64::from(r.rate_per_s)),
+            };
+            Ok(rows.iter().map(row).collect())
+        });
+    }
+
+    fn locate(&self, ty: &str, key: &str, done: Done<Location>) {
+        let entry = match self.entry(ty) {
+            Ok(entry) => entry,
+            Err(error) => return done(Err(error)),
+        };
+        let bytes = match self.node.exposed.get(ty).map_or_else(|| Ok(key.as_bytes().to_vec()), |ops| ops.key(key)) {
+            Ok(bytes) => bytes,
+            Err(why) => return done(Err(SourceError::Refused(why))),
+        };
+        let shard = entry.shard_of(xxhash_rust::xxh3::xxh3_64(&bytes));
+        self.rows(Some(entry.id), done, move |_, rows, view| {
+            let row = rows.iter().find(|r| r.shard == shard);
+            Ok(Location {
+                shard: shard.shard.0,
+                owner: row.and_then(|r| r.owner).and_then(|o| addr_in(view, o)),
+                epoch: row.map_or(Epoch::ZERO, |r| r.epoch).into(),
+                state: row.map_or_else(|| state_name(ShardState::Unowned), |r| state_name(r.state)),
+            })
+        });
+    }
+
+    fn handoffs(&self, done: Done<Vec<Handoff>>) {
+        self.rows(None, done, |types, rows, view| {
+            let name = |ty: TypeId| types.iter().find(|t| t.ty == ty).map_or_else(|| format!("{:08x}", ty.0), |t| t.name.clone());
+            let moving = rows.iter().filter(|r| matches!(r.state, ShardState::Moving | ShardState::Starting));
+            let row = |r: &TableRow| Handoff {
+                ty: name(r.shard.ty),
+                shard: r.shard.shard.0,
+                from: r.from.and_then(|n| addr_in(view, n)),
+                to: r.owner.and_then(|o| addr_in(view, o)),
+                epoch: r.epoch.into(),
+                state: state_name(r.state),
+                age_ms: None,
+            };
+            Ok(moving.map(row).collect())
+        });
+    }
+
+    fn move_shard(&self, ty: &str, shard: u32, to: &NodeAddr, done: Done<u64>) {
+        let found = self.entry(ty).and_then(|entry| {
+            if shard >= entry.shards { Err(SourceError::UnknownShard { shards: entry.shards }) } else { Ok((entry, self.member(to)?)) }
+        });
+        let (entry, to) = match found {
+            Ok(found) => found,
+            Err(error) => return done(Err(error)),
+        };
+        let shard = ShardKey { ty: entry.id, shard: ShardId(shard) };
+        self.command(move |id| Command::MoveShard { id, shard, to }, done, |answer| match answer {
+            Answer::Epoch(epoch) => Ok(epoch.get()),
+            other => Err(SourceError::Unavailable(format!("unexpected answer {other:?}"))),
+        });
+    }
+
+    fn leave(&self, member: &NodeAddr, done: Done<()>) {
+        match self.member(member) {
+            Ok(node) => self.command(move |id| Command::Leave { id, node }, done, |_| Ok(())),
+            Err(error) => done(Err(error)),
+        }
+    }
+
+    fn down(&self, member: &NodeAddr, done: Done<()>) {
+        match self.member(member) {
+            Ok(node) => self.command(move |id| Command::Down { id, node }, done, |_| Ok(())),
+            Err(error) => done(Err(error)),
+        }
+    }
+
+    fn entity(&self, call: EntityCall<'_>, done: Box<dyn FnOnce(EntityOutcome) + Send>) {
+        match self.node.exposed.get(call.ty) {
+            Some(operations) => operations.call(call, done),
+            None => done(EntityOutcome::Problem {
+                status: 404,
+                code: "E-HTTP-021",
+                title: "no such entity type",
+                detail: format!("type `{}` is not on this node's HTTP surface", call.ty.escape_debug()),
+                maybe_ran: Some(false),
+            }),
+        }
+    }
+}
+
+/// A key in text form as the type's key. `Err`: why it is none.
+pub fn parse_key<K: EntityKey>(text: &str) -> Result<K, String> {
+    text.parse().map_err(|_| format!("`{}` is no key of this type", text.escape_debug()))
+}

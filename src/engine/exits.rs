@@ -1,0 +1,151 @@
+//! The two exits of a producer: the ring of a local worker, or the ring of the network thread.
+//!
+//! A thread owns its lanes from its first send until it ends; each thread has a set per node that it sends through.
+
+use std::{
+    cell::RefCell,
+    sync::{Arc, Weak},
+};
+
+use crate::{
+    Refusal,
+    engine::{
+        lane::LaneSender,
+        node::{Node, ToNet, ToWorker},
+        parcel::EngineParcel,
+        types::TypeEntry,
+    },
+    proto::{
+        handoff::{Producer, Push},
+        shard::{LaneItem, Parcel},
+    },
+};
+
+/// The lanes of one producer.
+pub struct Exits {
+    network: LaneSender<ToNet>,
+    workers: Vec<LaneSender<ToWorker>>,
+    producer: Producer,
+}
+
+impl Exits {
+    /// Opens a lane to every consumer of the node.
+    pub fn open(node: &Node) -> Self {
+        let id = node.next_lane();
+        let capacity = node.config.limits.lane_items as usize;
+        Self {
+            network: node.network.open(id, capacity),
+            workers: node.workers.iter().map(|w| w.open(id, capacity)).collect(),
+            producer: Producer::default(),
+        }
+    }
+
+    /// The ring of the network thread.
+    pub fn network(&self) -> &LaneSender<ToNet> {
+        &self.network
+    }
+
+    /// Sends one message by the exit that its shard's word names. `Err` gives it back and has changed nothing (moves.md L9).
+    pub fn send(&mut self, node: &Node, entry: &TypeEntry, parcel: EngineParcel) -> Result<(), (Refusal, EngineParcel)> {
+        let shard = entry.shard_of(parcel.hash());
+        let word = entry.word(shard.shard);
+        let plan = self.producer.plan(shard, word);
+        // At most two tokens and the item go into one ring.
+        if plan.tokens[0].is_some() && !self.network.has_room(3) {
+            return Err((Refusal::Full, parcel));
+        }
+        let target = match plan.exit {
+            Some((worker, tag)) => {
+                let ring = &self.workers[usize::from(worker)];
+                if !ring.has_room(3) {
+                    return Err((Refusal::Full, parcel));
+                }
+                Target::Worker(ring, LaneItem::Msg { shard, tag, enter: plan.enter, parcel })
+            }
+            None => {
+                if !self.network.has_room(3) {
+                    return Err((Refusal::Full, parcel));
+                }
+                // Encoded from a borrow, so that a refusal can give the message back as it was.
+                let envelope = match parcel.to_envelope(shard) {
+                    Ok(envelope) => envelope,
+                    Err(why) => return Err((Refusal::Encode(why), parcel)),
+                };
+                let (size, max) = (envelope.payload().len(), node.config.limits.message_bytes as usize);
+                if size > max {
+                    return Err((Refusal::TooLarge { size, max }, parcel));
+                }
+                let tag = crate::Epoch::ZERO;
+                Target::Network(LaneItem::Msg { shard, tag, enter: plan.enter, parcel: envelope })
+            }
+        };
+        for token in plan.tokens.into_iter().flatten() {
+            let pushed = match token {
+                Push::LeaveNetwork(k) => self.network.push(ToNet::Lane(LaneItem::Leave { shard, k })).is_ok(),
+                Push::LeaveWorker(worker, k) => self.workers[usize::from(worker)].push(ToWorker::Lane(LaneItem::Leave { shard, k })).is_ok(),
+                Push::Through(k, k2) => self.network.push(ToNet::Lane(LaneItem::Through { shard, k, k2 })).is_ok(),
+            };
+            assert!(pushed, "room for the tokens was seen, and a lane has one producer");
+            if let Push::LeaveWorker(worker, _) = token {
+                self.workers[usize::from(worker)].ring_bell();
+            } else {
+                self.network.ring_bell();
+            }
+        }
+        let pushed = match target {
+            Target::Worker(ring, item) => ring.push(ToWorker::Lane(item)).map_err(drop).map(|()| ring.ring_bell()),
+            Target::Network(item) => self.network.push(ToNet::Lane(item)).map_err(drop).map(|()| self.network.ring_bell()),
+        };
+        assert!(pushed.is_ok(), "room for the item was seen, and a lane has one producer");
+        self.producer.done(shard, word);
+        Ok(())
+    }
+}
+
+enum Target<'a> {
+    Worker(&'a LaneSender<ToWorker>, LaneItem<EngineParcel>),
+    Network(LaneItem<crate::proto::handoff::Envelope>),
+}
+
+/// The exits of one thread through one node.
+struct Owned {
+    node: Weak<Node>,
+    exits: Exits,
+}
+
+impl Drop for Owned {
+    /// `End` is the last item of every ring of the lane (moves.md X7). Should a ring be full to the end of its reserve, the consumer
+    /// keeps an idle lane: nothing else depends on it.
+    fn drop(&mut self) {
+        for worker in &self.exits.workers {
+            if worker.push(ToWorker::Lane(LaneItem::End)).is_ok() {
+                worker.ring_bell();
+            }
+        }
+        if self.exits.network.push(ToNet::Lane(LaneItem::End)).is_ok() {
+            self.exits.network.ring_bell();
+        }
+    }
+}
+
+thread_local! {
+    static OWNED: RefCell<Vec<Owned>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs `f` with the exits of the calling thread through `node`, opened on first use. `None` while the thread is being torn down.
+pub fn with<R>(node: &Arc<Node>, f: impl FnOnce(&mut Exits) -> R) -> Option<R> {
+    OWNED
+        .try_with(|owned| {
+            // Borrowed already only if an encoder of the user's sends while its own message is being sent.
+            let mut owned = owned.try_borrow_mut().ok()?;
+            let position = owned.iter().position(|o| std::ptr::eq(o.node.as_ptr(), Arc::as_ptr(node)));
+            let position = position.unwrap_or_else(|| {
+                owned.retain(|o| o.node.strong_count() > 0);
+                owned.push(Owned { node: Arc::downgrade(node), exits: Exits::open(node) });
+                owned.len() - 1
+            });
+            Some(f(&mut owned[position].exits))
+        })
+        .ok()
+        .flatten()
+}

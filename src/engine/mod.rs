@@ -1,0 +1,155 @@
+//! The threads of a node: fixed workers own shards, one network thread owns sockets and `NodeCore`, one helper runs callbacks.
+//!
+//! The path of a message, from `tell` to `handle`:
+//! 1. [`EntityRef::tell`](crate::EntityRef::tell) wraps message and key into a parcel;
+//! 2. `node::Node::send` finds the calling thread's lanes;
+//! 3. `exits::Exits::send` loads the shard's routing word and puts the parcel into the ring of the local worker, or, encoded, into that
+//!    of the network thread;
+//! 4. on the network thread, `network::Network::turn` passes it to `NodeCore::handle_lane`, which knows the route and appends it to a
+//!    link, or gives it to a worker;
+//! 5. on the worker, `worker::Worker::turn` passes it to `ShardCore`, which decides whether it runs now;
+//! 6. `ShardCore` calls the host's `handle`, which calls the entity's.
+
+pub mod exits;
+pub mod helper;
+pub mod idle;
+pub mod lane;
+pub mod network;
+pub mod node;
+pub mod parcel;
+pub mod slot;
+pub mod sys;
+pub mod types;
+pub mod worker;
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, OnceLock},
+    thread::{JoinHandle, Thread},
+};
+
+use crossbeam::channel::unbounded;
+
+use crate::{
+    Config, NodeAddr, StartError,
+    config::Workers,
+    engine::{
+        lane::{Bell, Door},
+        node::{Node, ToNet},
+    },
+    net::{Net, Sockets, Transport},
+    proto::membership::Identity,
+};
+
+/// A running node's threads.
+pub struct Engine {
+    /// What they share.
+    pub node: Arc<Node>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Engine {
+    /// Ends all threads but the helper, whose queue may still hold callbacks of users, and waits for them.
+    pub fn stop(self) {
+        self.node.begin_closing();
+        self.node.network.post(ToNet::Quit);
+        for thread in self.threads {
+            if thread.join().is_err() {
+                tracing::error!(target: "wingbeat::engine", "a thread of the engine had panicked");
+            }
+        }
+    }
+}
+
+/// Number of worker threads that a setting means on this machine.
+fn workers(setting: Workers) -> u16 {
+    match setting {
+        Workers::Count(n) => n.max(1),
+        _ => {
+            let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+            u16::try_from(cores.saturating_sub(1)).unwrap_or(u16::MAX - 1).max(1)
+        }
+    }
+}
+
+/// What is advertised: as set, or where the node listens.
+fn advertised(config: &Config, bound: SocketAddr) -> NodeAddr {
+    match &config.node.advertise {
+        // A port of 0 is known only once the sockets are bound.
+        Some(addr) if addr.port == 0 => NodeAddr::new(&addr.host, bound.port()),
+        Some(addr) => addr.clone(),
+        None => NodeAddr::from(bound),
+    }
+}
+
+/// Binds the sockets and starts the threads of a node. The configuration has been validated.
+pub fn start(config: Arc<Config>) -> Result<Engine, StartError> {
+    let sockets = Sockets::bind(config.node.listen).map_err(|e| StartError::Bind {
+        proto: match e.proto {
+            Transport::Tcp => "TCP",
+            Transport::Udp => "UDP",
+        },
+        addr: e.addr,
+        setting: "node.listen",
+        source: e.source,
+    })?;
+    let me = Identity { addr: advertised(&config, sockets.local_addr()), incarnation: sys::random_u64() };
+    let workers = workers(config.node.workers);
+    let net = Net::new(sockets, &config, &me, sys::random_u64()).map_err(StartError::Network)?;
+    let waker = net.waker();
+
+    let sleepers: Arc<[OnceLock<Thread>]> = (0..workers).map(|_| OnceLock::new()).collect();
+    let doors = (0..usize::from(workers)).map(|i| {
+        let sleepers = sleepers.clone();
+        Door::new(Arc::new(Bell::new(move || {
+            if let Some(thread) = sleepers[i].get() {
+                thread.unpark();
+            }
+        })))
+    });
+    let network_door = Door::new(Arc::new(Bell::new(move || {
+        // The only error is that the poller is gone, and then nobody sleeps in it.
+        let _ = waker.wake();
+    })));
+    let (jobs, job_queue) = unbounded();
+    let node = Arc::new(Node::new(config, me.id(), me.addr.clone(), doors.collect(), network_door, jobs));
+
+    let mut engine = Engine { node: node.clone(), threads: vec![] };
+    let spawned = (|| {
+        let metrics = node.metrics.clone();
+        // Not joined: it ends when the last handle and thread that could give it a job is gone.
+        spawn("wingbeat-help", move || helper::run(&job_queue, &metrics))?;
+        for index in 0..workers {
+            let (node, sleepers) = (node.clone(), sleepers.clone());
+            let pin = node.config.node.pin.get(usize::from(index)).copied();
+            engine.threads.push(spawn(&format!("wingbeat-w{index}"), move || {
+                sleepers[usize::from(index)].get_or_init(std::thread::current);
+                if let Some(core) = pin
+                    && let Err(error) = sys::pin(core)
+                {
+                    tracing::warn!(target: "wingbeat::engine", core, %error, "a worker could not be bound to its core");
+                }
+                let seed = node.id.incarnation() ^ u64::from(index);
+                worker::run(node, index, seed);
+            })?);
+        }
+        let (node, id) = (node.clone(), me.id());
+        engine.threads.push(spawn("wingbeat-net", move || network::run(node, net, me, id.incarnation()))?);
+        Ok(())
+    })();
+    match spawned {
+        Ok(()) => Ok(engine),
+        Err(error) => {
+            // Without a network thread nobody tells the workers to quit.
+            for door in &node.workers {
+                door.post(node::ToWorker::Quit);
+            }
+            drop(engine);
+            Err(error)
+        }
+    }
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StartError> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(body).map_err(StartError::Thread)
+}

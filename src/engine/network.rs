@@ -1,0 +1,431 @@
+//! The network thread: owns the sockets and `NodeCore`, and is the only one that resolves routes.
+//!
+//! Order of a turn: datagrams, then frames (bounded), then lanes (bounded), then timers; then the effects of all of that; then one write
+//! per link and one bell per worker.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    net::ToSocketAddrs,
+    sync::Arc,
+    time::Duration,
+};
+
+use crate::{
+    NodeAddr, Time,
+    engine::{
+        idle::{Idler, Rest},
+        lane::{LaneSender, Ring},
+        node::{Completion, Life, Node, ToNet, ToWorker},
+        parcel::{Answered, EngineParcel},
+        sys,
+        types::{Standing, TypeEntry},
+    },
+    net::{Net, NetEvent, Unsent},
+    proto::{
+        handoff::{DropReason, Item, ReplyBody},
+        membership::{Event, Identity},
+        node::{Command, Effect, NodeCore},
+        shard::{LaneItem, Parcel, ShardCommand},
+        sharding::TypeInfo,
+        wheel::Wheel,
+        wire::Frame,
+    },
+};
+
+/// Items taken from one lane before the next one has its turn.
+const BATCH: usize = 256;
+/// Messages that may wait for a worker whose ring is full, before newer ones are refused.
+const WAITING_MAX: usize = 1 << 16;
+/// A turn that begins so much later than its timer asked for is counted as late.
+const LATE: Duration = Duration::from_millis(50);
+/// After the end of membership, links are kept so long to write out what was answered last.
+const LINGER: Duration = Duration::from_millis(500);
+
+/// The network thread's way to one worker.
+struct Port {
+    lane: LaneSender<ToWorker>,
+    /// What found no room, in order. Commands are few; messages are bounded by `WAITING_MAX`.
+    waiting: VecDeque<ToWorker>,
+    used: bool,
+}
+
+impl Port {
+    fn push(&mut self, item: ToWorker) {
+        self.used = true;
+        if self.waiting.is_empty() {
+            if let Err(item) = self.lane.push(item) {
+                self.waiting.push_back(item);
+            }
+        } else {
+            self.waiting.push_back(item);
+        }
+    }
+
+    fn flush(&mut self) {
+        while let Some(item) = self.waiting.pop_front() {
+            self.used = true;
+            if let Err(item) = self.lane.push(item) {
+                self.waiting.push_front(item);
+                break;
+            }
+        }
+        if std::mem::take(&mut self.used) {
+            self.lane.ring_bell();
+        }
+    }
+}
+
+struct Network {
+    node: Arc<Node>,
+    net: Net,
+    core: NodeCore,
+    ports: Vec<Port>,
+    lanes: Vec<Arc<Ring<ToNet>>>,
+    types: BTreeMap<crate::TypeId, Arc<TypeEntry>>,
+    completions: BTreeMap<u64, Completion>,
+    next_command: u64,
+    asks: Wheel<u64>,
+    fired: Vec<u64>,
+    quit_at: Option<Time>,
+    workers_left: usize,
+    /// When counters were last copied for readers.
+    counted: Time,
+}
+
+/// Counters are copied for readers at most so often.
+const COUNT_EVERY: Duration = Duration::from_millis(200);
+
+/// Runs the network thread until it is told to quit.
+pub fn run(node: Arc<Node>, net: Net, me: Identity, seed: u64) {
+    let now = sys::now();
+    let workers = u16::try_from(node.workers.len()).expect("the number of workers came from a u16");
+    let ports = node.workers.iter().map(|door| Port {
+        lane: door.open(node.next_lane(), node.config.limits.lane_items as usize),
+        waiting: VecDeque::new(),
+        used: false,
+    });
+    let mut network = Network {
+        core: NodeCore::new(node.config.clone(), me, workers, seed, now),
+        ports: ports.collect(),
+        lanes: vec![],
+        types: BTreeMap::new(),
+        completions: BTreeMap::new(),
+        next_command: 1,
+        asks: Wheel::new(now),
+        fired: vec![],
+        quit_at: None,
+        counted: Time::ZERO,
+        workers_left: node.workers.len(),
+        node,
+        net,
+    };
+    network.core.start(now);
+    network.effects(now);
+    network.net.flush(now);
+    let mut idler = Idler::new(network.node.config.node.idle);
+    loop {
+        let began = sys::now();
+        if network.turn(began) {
+            idler.worked();
+        }
+        let counters = &network.node.metrics.network;
+        counters.turns.bump(1);
+        let now = sys::now();
+        network.node.metrics.network_turn.record(now.since(began));
+        if network.is_done(now) {
+            break;
+        }
+        match idler.rest(now) {
+            Rest::Spin => {}
+            Rest::Yield => {
+                std::thread::yield_now();
+                idler.yielded(now, sys::now());
+            }
+            Rest::Park => network.sleep(now),
+        }
+    }
+    network.net.flush(sys::now());
+}
+
+impl Network {
+    /// One turn without waiting. True if there was anything to do.
+    fn turn(&mut self, now: Time) -> bool {
+        let mut worked = false;
+        if let Err(error) = self.net.poll(Some(Duration::ZERO), sys::now) {
+            tracing::error!(target: "wingbeat::net", %error, "polling the sockets failed");
+        }
+        worked |= self.sockets(now);
+        worked |= self.lanes(now);
+        worked |= self.timers(now);
+        if worked {
+            if cfg!(debug_assertions) {
+                self.core.check();
+            }
+            self.net.flush(now);
+            if now.since(self.counted) >= COUNT_EVERY {
+                self.counted = now;
+                let mut counters = self.core.counters();
+                counters.extend(self.net.counters());
+                self.node.set_core_state(self.core.moving(), counters);
+            }
+        }
+        for port in &mut self.ports {
+            port.flush();
+        }
+        worked
+    }
+
+    fn sockets(&mut self, now: Time) -> bool {
+        let mut worked = false;
+        while let Some(event) = self.net.next() {
+            worked = true;
+            match event {
+                NetEvent::Datagram { bytes, .. } => {
+                    self.node.metrics.network.datagrams_received.bump(1);
+                    self.core.handle_datagram(now, &bytes);
+                }
+                NetEvent::Frame { peer, frame } => {
+                    self.node.metrics.network.frames_received.bump(1);
+                    self.core.handle_frame(now, peer, frame);
+                }
+                // The core takes whole frames for signs of life.
+                NetEvent::Traffic(_) => {}
+                NetEvent::Link(event) => self.core.handle_link(now, event),
+                NetEvent::Resolve { addr } => self.look_up(addr),
+            }
+            self.effects(now);
+        }
+        worked
+    }
+
+    fn lanes(&mut self, now: Time) -> bool {
+        while let Some(lane) = self.node.network.take_new() {
+            self.lanes.push(lane);
+        }
+        let mut worked = false;
+        let mut ended = vec![];
+        for i in 0..self.lanes.len() {
+            let lane = self.lanes[i].clone();
+            for _ in 0..BATCH {
+                let Some(item) = lane.pop() else { break };
+                worked = true;
+                if matches!(item, ToNet::Lane(LaneItem::End)) {
+                    ended.push(lane.id);
+                }
+                self.incoming(now, lane.id, item);
+            }
+            self.effects(now);
+        }
+        let node = self.node.clone();
+        while let Some(item) = node.network.take_posted() {
+            worked = true;
+            // Posted items belong to no lane; the id is not used for them.
+            self.incoming(now, crate::proto::shard::LaneId(u32::MAX), item);
+            self.effects(now);
+        }
+        if !ended.is_empty() {
+            self.lanes.retain(|lane| !ended.contains(&lane.id));
+        }
+        worked
+    }
+
+    fn incoming(&mut self, now: Time, lane: crate::proto::shard::LaneId, item: ToNet) {
+        match item {
+            ToNet::Lane(item) => self.core.handle_lane(now, lane, item),
+            ToNet::Report(worker, report) => self.core.handle_report(now, worker, report),
+            ToNet::Reply { to, correlation, body } => self.core.handle_reply(now, to, correlation, body),
+            ToNet::Command(make, completion) => {
+                let id = self.next_command;
+                self.next_command += 1;
+                if let Some(completion) = completion {
+                    self.completions.insert(id, completion);
+                }
+                self.core.handle_command(now, make(id));
+            }
+            ToNet::Type(entry, host) => {
+                self.types.insert(entry.id, entry.clone());
+                if host {
+                    for port in &mut self.ports {
+                        port.push(ToWorker::Type(entry.clone()));
+                        port.push(ToWorker::Command(ShardCommand::Host { ty: entry.id }));
+                    }
+                }
+                let info = TypeInfo { name: entry.name.to_string(), ty: entry.id, shards: entry.shards, host };
+                self.core.handle_command(now, Command::Register { info });
+            }
+            ToNet::Deadline(at, correlation) => self.asks.insert(at, correlation),
+            ToNet::Resolved(addr, result) => self.net.resolved(now, &addr, result),
+            ToNet::WorkerDone => self.workers_left = self.workers_left.saturating_sub(1),
+            ToNet::Quit => {
+                self.quit_at.get_or_insert(now + LINGER);
+                for port in &mut self.ports {
+                    port.push(ToWorker::Command(ShardCommand::Stop));
+                    port.push(ToWorker::Quit);
+                }
+            }
+        }
+    }
+
+    fn timers(&mut self, now: Time) -> bool {
+        let mut worked = false;
+        if self.net.poll_timeout().is_some_and(|due| due <= now) {
+            self.net.handle_timeout(now);
+            worked = true;
+        }
+        if let Some(due) = self.core.poll_timeout()
+            && due <= now
+        {
+            if now.since(due) > LATE {
+                self.node.metrics.network.late_turns.bump(1);
+            }
+            self.core.handle_timeout(now);
+            worked = true;
+        }
+        if self.asks.next_due().is_some_and(|due| due <= now) {
+            let mut fired = std::mem::take(&mut self.fired);
+            self.asks.advance(now, &mut fired);
+            for correlation in fired.drain(..) {
+                // Most asks have been answered long before: their slot then has another generation.
+                if let Some(waiter) = self.node.slots.take(correlation) {
+                    self.node.metrics.shared.ask_timeouts.add(1);
+                    waiter(Answered::Timeout);
+                }
+            }
+            self.fired = fired;
+            worked = true;
+        }
+        if worked {
+            self.effects(now);
+        }
+        worked
+    }
+
+    /// Carries out what the core wants done.
+    fn effects(&mut self, now: Time) {
+        while let Some(effect) = self.core.poll_effect() {
+            match effect {
+                Effect::Datagram { to, bytes } => {
+                    self.node.metrics.network.datagrams_sent.bump(1);
+                    self.net.send_datagram(now, &to, &bytes);
+                }
+                Effect::Frame { to, node, frame } => {
+                    self.node.metrics.network.frames_sent.bump(1);
+                    if let Err(unsent) = self.net.send_frame(now, &to, node, &frame) {
+                        self.unsent(now, frame, &unsent);
+                    }
+                }
+                Effect::CloseLink { node, addr } => self.net.close(now, node, &addr),
+                Effect::Worker { worker, command } => self.to_worker(now, worker, command),
+                Effect::Publish { shard, word } => {
+                    let published = self.types.get(&shard.ty).is_some_and(|entry| entry.publish(shard.shard, word));
+                    debug_assert!(published, "words are published for shards of registered types only: {shard:?}");
+                }
+                Effect::HostingUntil(until) => {
+                    self.node.set_hosting_until(until);
+                    for door in &self.node.workers {
+                        door.bell().ring();
+                    }
+                }
+                Effect::Reply { correlation, body } => self.node.complete(correlation, Answered::Wire(body)),
+                Effect::Undelivered { envelope, reason } => {
+                    let shard = envelope.shard;
+                    self.node.bury(shard, &EngineParcel::from_envelope(envelope), reason);
+                }
+                Effect::View(view) => self.node.set_view(view),
+                Effect::Event(event) => {
+                    log_event(&event);
+                    self.node.publish(event);
+                }
+                Effect::TypeReady { ty, result } => {
+                    if let Some(entry) = self.types.get(&ty) {
+                        if let Err(why) = &result {
+                            tracing::error!(target: "wingbeat::sharding", entity_type = %entry.name, %why, "the coordinator refused the type");
+                        }
+                        entry.set_standing(result.map_or_else(Standing::Refused, |()| Standing::Ready));
+                    }
+                }
+                Effect::Done { id, answer } => {
+                    if let Some(completion) = self.completions.remove(&id) {
+                        completion(answer);
+                    }
+                }
+                Effect::Ended(ending) => {
+                    tracing::info!(target: "wingbeat::membership", ?ending, "membership is over");
+                    self.node.set_life(Life::Ended(ending));
+                }
+            }
+        }
+    }
+
+    fn to_worker(&mut self, now: Time, worker: u16, command: ShardCommand) {
+        let port = &mut self.ports[usize::from(worker)];
+        if let ShardCommand::Item { shard, item: Item::Msg { envelope, .. }, .. } = &command
+            && port.waiting.len() >= WAITING_MAX
+        {
+            let (ask, shard) = (envelope.ask, *shard);
+            self.node.bury(shard, &EngineParcel::from_envelope(envelope.clone()), DropReason::Overloaded);
+            if let Some(ask) = ask {
+                self.core.handle_reply(now, ask.node, ask.correlation, ReplyBody::Dropped(DropReason::Overloaded));
+            }
+            return;
+        }
+        port.push(ToWorker::Command(command));
+    }
+
+    /// A frame did not fit. A message is given up like any other; what controls a move is repeated by its sender.
+    fn unsent(&mut self, now: Time, frame: Frame, why: &Unsent) {
+        match frame {
+            Frame::Item { shard, item: Item::Msg { envelope, .. } } => {
+                let ask = envelope.ask;
+                self.node.bury(shard, &EngineParcel::from_envelope(envelope), DropReason::NoCredit);
+                if let Some(ask) = ask {
+                    self.core.handle_reply(now, ask.node, ask.correlation, ReplyBody::Dropped(DropReason::NoCredit));
+                }
+            }
+            other => tracing::error!(target: "wingbeat::net", %why, kind = ?std::mem::discriminant(&other), "a frame was not sent"),
+        }
+    }
+
+    /// Gives a name to the helper thread to look up.
+    fn look_up(&self, addr: NodeAddr) {
+        let node = self.node.clone();
+        self.node.help(Box::new(move || {
+            let found = (addr.host.as_str(), addr.port).to_socket_addrs();
+            let result = found.map(Iterator::collect).map_err(|e| e.to_string());
+            node.network.post(ToNet::Resolved(addr, result));
+        }));
+    }
+
+    /// Waits for sockets, producers or the next timer.
+    fn sleep(&mut self, now: Time) {
+        self.node.network.bell().announce_sleep();
+        let quiet = self.node.network.is_quiet()
+            && self.lanes.iter().all(|l| l.is_empty())
+            && self.ports.iter().all(|p| p.waiting.is_empty())
+            && !self.net.has_work();
+        let due = [self.net.poll_timeout(), self.core.poll_timeout(), self.asks.next_due(), self.quit_at].into_iter().flatten().min();
+        let limit = if quiet { due.map(|due| due.since(now)) } else { Some(Duration::ZERO) };
+        if let Err(error) = self.net.poll(limit, sys::now) {
+            tracing::error!(target: "wingbeat::net", %error, "polling the sockets failed");
+        }
+        self.node.network.bell().awake();
+    }
+
+    /// Whether the thread has been told to quit, the workers are gone, and the last frames had time to leave.
+    fn is_done(&self, now: Time) -> bool {
+        self.quit_at.is_some_and(|at| self.workers_left == 0 && (now >= at || self.net.unsent_bytes() == 0))
+    }
+}
+
+fn log_event(event: &Event) {
+    match event {
+        Event::Member { member, was } => {
+            let was = was.map_or("new", |w| w.name());
+            tracing::info!(target: "wingbeat::membership", peer = %member.addr, id = %member.id, was, status = member.status.name(), "member");
+        }
+        Event::Unreachable { node, why, .. } => tracing::warn!(target: "wingbeat::membership", peer = %node, %why, "unreachable"),
+        Event::Warning { code, text } => tracing::warn!(target: "wingbeat::membership", code, "{text}"),
+        Event::Split { mine, theirs, verdict } => tracing::warn!(target: "wingbeat::membership", mine, theirs, %verdict, "split"),
+        other => tracing::debug!(target: "wingbeat::membership", event = ?other, "event"),
+    }
+}

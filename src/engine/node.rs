@@ -1,0 +1,434 @@
+//! What all threads of one node share. No lock in here is taken on the path of a message.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use crossbeam::{
+    channel::{Receiver, Sender, TrySendError, bounded},
+    utils::CachePadded,
+};
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use crate::{
+    Config, DeadLetter, NodeAddr, NodeId, Time, TypeId,
+    engine::{
+        exits,
+        lane::Door,
+        parcel::{Answered, EngineParcel},
+        slot::{Slots, Waiter},
+        sys,
+        types::TypeEntry,
+    },
+    metrics::Metrics,
+    proto::{
+        handoff::{Ask, DropReason, Envelope, ReplyBody},
+        membership::{ClusterView, Ending, Event},
+        node::{Answer, Command},
+        shard::{LaneItem, Parcel, ShardCommand, ShardReport},
+    },
+};
+
+/// Takes the answer to a command. Runs on the network thread: it must be quick and must not block.
+pub type Completion = Box<dyn FnOnce(Answer) + Send>;
+/// What the helper thread runs.
+pub type Job = Box<dyn FnOnce() + Send>;
+
+/// What comes in to a worker.
+pub enum ToWorker {
+    /// From a producer's lane.
+    Lane(LaneItem<EngineParcel>),
+    /// From the network thread, in order with what it delivers.
+    Command(ShardCommand),
+    /// A type that can run here from now on; precedes its `ShardCommand::Host`.
+    Type(Arc<TypeEntry>),
+    /// End of the thread.
+    Quit,
+}
+
+/// What comes in to the network thread.
+pub enum ToNet {
+    /// From a producer's lane.
+    Lane(LaneItem<Envelope>),
+    /// From a worker.
+    Report(u16, ShardReport),
+    /// An answer to an ask of another node.
+    Reply {
+        /// The asker's node.
+        to: NodeId,
+        /// Its slot.
+        correlation: u64,
+        /// What came of it.
+        body: ReplyBody,
+    },
+    /// A command, made once its number is known, and who takes its answer.
+    Command(Box<dyn FnOnce(u64) -> Command + Send>, Option<Completion>),
+    /// A type, to be hosted here or only sent to.
+    Type(Arc<TypeEntry>, bool),
+    /// Give the ask up at that moment, if it is not answered by then.
+    Deadline(Time, u64),
+    /// The helper has looked a name up.
+    Resolved(NodeAddr, Result<Vec<SocketAddr>, String>),
+    /// A worker's thread has come to its end.
+    WorkerDone,
+    /// End of the thread: workers are told, then links are flushed and closed.
+    Quit,
+}
+
+/// How far a node is in its life.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Life {
+    /// Serves.
+    Running,
+    /// Membership is over.
+    Ended(Ending),
+    /// All threads have ended.
+    Stopped,
+}
+
+/// The shared part of a node.
+pub struct Node {
+    /// All settings.
+    pub config: Arc<Config>,
+    /// This life.
+    pub id: NodeId,
+    /// What is advertised.
+    pub addr: NodeAddr,
+    /// Doors of the workers.
+    pub workers: Box<[Door<ToWorker>]>,
+    /// Door of the network thread.
+    pub network: Door<ToNet>,
+    /// Asks in flight.
+    pub slots: Slots,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// To the helper thread.
+    pub helper: Sender<Job>,
+    hosting_until: CachePadded<AtomicU64>,
+    next_lane: AtomicU32,
+    /// Set at the start of shutdown: sends are refused from then on.
+    closing: AtomicBool,
+    types: RwLock<BTreeMap<TypeId, Arc<TypeEntry>>>,
+    view: Mutex<Arc<ClusterView>>,
+    view_changed: Condvar,
+    life: Mutex<Life>,
+    life_changed: Condvar,
+    events: Mutex<EventHub>,
+    dead_letters: Mutex<Vec<Sender<DeadLetter>>>,
+    moving: AtomicU64,
+    core_counters: Mutex<Vec<(&'static str, u64)>>,
+    /// Types that HTTP can address.
+    #[cfg(feature = "admin")]
+    pub exposed: crate::api::surface::Exposed,
+    /// The last events, for the HTTP surface.
+    #[cfg(feature = "admin")]
+    pub kept_events: Arc<crate::admin::EventRing>,
+}
+
+/// Events that may wait for a subscriber before it misses some.
+const EVENTS_WAITING: usize = 1000;
+
+#[derive(Default)]
+struct EventHub {
+    subscribers: Vec<Sender<Event>>,
+    watchers: Vec<std::sync::Weak<dyn Fn(&Event) + Send + Sync>>,
+}
+
+impl Node {
+    /// The shared part, before any thread runs.
+    pub fn new(
+        config: Arc<Config>, id: NodeId, addr: NodeAddr, workers: Box<[Door<ToWorker>]>, network: Door<ToNet>, helper: Sender<Job>,
+    ) -> Self {
+        let metrics = Arc::new(Metrics::new(workers.len()));
+        let view = ClusterView { me: id, members: vec![], leader: None, deputies: vec![], converged: false, version: 0 };
+        Self {
+            id,
+            addr,
+            workers,
+            network,
+            helper,
+            slots: Slots::new(config.limits.asks),
+            metrics,
+            hosting_until: CachePadded::new(AtomicU64::new(0)),
+            next_lane: AtomicU32::new(0),
+            closing: AtomicBool::new(false),
+            types: RwLock::default(),
+            view: Mutex::new(Arc::new(view)),
+            view_changed: Condvar::new(),
+            life: Mutex::new(Life::Running),
+            life_changed: Condvar::new(),
+            events: Mutex::default(),
+            moving: AtomicU64::new(0),
+            core_counters: Mutex::default(),
+            #[cfg(feature = "admin")]
+            exposed: crate::api::surface::Exposed::default(),
+            #[cfg(feature = "admin")]
+            kept_events: Arc::default(),
+            dead_letters: Mutex::default(),
+            config,
+        }
+    }
+
+    /// A name for a new lane. Never reused: 2^32 threads do not come and go in the life of a process.
+    pub fn next_lane(&self) -> crate::proto::shard::LaneId {
+        crate::proto::shard::LaneId(self.next_lane.fetch_add(1, Ordering::Relaxed))
+    }
+
+    // ---- right to run ----
+
+    /// Until when entities may run: one load per turn of a worker.
+    pub fn hosting_until(&self) -> Time {
+        Time::from_nanos(self.hosting_until.load(Ordering::Acquire))
+    }
+
+    /// Network thread only.
+    pub fn set_hosting_until(&self, until: Time) {
+        self.hosting_until.store(until.as_nanos(), Ordering::Release);
+    }
+
+    // ---- types ----
+
+    /// The type with this id.
+    pub fn type_entry(&self, id: TypeId) -> Option<Arc<TypeEntry>> {
+        self.types.read().get(&id).cloned()
+    }
+
+    /// All types, by id.
+    pub fn all_types(&self) -> Vec<Arc<TypeEntry>> {
+        self.types.read().values().cloned().collect()
+    }
+
+    /// Takes a type in, or finds it: the entry that stands afterwards.
+    pub fn enter_type(&self, entry: TypeEntry) -> Arc<TypeEntry> {
+        self.types.write().entry(entry.id).or_insert_with(|| Arc::new(entry)).clone()
+    }
+
+    // ---- sending ----
+
+    /// Sends one message from the calling thread. `Err` gives it back: nothing was queued.
+    pub fn send(self: &Arc<Self>, entry: &TypeEntry, parcel: EngineParcel) -> Result<(), (crate::Refusal, EngineParcel)> {
+        if self.closing.load(Ordering::Relaxed) {
+            return Err((crate::Refusal::Shutdown, parcel));
+        }
+        let mut parcel = Some(parcel);
+        exits::with(self, |exits| exits.send(self, entry, parcel.take().expect("`with` runs its closure at most once")))
+            .unwrap_or_else(|| Err((crate::Refusal::Shutdown, parcel.take().expect("the closure did not run"))))
+    }
+
+    /// Reserves a slot for `waiter` and makes the parcel that names it.
+    pub fn open_ask(
+        &self, deadline: Time, waiter: Waiter, make: impl FnOnce(Ask) -> EngineParcel,
+    ) -> Result<(u64, EngineParcel), crate::AskError> {
+        let correlation = self.slots.open(waiter).ok_or(crate::AskError::Refused(crate::Refusal::Overloaded))?;
+        Ok((correlation, make(Ask { node: self.id, correlation, deadline })))
+    }
+
+    /// Has an ask given up at its deadline. For askers that do not watch their own clock.
+    pub fn time_ask(&self, deadline: Time, correlation: u64) {
+        self.network.post(ToNet::Deadline(deadline, correlation));
+    }
+
+    /// Sends one request. `waiter` takes the answer; see [`time_ask`](Self::time_ask) for its deadline.
+    pub fn ask(
+        self: &Arc<Self>, entry: &TypeEntry, deadline: Time, waiter: Waiter, make: impl FnOnce(Ask) -> EngineParcel,
+    ) -> Result<u64, crate::AskError> {
+        let (correlation, parcel) = self.open_ask(deadline, waiter, make)?;
+        self.send(entry, parcel).map(|()| correlation).map_err(|(refusal, _)| {
+            drop(self.slots.take(correlation));
+            crate::AskError::Refused(refusal)
+        })
+    }
+
+    /// Completes an ask of this node.
+    pub fn complete(&self, correlation: u64, answered: Answered) {
+        match self.slots.take(correlation) {
+            Some(waiter) => waiter(answered),
+            None => self.metrics.shared.replies_late.add(1),
+        }
+    }
+
+    /// Brings an answer to its asker, from any thread of this node but a worker (those have `Out::answer`).
+    pub fn answer(&self, ask: Ask, body: ReplyBody) {
+        if ask.node == self.id {
+            self.complete(ask.correlation, Answered::Wire(body));
+        } else {
+            self.network.post(ToNet::Reply { to: ask.node, correlation: ask.correlation, body });
+        }
+    }
+
+    /// Puts a command to the network thread.
+    pub fn command(&self, make: impl FnOnce(u64) -> Command + Send + 'static, completion: Option<Completion>) {
+        self.network.post(ToNet::Command(Box::new(make), completion));
+    }
+
+    // ---- what is given up ----
+
+    /// Counts a message that is given up and offers it as a dead letter. Does not answer its asker.
+    pub fn bury(&self, shard: crate::ShardKey, parcel: &EngineParcel, reason: DropReason) {
+        self.metrics.drops.add(reason, 1);
+        let mut listeners = self.dead_letters.lock();
+        if listeners.is_empty() {
+            return;
+        }
+        let entity_type: Arc<str> = self.type_entry(shard.ty).map_or_else(|| format!("{:08x}", shard.ty.0).into(), |e| e.name.clone());
+        let bytes = match parcel {
+            EngineParcel::Wire { envelope, .. } => Some(envelope.payload().into()),
+            EngineParcel::Typed { .. } => None,
+        };
+        let letter = DeadLetter { entity_type, key: parcel.key().into(), reason, bytes };
+        listeners.retain(|l| match l.try_send(letter.clone()) {
+            Ok(()) => true,
+            Err(TrySendError::Full(_)) => {
+                self.metrics.shared.dead_letters_missed.add(1);
+                true
+            }
+            Err(TrySendError::Disconnected(_)) => false,
+        });
+    }
+
+    /// A bounded stream of dead letters from now on.
+    pub fn dead_letters(&self) -> Receiver<DeadLetter> {
+        let (tx, rx) = bounded(1024);
+        self.dead_letters.lock().push(tx);
+        rx
+    }
+
+    // ---- membership as seen from outside ----
+
+    /// The newest snapshot.
+    pub fn view(&self) -> Arc<ClusterView> {
+        self.view.lock().clone()
+    }
+
+    /// Network thread only.
+    pub fn set_view(&self, view: Arc<ClusterView>) {
+        *self.view.lock() = view;
+        self.view_changed.notify_all();
+    }
+
+    /// Waits until `holds` gives something for the newest snapshot; `None` at the deadline, or once the node's life is over.
+    pub fn wait_view<R>(&self, deadline: Time, mut holds: impl FnMut(&Arc<ClusterView>) -> Option<R>) -> Option<R> {
+        let mut view = self.view.lock();
+        loop {
+            if let Some(found) = holds(&view) {
+                return Some(found);
+            }
+            let left = deadline.since(sys::now());
+            if left.is_zero() || self.is_closing() {
+                return None;
+            }
+            self.view_changed.wait_for(&mut view, left);
+        }
+    }
+
+    /// Publishes an event.
+    pub fn publish(&self, event: Event) {
+        #[cfg(feature = "admin")]
+        crate::api::surface::keep(&self.kept_events, &event, &self.view());
+        let mut hub = self.events.lock();
+        let metrics = &self.metrics;
+        hub.subscribers.retain(|s| match s.try_send(event.clone()) {
+            Ok(()) => true,
+            Err(TrySendError::Full(_)) => {
+                metrics.shared.events_lagged.add(1);
+                true
+            }
+            Err(TrySendError::Disconnected(_)) => false,
+        });
+        hub.watchers.retain(|w| w.strong_count() > 0);
+        for watcher in hub.watchers.iter().filter_map(std::sync::Weak::upgrade) {
+            let event = event.clone();
+            self.help(Box::new(move || watcher(&event)));
+        }
+    }
+
+    /// A bounded stream of events, which begins with the present members.
+    pub fn events(&self) -> Receiver<Event> {
+        let (tx, rx) = bounded(EVENTS_WAITING + 2 * self.view().members.len());
+        let mut hub = self.events.lock();
+        for member in &self.view().members {
+            tx.try_send(Event::Member { member: member.clone(), was: None }).expect("the channel has room for every member");
+        }
+        hub.subscribers.push(tx);
+        rx
+    }
+
+    /// Runs `f` on the helper thread for each event, for as long as the caller keeps it.
+    pub fn watch_events(&self, f: std::sync::Weak<dyn Fn(&Event) + Send + Sync>) {
+        self.events.lock().watchers.push(f);
+    }
+
+    /// Gives a job to the helper thread; what comes after its end is dropped.
+    pub fn help(&self, job: Job) {
+        if self.helper.send(job).is_err() {
+            self.metrics.shared.callbacks_lost.add(1);
+        }
+    }
+
+    // ---- what the network thread says of itself ----
+
+    /// Shards on the move, as far as this node knows.
+    pub fn moving(&self) -> u64 {
+        self.moving.load(Ordering::Relaxed)
+    }
+
+    /// The counters of the pure core and the sockets, at most about a second old.
+    pub fn core_counters(&self) -> Vec<(&'static str, u64)> {
+        self.core_counters.lock().clone()
+    }
+
+    /// Network thread only.
+    pub fn set_core_state(&self, moving: u64, counters: Vec<(&'static str, u64)>) {
+        self.moving.store(moving, Ordering::Relaxed);
+        *self.core_counters.lock() = counters;
+    }
+
+    // ---- life ----
+
+    /// Whether shutdown has begun: sends are refused.
+    pub fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
+    }
+
+    /// Refuses sends from now on. True for the first caller.
+    pub fn begin_closing(&self) -> bool {
+        let first = !self.closing.swap(true, Ordering::AcqRel);
+        self.view_changed.notify_all();
+        first
+    }
+
+    /// Where the node stands in its life.
+    pub fn life(&self) -> Life {
+        self.life.lock().clone()
+    }
+
+    /// A step in the node's life; steps back are ignored.
+    pub fn set_life(&self, life: Life) {
+        let mut now = self.life.lock();
+        if *now != Life::Stopped && (*now == Life::Running || life == Life::Stopped) {
+            *now = life;
+        }
+        self.life_changed.notify_all();
+        self.view_changed.notify_all();
+    }
+
+    /// Waits until `holds` for the node's life, at most `limit`.
+    pub fn wait_life(&self, limit: Duration, mut holds: impl FnMut(&Life) -> bool) -> bool {
+        let deadline = sys::now() + limit;
+        let mut life = self.life.lock();
+        while !holds(&life) {
+            let left = deadline.since(sys::now());
+            if left.is_zero() {
+                return false;
+            }
+            self.life_changed.wait_for(&mut life, left);
+        }
+        true
+    }
+}

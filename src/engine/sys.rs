@@ -1,0 +1,66 @@
+//! The only place of the engine with calls to the operating system that the standard library does not offer.
+
+use crate::Time;
+
+/// Nanoseconds of a monotonic clock that goes on counting while the machine is suspended, so that a right to run ends in time.
+pub fn now() -> Time {
+    #[cfg(target_os = "linux")]
+    const CLOCK: libc::clockid_t = libc::CLOCK_BOOTTIME;
+    #[cfg(not(target_os = "linux"))]
+    const CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `ts` is a valid, writable timespec for the whole call, and the call writes nothing else.
+    let failed = unsafe { libc::clock_gettime(CLOCK, &mut ts) };
+    assert_eq!(failed, 0, "clock_gettime knows the clocks that POSIX and Linux 2.6.39 require");
+    // The clock starts with the machine; the offset keeps `Time::ZERO` before every reading.
+    Time::from_nanos(ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64 + 1)
+}
+
+/// Binds the calling thread to one core. `Err` carries the system's error.
+#[cfg(target_os = "linux")]
+pub fn pin(core: u16) -> std::io::Result<()> {
+    // SAFETY: `cpu_set_t` is a plain array of integers, for which all zeroes is a valid value.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    if usize::from(core) >= 8 * size_of::<libc::cpu_set_t>() {
+        return Err(std::io::Error::from(std::io::ErrorKind::InvalidInput));
+    }
+    // SAFETY: `core` is below the number of bits of the set, as just checked; the set outlives both calls.
+    let failed = unsafe {
+        libc::CPU_SET(usize::from(core), &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set)
+    };
+    if failed == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+/// Binding threads to cores is offered on Linux only.
+#[cfg(not(target_os = "linux"))]
+pub fn pin(_core: u16) -> std::io::Result<()> {
+    Err(std::io::Error::from(std::io::ErrorKind::Unsupported))
+}
+
+/// 64 bits from the operating system's random source, for incarnations and secrets.
+pub fn random_u64() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    // `RandomState` is seeded from the system's random source once per thread and differs with each use; hashing the clock and the
+    // process id separates threads and processes that were forked from one image.
+    let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
+    hasher.write_u64(now().as_nanos());
+    hasher.write_u32(std::process::id());
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_goes_forward() {
+        let (a, b) = (now(), now());
+        assert!(Time::ZERO < a && a <= b);
+    }
+
+    #[test]
+    fn random_numbers_differ() {
+        assert_ne!(random_u64(), random_u64());
+    }
+}

@@ -1,0 +1,129 @@
+//! Entity types as the engine knows them, and their published routing words.
+
+use std::{
+    any::TypeId as RustTypeId,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::{
+    NodeId, ShardId, ShardKey, TypeId,
+    engine::{node::Node, parcel::EngineParcel, worker::Out},
+    proto::{
+        handoff::Word,
+        shard::{Place, StartCause, StopReason, Turn},
+    },
+};
+
+/// Makes the entities of one type. Called on worker threads.
+pub trait TypeHost: Send + Sync {
+    /// Makes the instance of `key`; `state` is what its predecessor handed over, and from where.
+    fn start(&self, turn: &mut Env<'_>, key: &[u8], cause: StartCause, state: Option<(&[u8], NodeId)>) -> Result<Box<dyn Instance>, String>;
+}
+
+/// A live entity. Lives and dies on one worker thread.
+pub trait Instance {
+    /// One message, one turn.
+    fn handle(&mut self, turn: &mut Env<'_>, parcel: EngineParcel) -> Turn;
+    /// State for the next owner.
+    fn hand_over(&mut self, turn: &mut Env<'_>) -> Result<Option<Vec<u8>>, String>;
+    /// Last call.
+    fn stop(self: Box<Self>, turn: &mut Env<'_>, why: StopReason);
+}
+
+/// What surrounds a turn.
+pub struct Env<'a> {
+    /// The node.
+    pub node: &'a Arc<Node>,
+    /// Where and when.
+    pub at: Place,
+    /// The worker's way out.
+    pub out: &'a mut Out,
+}
+
+/// How the coordinator took a type in.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Standing {
+    /// Not heard yet.
+    Asked,
+    /// Taken in.
+    Ready,
+    /// Refused there: why.
+    Refused(String),
+}
+
+/// One entity type on this node.
+pub struct TypeEntry {
+    /// On the wire.
+    pub id: TypeId,
+    /// Stable name.
+    pub name: Arc<str>,
+    /// Number of shards.
+    pub shards: u32,
+    /// Which Rust type declared it, so that two types cannot share a name.
+    pub declared_by: RustTypeId,
+    /// Present once the type is hosted here.
+    pub host: OnceLock<Arc<dyn TypeHost>>,
+    standing: Mutex<Standing>,
+    standing_changed: Condvar,
+    words: Box<[AtomicU64]>,
+}
+
+impl TypeEntry {
+    /// A type that is not hosted yet; every shard elsewhere.
+    pub fn new(name: &str, shards: u32, declared_by: RustTypeId) -> Self {
+        Self {
+            id: TypeId::of(name),
+            name: name.into(),
+            shards,
+            declared_by,
+            host: OnceLock::new(),
+            standing: Mutex::new(Standing::Asked),
+            standing_changed: Condvar::new(),
+            words: (0..shards).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    /// What the coordinator said.
+    pub fn standing(&self) -> Standing {
+        self.standing.lock().clone()
+    }
+
+    /// Network thread only.
+    pub fn set_standing(&self, standing: Standing) {
+        *self.standing.lock() = standing;
+        self.standing_changed.notify_all();
+    }
+
+    /// Waits until the coordinator has said something, at most until `deadline`.
+    pub fn wait_standing(&self, deadline: crate::Time) -> Standing {
+        let mut standing = self.standing.lock();
+        while *standing == Standing::Asked {
+            let left = deadline.since(crate::engine::sys::now());
+            if left.is_zero() {
+                break;
+            }
+            self.standing_changed.wait_for(&mut standing, left);
+        }
+        standing.clone()
+    }
+
+    /// The shard of a key with this hash.
+    pub fn shard_of(&self, hash: u64) -> ShardKey {
+        ShardKey { ty: self.id, shard: ShardId((hash % u64::from(self.shards)) as u32) }
+    }
+
+    /// The shard's routing word: one load.
+    pub fn word(&self, shard: ShardId) -> Word {
+        Word::from_bits(self.words[shard.0 as usize].load(Ordering::Acquire))
+    }
+
+    /// Publishes a routing word. Network thread only. False if the type has no such shard.
+    pub fn publish(&self, shard: ShardId, word: Word) -> bool {
+        self.words.get(shard.0 as usize).map(|w| w.store(word.bits(), Ordering::Release)).is_some()
+    }
+}

@@ -1,0 +1,245 @@
+//! The two contiguous buffers of a connection.
+
+use std::io;
+
+/// Room for one read at least.
+const READ_BYTES_MIN: usize = 16 << 10;
+
+/// Bytes read and not yet parsed, in one piece.
+#[derive(Debug, Default)]
+pub struct Inbox {
+    /// Initialised as a whole; only `start..end` means something.
+    raw: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Inbox {
+    /// What was read and not yet consumed.
+    pub fn unread(&self) -> &[u8] {
+        &self.raw[self.start..self.end]
+    }
+
+    /// How much that is.
+    pub fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// The first `n` unread bytes were parsed.
+    pub fn consume(&mut self, n: usize) {
+        self.start += n;
+        debug_assert!(self.start <= self.end, "parsed beyond what was read");
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Space to read into. The buffer holds `least` bytes, and grows only if those at its end do not suffice for a frame of `wanted` bytes:
+    /// what a peer announces is made room for as it arrives, not before.
+    pub fn space(&mut self, least: usize, wanted: usize) -> &mut [u8] {
+        if self.raw.len() < least {
+            self.raw.resize(least, 0);
+        }
+        let free = self.raw.len() - self.end;
+        if free < READ_BYTES_MIN.min(self.raw.len()) && self.start > 0 {
+            self.raw.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        if self.end == self.raw.len() {
+            let doubled = self.raw.len().saturating_mul(2).min(wanted.max(self.raw.len() + READ_BYTES_MIN));
+            self.raw.resize(doubled, 0);
+        }
+        &mut self.raw[self.end..]
+    }
+
+    /// So many bytes were read into the space.
+    pub fn filled(&mut self, n: usize) {
+        self.end += n;
+        debug_assert!(self.end <= self.raw.len(), "read beyond the space");
+    }
+
+    /// Gives room back that one large frame needed.
+    pub fn shrink(&mut self, to: usize) {
+        if self.is_empty() && self.raw.len() > to {
+            self.raw = vec![0; to];
+        }
+    }
+}
+
+/// Frames accepted for sending, each behind its length, in one piece.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    raw: Vec<u8>,
+    /// Written up to here.
+    head: usize,
+    /// First byte of the frame that `head` is in, or `head` itself.
+    frame: usize,
+    /// Frames written whole since the session began, greeting included.
+    written: u64,
+}
+
+/// What is left of an outbox whose session ended.
+#[derive(Debug, Default)]
+pub struct Rest {
+    /// Whole frames of which nothing was written.
+    pub bytes: Vec<u8>,
+    /// How many those are.
+    pub frames: u64,
+    /// Whether one frame was written in part.
+    pub torn: bool,
+}
+
+impl Outbox {
+    /// Bytes not yet written.
+    pub fn len(&self) -> usize {
+        self.raw.len() - self.head
+    }
+
+    /// Whether everything is written.
+    pub fn is_empty(&self) -> bool {
+        self.head == self.raw.len()
+    }
+
+    /// Where to append a frame.
+    pub fn tail(&mut self) -> &mut Vec<u8> {
+        &mut self.raw
+    }
+
+    /// Appends whole frames.
+    pub fn append(&mut self, frames: &[u8]) {
+        self.raw.extend_from_slice(frames);
+    }
+
+    /// Frames written whole.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Writes until all is written or the socket takes no more. Whether all is written.
+    pub fn write(&mut self, mut write: impl FnMut(&[u8]) -> io::Result<usize>) -> io::Result<bool> {
+        while self.head < self.raw.len() {
+            match write(&self.raw[self.head..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => self.head += n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        self.account();
+        let done = self.is_empty();
+        if done {
+            self.raw.clear();
+            (self.head, self.frame) = (0, 0);
+        } else if self.frame > self.raw.len() / 2 {
+            self.raw.drain(..self.frame);
+            self.head -= self.frame;
+            self.frame = 0;
+        }
+        Ok(done)
+    }
+
+    /// Takes what a next session can carry.
+    pub fn into_rest(self) -> Rest {
+        let torn = self.head > self.frame;
+        let first_whole = if torn { self.frame + frame_len(&self.raw[self.frame..]) } else { self.frame };
+        let bytes = self.raw[first_whole..].to_vec();
+        Rest { frames: count_frames(&bytes), bytes, torn }
+    }
+
+    /// As `into_rest`, for a session whose greeting was not written whole: that is no frame to carry.
+    pub fn into_rest_without_first(self) -> Rest {
+        let first = if self.raw.is_empty() { 0 } else { frame_len(&self.raw) };
+        let bytes = self.raw[first..].to_vec();
+        Rest { frames: count_frames(&bytes), bytes, torn: false }
+    }
+
+    /// Follows the boundaries up to what is written.
+    fn account(&mut self) {
+        while self.frame < self.head {
+            let next = self.frame + frame_len(&self.raw[self.frame..]);
+            if next > self.head {
+                break;
+            }
+            self.frame = next;
+            self.written += 1;
+        }
+    }
+}
+
+/// Length of the frame at the front of an outbox, as its prefix says.
+fn frame_len(bytes: &[u8]) -> usize {
+    let raw = bytes.first_chunk::<4>().expect("an outbox holds whole frames, each with a length of 4 bytes");
+    u32::from_le_bytes(*raw) as usize + 4
+}
+
+/// Frames in a run of whole frames.
+pub fn count_frames(mut bytes: &[u8]) -> u64 {
+    let mut n = 0;
+    while !bytes.is_empty() {
+        bytes = &bytes[frame_len(bytes)..];
+        n += 1;
+    }
+    n
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(content: &[u8]) -> Vec<u8> {
+        [&(content.len() as u32).to_le_bytes()[..], content].concat()
+    }
+
+    #[test]
+    fn an_inbox_keeps_what_is_not_parsed_over_compaction_and_growth() {
+        let mut inbox = Inbox::default();
+        let data: Vec<u8> = (0..100_000u32).map(|n| n as u8).collect();
+        let (mut given, mut taken) = (0, 0);
+        while taken < data.len() {
+            let space = inbox.space(1024, 40_000);
+            let n = space.len().min(data.len() - given).min(700);
+            space[..n].copy_from_slice(&data[given..given + n]);
+            inbox.filled(n);
+            given += n;
+            if inbox.len() > 30_000 || given == data.len() {
+                let n = inbox.len().min(29_000);
+                assert_eq!(inbox.unread()[..n], data[taken..taken + n]);
+                inbox.consume(n);
+                taken += n;
+            }
+        }
+        assert!(inbox.is_empty());
+    }
+
+    #[test]
+    fn an_outbox_tells_whole_frames_from_a_torn_one() {
+        for cut in 0..=27 {
+            let mut outbox = Outbox::default();
+            for content in [&b"first"[..], b"second", b"the third"] {
+                outbox.append(&frame(content));
+            }
+            let total = outbox.len();
+            let mut room = cut.min(total);
+            let done = outbox
+                .write(|bytes| {
+                    let n = bytes.len().min(room);
+                    room -= n;
+                    if n == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(n) }
+                })
+                .unwrap();
+            assert_eq!(done, cut >= total);
+            let written = outbox.written();
+            let rest = outbox.into_rest();
+            let ends = [9, 19, total];
+            assert_eq!(written, ends.iter().filter(|end| **end <= cut).count() as u64, "cut at {cut}");
+            assert_eq!(rest.torn, cut < total && cut != 0 && !ends.contains(&cut), "cut at {cut}");
+            assert_eq!(written + u64::from(rest.torn) + rest.frames, 3, "cut at {cut}");
+        }
+    }
+}

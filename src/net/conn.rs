@@ -1,0 +1,203 @@
+//! One connection, and the table of all of them.
+
+use std::net::IpAddr;
+
+use super::{
+    buffer::{Inbox, Outbox},
+    stream::Stream,
+};
+use crate::{NodeAddr, NodeId, Time, proto::link::LinkDown};
+
+/// Names a connection for as long as it lives; a later one in the same slot has another name.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ConnId {
+    pub index: u32,
+    serial: u32,
+}
+
+/// How far a connection got.
+#[derive(Debug)]
+pub enum Phase {
+    /// Dialled, not connected.
+    Connecting,
+    /// Dialled, `Hello` said.
+    AwaitWelcome,
+    /// Accepted, nothing heard.
+    AwaitHello,
+    /// A session is up.
+    Up(Session),
+}
+
+/// What both sides have agreed on.
+#[derive(Debug)]
+pub struct Session {
+    pub peer: NodeId,
+    /// As the peer advertises it.
+    pub addr: NodeAddr,
+    pub number: u64,
+    /// Position in the order of what happened on this node.
+    pub serial: u64,
+    pub since: Time,
+    /// Frames taken in.
+    pub received: u64,
+    /// `Blocked` was reported and `Writable` not yet.
+    pub blocked: bool,
+}
+
+/// A dial's part in a connection.
+#[derive(Clone, Debug)]
+pub struct Dialled {
+    /// The address as it was given, which is the key of the dial.
+    pub addr: NodeAddr,
+    pub expects: Option<NodeId>,
+    /// Session number proposed.
+    pub session: u64,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub struct Conn {
+    pub stream: Stream,
+    pub ip: IpAddr,
+    /// `None` if it was accepted.
+    pub dialled: Option<Dialled>,
+    pub phase: Phase,
+    /// Position in the order of what happened on this node.
+    pub serial: u64,
+    /// By when it must be up.
+    pub deadline: Time,
+    pub inbox: Inbox,
+    pub outbox: Outbox,
+    /// The socket may have something to read.
+    pub in_ready: bool,
+    /// The peer has said that nothing more comes: read to the end, without trusting a short read to be the last.
+    pub read_closed: bool,
+    /// In the list of those with frames to write.
+    pub in_dirty: bool,
+    /// In the list of those with bytes to parse.
+    pub in_parsing: bool,
+    /// Since when the frame at the front of the inbox is incomplete.
+    pub partial_since: Option<Time>,
+    /// A frame was parsed since `partial_since` was set.
+    pub progressed: bool,
+    pub timer_armed: bool,
+    /// Over, once what was read is parsed.
+    pub ended: Option<LinkDown>,
+}
+
+impl Conn {
+    pub fn new(stream: Stream, ip: IpAddr, dialled: Option<Dialled>, serial: u64, deadline: Time) -> Self {
+        Self {
+            stream,
+            ip,
+            phase: if dialled.is_some() { Phase::Connecting } else { Phase::AwaitHello },
+            dialled,
+            serial,
+            deadline,
+            inbox: Inbox::default(),
+            outbox: Outbox::default(),
+            in_ready: false,
+            read_closed: false,
+            in_dirty: false,
+            in_parsing: false,
+            partial_since: None,
+            progressed: false,
+            timer_armed: false,
+            ended: None,
+        }
+    }
+
+    /// The session, if it is up.
+    pub fn session(&self) -> Option<&Session> {
+        if let Phase::Up(session) = &self.phase { Some(session) } else { None }
+    }
+
+    /// The session, if it is up.
+    pub fn session_mut(&mut self) -> Option<&mut Session> {
+        if let Phase::Up(session) = &mut self.phase { Some(session) } else { None }
+    }
+
+    /// Accepted and not greeted yet.
+    pub fn is_half_open(&self) -> bool {
+        matches!(self.phase, Phase::AwaitHello)
+    }
+
+    /// Writes what the socket takes. An error ends the connection once what was read is parsed.
+    pub fn write(&mut self) {
+        if self.ended.is_none()
+            && let Err(e) = self.outbox.write(|bytes| self.stream.write(bytes))
+        {
+            self.ended = Some(cause_of(&e));
+        }
+    }
+}
+
+/// What an error of a socket means for the link.
+pub fn cause_of(error: &std::io::Error) -> LinkDown {
+    use std::io::ErrorKind;
+    match error.kind() {
+        ErrorKind::ConnectionRefused => LinkDown::Refused,
+        ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => LinkDown::TimedOut,
+        _ => LinkDown::Reset,
+    }
+}
+
+/// All connections, by slot.
+#[derive(Debug, Default)]
+pub struct Conns {
+    slots: Vec<(u32, Option<Conn>)>,
+    free: Vec<u32>,
+    len: usize,
+}
+
+impl Conns {
+    /// Takes a connection in.
+    pub fn insert(&mut self, conn: Conn) -> ConnId {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push((0, None));
+            u32::try_from(self.slots.len() - 1).expect("descriptors are fewer than 2^32")
+        });
+        let slot = &mut self.slots[index as usize];
+        slot.0 = slot.0.wrapping_add(1);
+        slot.1 = Some(conn);
+        self.len += 1;
+        ConnId { index, serial: slot.0 }
+    }
+
+    /// The slot that the next connection gets.
+    pub fn next_index(&self) -> usize {
+        self.free.last().map_or(self.slots.len(), |index| *index as usize)
+    }
+
+    pub fn get(&self, id: ConnId) -> Option<&Conn> {
+        self.slots.get(id.index as usize).filter(|slot| slot.0 == id.serial)?.1.as_ref()
+    }
+
+    pub fn get_mut(&mut self, id: ConnId) -> Option<&mut Conn> {
+        self.slots.get_mut(id.index as usize).filter(|slot| slot.0 == id.serial)?.1.as_mut()
+    }
+
+    /// The connection now in a slot.
+    pub fn at(&self, index: usize) -> Option<ConnId> {
+        let (serial, conn) = self.slots.get(index)?;
+        conn.as_ref().map(|_| ConnId { index: index as u32, serial: *serial })
+    }
+
+    pub fn remove(&mut self, id: ConnId) -> Option<Conn> {
+        let slot = self.slots.get_mut(id.index as usize).filter(|slot| slot.0 == id.serial)?;
+        let conn = slot.1.take()?;
+        self.free.push(id.index);
+        self.len -= 1;
+        Some(conn)
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (ConnId, &Conn)> {
+        let named =
+            |(index, (serial, conn)): (usize, &(u32, Option<Conn>))| (ConnId { index: index as u32, serial: *serial }, conn.is_some());
+        self.slots.iter().enumerate().map(named).filter(|(_, some)| *some).filter_map(|(id, _)| Some((id, self.get(id)?)))
+    }
+}

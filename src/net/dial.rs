@@ -1,0 +1,402 @@
+//! Getting to a session: frames that wait for one, name resolution, dialling, back-off.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    net::SocketAddr,
+    time::Duration,
+};
+
+use mio::Token;
+
+use super::{
+    FIRST_CONN, Net, NetEvent, Timer, Unsent,
+    buffer::count_frames,
+    conn::{Conn, ConnId, Dialled, Phase, cause_of},
+    stream::{Progress, Stream},
+    udp,
+};
+use crate::{
+    NodeAddr, NodeId, Time,
+    proto::{
+        link::{LinkDown, LinkEvent},
+        rng::Rng,
+        wire::{Context, Frame, Greeting},
+    },
+};
+
+/// Pause before the first new try; doubles with each failure.
+const BACKOFF_MIN: Duration = Duration::from_millis(50);
+/// Longest pause; a peer that refuses for good is asked at this pace and only while frames wait.
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
+/// How long the resolver may take before it is asked again.
+const RESOLVE_DEADLINE: Duration = Duration::from_secs(30);
+/// Frames kept for "whoever answers" at an address where nobody does: their senders repeat them.
+const ANYBODY_FRAMES_MAX: u64 = 64;
+
+/// Frames for one life of a node, encoded, in order.
+#[derive(Debug)]
+struct Run {
+    node: Option<NodeId>,
+    bytes: Vec<u8>,
+    frames: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum State {
+    Idle,
+    Resolving,
+    Connecting(ConnId),
+    /// The next try is at this moment.
+    Waiting(Time),
+}
+
+/// What is wanted of one address.
+#[derive(Debug)]
+pub(super) struct Dial {
+    runs: VecDeque<Run>,
+    state: State,
+    failures: u32,
+    /// Addresses of this try that were not tried yet.
+    candidates: VecDeque<SocketAddr>,
+    /// Whom the caller wants even without frames.
+    wanted: Option<NodeId>,
+    /// Peers reported as blocked while they have no session.
+    blocked: BTreeSet<NodeId>,
+}
+
+impl Dial {
+    fn new() -> Self {
+        Self { runs: VecDeque::new(), state: State::Idle, failures: 0, candidates: VecDeque::new(), wanted: None, blocked: BTreeSet::new() }
+    }
+
+    /// Bytes waiting.
+    pub fn bytes(&self) -> usize {
+        self.runs.iter().map(|run| run.bytes.len()).sum()
+    }
+
+    pub fn is_connecting(&self) -> bool {
+        matches!(self.state, State::Connecting(_) | State::Resolving)
+    }
+
+    /// The one life that everything here is for.
+    pub fn expects(&self) -> Option<NodeId> {
+        let Some(first) = self.runs.front() else { return self.wanted };
+        first.node.filter(|_| self.runs.iter().all(|run| run.node == first.node))
+    }
+
+    fn bytes_for(&self, node: Option<NodeId>) -> usize {
+        self.runs.iter().filter(|run| run.node == node).map(|run| run.bytes.len()).sum()
+    }
+
+    fn run_for(&mut self, node: Option<NodeId>) -> &mut Run {
+        if self.runs.back().is_none_or(|run| run.node != node) {
+            self.runs.push_back(Run { node, bytes: vec![], frames: 0 });
+        }
+        self.runs.back_mut().expect("a run was pushed just now if there was none")
+    }
+
+    /// Takes the runs that `peer` may have.
+    fn take_for(&mut self, peer: NodeId) -> Vec<Run> {
+        let (mine, others) = std::mem::take(&mut self.runs).into_iter().partition::<Vec<_>, _>(|run| run.node.is_none_or(|n| n == peer));
+        self.runs = others.into();
+        mine
+    }
+}
+
+/// How long to wait after so many failures in a row: doubling, with jitter so that nodes that lost the same peer do not return in step.
+fn backoff(failures: u32, rng: &mut Rng) -> Duration {
+    let base = BACKOFF_MIN.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(BACKOFF_MAX);
+    base.mul_f64(0.75 + rng.unit() / 2.0)
+}
+
+impl Net {
+    /// Makes sure that a session with whoever answers at `addr` is up or tried once, without sending anything.
+    pub fn connect(&mut self, now: Time, addr: &NodeAddr, node: Option<NodeId>) {
+        if self.session_with(addr, node).is_some() {
+            return;
+        }
+        let dial = self.dials.entry(addr.clone()).or_insert_with(Dial::new);
+        dial.wanted = node;
+        if dial.state == State::Idle {
+            self.start_dial(addr, now);
+        }
+    }
+
+    /// The resolver's answer to [`NetEvent::Resolve`].
+    pub fn resolved(&mut self, now: Time, addr: &NodeAddr, result: Result<Vec<SocketAddr>, String>) {
+        if let Ok(found) = &result {
+            self.remember_name(addr, found);
+        }
+        let Some(dial) = self.dials.get_mut(addr).filter(|dial| dial.state == State::Resolving) else { return };
+        match result {
+            Ok(found) if !found.is_empty() => {
+                dial.candidates = found.into();
+                self.next_candidate(addr, now);
+            }
+            Ok(_) => self.dial_failed(addr, LinkDown::Unresolved("the name has no address".to_owned()), now),
+            Err(error) => self.dial_failed(addr, LinkDown::Unresolved(error), now),
+        }
+    }
+
+    /// Keeps a frame until a session is up, and dials.
+    pub(super) fn enqueue(&mut self, now: Time, to: &NodeAddr, node: Option<NodeId>, frame: &Frame) -> Result<(), Unsent> {
+        let dial = self.dials.entry(to.clone()).or_insert_with(Dial::new);
+        let waiting = dial.bytes_for(node);
+        let limits = self.limits;
+        if node.is_none() && dial.runs.iter().filter(|run| run.node.is_none()).map(|run| run.frames).sum::<u64>() >= ANYBODY_FRAMES_MAX {
+            return Err(Unsent::Overflow { waiting: waiting as u64, max: waiting as u64 });
+        }
+        super::session::check_room(frame, waiting, limits.link_bytes)?;
+        let run = dial.run_for(node);
+        super::session::encode(frame, Context { sender: self.greeter.node, now }, limits.frame_bytes, &mut run.bytes)?;
+        run.frames += 1;
+        if let Some(peer) = node
+            && dial.bytes_for(node) > limits.link_bytes
+            && dial.blocked.insert(peer)
+        {
+            self.events.push_back(NetEvent::Link(LinkEvent::Blocked { peer }));
+        }
+        if dial.state == State::Idle {
+            self.start_dial(to, now);
+        }
+        Ok(())
+    }
+
+    /// Keeps what an ended session had not begun to write, in front of what came later.
+    pub(super) fn carry_over(&mut self, now: Time, addr: &NodeAddr, peer: NodeId, bytes: Vec<u8>, frames: u64, blocked: bool) {
+        let limit = self.limits.link_bytes;
+        let still_blocked = blocked && bytes.len() > limit;
+        if blocked && !still_blocked {
+            self.link(LinkEvent::Writable { peer });
+        }
+        if bytes.is_empty() {
+            return;
+        }
+        let wait = now + backoff(1, &mut self.rng);
+        let dial = self.dials.entry(addr.clone()).or_insert_with(Dial::new);
+        dial.runs.push_front(Run { node: Some(peer), bytes, frames });
+        if still_blocked {
+            dial.blocked.insert(peer);
+        }
+        if dial.state == State::Idle {
+            dial.state = State::Waiting(wait);
+            self.arm(wait, Timer::Dial(addr.clone()));
+        }
+    }
+
+    fn start_dial(&mut self, addr: &NodeAddr, now: Time) {
+        let Some(dial) = self.dials.get_mut(addr) else { return };
+        dial.candidates.clear();
+        match udp::literal(addr) {
+            Some(socket) => {
+                dial.candidates.push_back(socket);
+                self.next_candidate(addr, now);
+            }
+            None => {
+                dial.state = State::Resolving;
+                self.events.push_back(NetEvent::Resolve { addr: addr.clone() });
+                self.arm(now + RESOLVE_DEADLINE, Timer::Dial(addr.clone()));
+            }
+        }
+    }
+
+    fn next_candidate(&mut self, addr: &NodeAddr, now: Time) {
+        let Some(dial) = self.dials.get_mut(addr) else { return };
+        let Some(socket) = dial.candidates.pop_front() else { return };
+        let expects = dial.expects();
+        self.counters.dials += 1;
+        let mut stream = match Stream::dial(socket) {
+            Ok(stream) => stream,
+            Err(e) => return self.dial_failed(addr, cause_of(&e), now),
+        };
+        self.last_session += 1;
+        let dialled = Dialled { addr: addr.clone(), expects, session: self.last_session };
+        let deadline = now + self.limits.hello_deadline;
+        let serial = self.next_serial();
+        let index = self.conns.next_index();
+        if let Err(e) = stream.register(self.poll.registry(), Token(FIRST_CONN + index)) {
+            return self.dial_failed(addr, cause_of(&e), now);
+        }
+        let id = self.conns.insert(Conn::new(stream, socket.ip(), Some(dialled), serial, deadline));
+        if let Some(dial) = self.dials.get_mut(addr) {
+            dial.state = State::Connecting(id);
+        }
+        self.arm(deadline, Timer::Conn(id));
+    }
+
+    /// A dialled socket became writable: says `Hello` if it is connected.
+    pub(super) fn dial_progress(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        match conn.stream.progress() {
+            Progress::Pending => {}
+            Progress::Failed(e) => self.end(id, cause_of(&e)),
+            Progress::Done => {
+                conn.stream.prepare();
+                conn.phase = Phase::AwaitWelcome;
+                let Some(dialled) = conn.dialled.clone() else { return };
+                let previous = dialled.expects.and_then(|peer| self.previous(peer));
+                let hello = self.greeter.hello(dialled.session, dialled.expects, previous);
+                self.say(id, &Greeting::Hello(hello));
+            }
+        }
+    }
+
+    /// The connection of a dial is gone before a session was up.
+    pub(super) fn dial_failed(&mut self, addr: &NodeAddr, cause: LinkDown, now: Time) {
+        let Some(dial) = self.dials.get_mut(addr) else { return };
+        if !dial.candidates.is_empty() {
+            return self.next_candidate(addr, now);
+        }
+        self.counters.dials_failed += 1;
+        let peer = dial.expects();
+        self.retry_later(addr, now, false);
+        self.link(LinkEvent::Down { peer, addr: addr.clone(), cause, lost: 0 });
+    }
+
+    /// Another connection with the same peer is used: waits for it to come up, and tries again if it does not.
+    pub(super) fn dial_duplicate(&mut self, addr: &NodeAddr, now: Time) {
+        self.retry_later(addr, now, false);
+    }
+
+    /// The peer refuses for good: nothing waits for it any longer.
+    pub(super) fn dial_rejected(&mut self, addr: &NodeAddr, reason: String, now: Time) {
+        let Some(dial) = self.dials.get_mut(addr) else { return };
+        let peer = dial.expects();
+        let lost = dial.runs.drain(..).map(|run| run.frames).sum();
+        let blocked = std::mem::take(&mut dial.blocked);
+        self.counters.frames_lost += lost;
+        self.counters.dials_failed += 1;
+        self.retry_later(addr, now, true);
+        self.link(LinkEvent::Down { peer, addr: addr.clone(), cause: LinkDown::Rejected(reason), lost });
+        self.unblock(blocked);
+    }
+
+    /// `answers` answers at `addr`: drops what was meant for other lives.
+    pub(super) fn dial_other(&mut self, addr: &NodeAddr, asked: Option<NodeId>, answers: NodeId, now: Time) {
+        let Some(dial) = self.dials.get_mut(addr) else { return };
+        dial.wanted = None;
+        let mine = dial.take_for(answers);
+        let others: Vec<Run> = std::mem::replace(&mut dial.runs, mine.into()).into();
+        let blocked: BTreeSet<NodeId> = dial.blocked.iter().copied().filter(|peer| *peer != answers).collect();
+        dial.blocked.retain(|peer| *peer == answers);
+        let mut nodes: BTreeSet<NodeId> = others.iter().filter_map(|run| run.node).collect();
+        nodes.extend(asked);
+        for node in nodes {
+            let lost = others.iter().filter(|run| run.node == Some(node)).map(|run| run.frames).sum();
+            self.counters.frames_lost += lost;
+            self.link(LinkEvent::Down { peer: Some(node), addr: addr.clone(), cause: LinkDown::OtherIncarnation(answers), lost });
+        }
+        self.unblock(blocked);
+        self.retry_later(addr, now, false);
+    }
+
+    fn unblock(&mut self, blocked: BTreeSet<NodeId>) {
+        for peer in blocked {
+            self.link(LinkEvent::Writable { peer });
+        }
+    }
+
+    fn retry_later(&mut self, addr: &NodeAddr, now: Time, longest: bool) {
+        let Some(dial) = self.dials.get_mut(addr) else { return };
+        dial.failures = if longest { u32::MAX } else { dial.failures.saturating_add(1) };
+        let at = now + backoff(dial.failures, &mut self.rng);
+        dial.state = State::Waiting(at);
+        dial.candidates.clear();
+        dial.wanted = None;
+        self.arm(at, Timer::Dial(addr.clone()));
+    }
+
+    pub(super) fn dial_due(&mut self, addr: &NodeAddr, now: Time) {
+        let Some(dial) = self.dials.get_mut(addr) else { return };
+        match dial.state {
+            State::Waiting(at) if at <= now => {
+                if dial.runs.is_empty() {
+                    self.dials.remove(addr);
+                } else {
+                    self.start_dial(addr, now);
+                }
+            }
+            State::Resolving => self.dial_failed(addr, LinkDown::Unresolved("the resolver did not answer in time".to_owned()), now),
+            _ => {}
+        }
+    }
+
+    /// Whether this node has said `Hello` to `peer` at its address and waits for the answer.
+    pub(super) fn is_greeting(&self, peer: NodeId, addr: &NodeAddr) -> bool {
+        let Some(State::Connecting(id)) = self.dials.get(addr).map(|dial| &dial.state) else { return false };
+        let Some(conn) = self.conns.get(*id) else { return false };
+        let expects = conn.dialled.as_ref().and_then(|dialled| dialled.expects);
+        matches!(conn.phase, Phase::AwaitWelcome) && expects.is_none_or(|node| node == peer)
+    }
+
+    /// A session with `peer` is up on `id`: gives it the frames that wait for it at `addr`, and ends the dial if nothing else is wanted there.
+    pub(super) fn adopt_waiting(&mut self, id: ConnId, peer: NodeId, addr: &NodeAddr) {
+        let Some(dial) = self.dials.get_mut(addr) else { return };
+        let runs = dial.take_for(peer);
+        let blocked = dial.blocked.remove(&peer);
+        let pending = match dial.state {
+            State::Connecting(other) if other != id => Some(other),
+            _ => None,
+        };
+        let over = dial.runs.is_empty();
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        for run in &runs {
+            conn.outbox.append(&run.bytes);
+        }
+        if let Some(session) = conn.session_mut() {
+            session.blocked |= blocked;
+        }
+        if over {
+            self.dials.remove(addr);
+            // Its dial is no longer there, so that its end is no failure.
+            if let Some(pending) = pending {
+                self.end(pending, LinkDown::Closed);
+            }
+        }
+        self.mark_dirty(id);
+    }
+
+    /// Throws away what waits for `node`. Frames dropped.
+    pub(super) fn drop_waiting(&mut self, node: NodeId) -> u64 {
+        let mut lost = 0;
+        let mut pending = vec![];
+        self.dials.retain(|_, dial| {
+            let before = dial.runs.len();
+            lost += dial.runs.iter().filter(|run| run.node == Some(node)).map(|run| count_frames(&run.bytes)).sum::<u64>();
+            dial.runs.retain(|run| run.node != Some(node));
+            dial.blocked.remove(&node);
+            let concerned = before != dial.runs.len() || dial.wanted == Some(node);
+            if dial.wanted == Some(node) {
+                dial.wanted = None;
+            }
+            if concerned
+                && dial.runs.is_empty()
+                && let State::Connecting(id) = dial.state
+            {
+                pending.push(id);
+                return false;
+            }
+            true
+        });
+        for id in pending {
+            self.end(id, LinkDown::Closed);
+        }
+        lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_a_bound_and_are_spread() {
+        let mut rng = Rng::new(1);
+        for (failures, base) in [(0, 50), (1, 50), (2, 100), (3, 200), (6, 1600), (7, 2000), (u32::MAX, 2000)] {
+            let pauses: BTreeSet<Duration> = (0..20).map(|_| backoff(failures, &mut rng)).collect();
+            let base = Duration::from_millis(base);
+            assert!(pauses.iter().all(|p| *p >= base * 3 / 4 && *p <= base * 5 / 4), "{failures}: {pauses:?}");
+            assert!(pauses.len() > 10);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! From a connection to a session.
+
+use super::{
+    Net, Timer,
+    conn::{ConnId, Phase, Session},
+};
+use crate::{
+    NodeAddr, NodeId,
+    proto::{
+        link::{LinkDown, LinkEvent},
+        wire::{Greeting, Hello, Malformed, Pair, Previous, Refusal, Welcome},
+    },
+};
+
+impl Net {
+    /// Writes a greeting at once: it must not wait for the caller's next flush.
+    pub(super) fn say(&mut self, id: ConnId, greeting: &Greeting) {
+        if let Some(conn) = self.conns.get_mut(id) {
+            greeting.encode(conn.outbox.tail());
+            conn.write();
+        }
+    }
+
+    /// Looks for a greeting in what was read.
+    pub(super) fn handle_greeting(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        let dialled = conn.dialled.is_some();
+        match Greeting::decode(conn.inbox.unread()) {
+            Ok(None) => {}
+            Ok(Some((greeting, size))) => {
+                conn.inbox.consume(size);
+                match greeting {
+                    Greeting::Hello(hello) if !dialled => self.handle_hello(id, &hello),
+                    Greeting::Welcome(welcome) if dialled => self.handle_welcome(id, &welcome),
+                    Greeting::Refusal(refusal) if dialled => self.handle_refusal(id, refusal),
+                    _ => self.bad_greeting(id, Malformed::Layout { field: "greeting", why: "not this side's turn to say it" }),
+                }
+            }
+            Err(what) => self.bad_greeting(id, what),
+        }
+    }
+
+    /// No answer to strangers: it would help only who probes.
+    fn bad_greeting(&mut self, id: ConnId, what: Malformed) {
+        self.counters.hello_malformed += 1;
+        if let Some(conn) = self.conns.get(id) {
+            tracing::debug!(ip = %conn.ip, %what, "no greeting");
+        }
+        self.end(id, LinkDown::Protocol(what.to_string()));
+    }
+
+    fn handle_hello(&mut self, id: ConnId, hello: &Hello) {
+        let old = self.sessions.get(&hello.node).copied();
+        let up = old.and_then(|old| self.conns.get(old)?.session().map(|s| s.number));
+        let pair = Pair { up, dialling: self.is_greeting(hello.node, &hello.addr) };
+        match self.greeter.judge(hello, pair, self.last_session) {
+            Err(refusal) => {
+                self.counters.hello_refused += 1;
+                if refusal.is_final() {
+                    tracing::warn!(node = %hello.node, addr = %hello.addr, %refusal, "greeting refused");
+                }
+                self.say(id, &Greeting::Refusal(refusal));
+                if let Some(conn) = self.conns.get(id) {
+                    conn.stream.finish();
+                }
+                self.end(id, LinkDown::Closed);
+            }
+            Ok(accepted) => {
+                if let Some(old) = old {
+                    self.end(old, LinkDown::Reset);
+                }
+                let welcome = self.greeter.welcome(accepted, self.previous(hello.node));
+                self.say(id, &Greeting::Welcome(welcome));
+                self.count_lost_in_flight(hello.node, hello.previous);
+                self.session_up(id, hello.node, &hello.addr, accepted.session);
+            }
+        }
+    }
+
+    fn handle_welcome(&mut self, id: ConnId, welcome: &Welcome) {
+        let Some(conn) = self.conns.get(id) else { return };
+        let Some(dialled) = conn.dialled.clone() else { return };
+        let (began, me) = (conn.serial, self.greeter.node);
+        if welcome.session < dialled.session || welcome.node == me || self.greeter.protocol.common(only(welcome.version)).is_none() {
+            return self.bad_greeting(id, Malformed::Layout { field: "welcome", why: "does not fit the hello it answers" });
+        }
+        if dialled.expects.is_some_and(|node| node != welcome.node) {
+            let asked = dialled.expects.unwrap_or(welcome.node);
+            return self.handle_refusal(id, Refusal::OtherIncarnation { answers: welcome.node, asked });
+        }
+        if let Some(old) = self.sessions.get(&welcome.node).copied() {
+            let (old_is_newer, old_dialled) =
+                self.conns.get(old).map_or((false, false), |c| (c.session().is_some_and(|s| s.serial > began), c.dialled.is_some()));
+            // Both sides accepted the other's dial, each not knowing where its own led to. Both now keep the one of the lower id.
+            let lower_dialled_old = if me < welcome.node { old_dialled } else { !old_dialled };
+            if old_is_newer && lower_dialled_old {
+                self.by_addr.insert(dialled.addr.clone(), welcome.node);
+                self.adopt_waiting(old, welcome.node, &dialled.addr);
+                return self.end(id, LinkDown::Closed);
+            }
+            self.end(old, LinkDown::Reset);
+        }
+        self.count_lost_in_flight(welcome.node, welcome.previous);
+        self.by_addr.insert(dialled.addr.clone(), welcome.node);
+        self.session_up(id, welcome.node, &welcome.addr, welcome.session);
+        // What was meant for another life at that address is told apart by now.
+        self.adopt_waiting(id, welcome.node, &dialled.addr);
+        if self.dials.contains_key(&dialled.addr) {
+            let now = self.now;
+            self.dial_other(&dialled.addr, None, welcome.node, now);
+        }
+    }
+
+    fn handle_refusal(&mut self, id: ConnId, refusal: Refusal) {
+        let Some(dialled) = self.conns.get(id).and_then(|conn| conn.dialled.clone()) else { return };
+        let now = self.now;
+        self.close_quietly(id);
+        match refusal {
+            Refusal::DuplicateDial => self.dial_duplicate(&dialled.addr, now),
+            Refusal::OtherIncarnation { answers, .. } => self.dial_other(&dialled.addr, dialled.expects, answers, now),
+            other => {
+                tracing::warn!(addr = %dialled.addr, refusal = %other, "greeting refused by the other side");
+                self.dial_rejected(&dialled.addr, other.to_string(), now);
+            }
+        }
+    }
+
+    fn session_up(&mut self, id: ConnId, peer: NodeId, addr: &NodeAddr, number: u64) {
+        self.last_session = self.last_session.max(number);
+        let (serial, since) = (self.next_serial(), self.now);
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        if conn.is_half_open() {
+            self.accept.greeted(conn.ip, id);
+        }
+        conn.phase = Phase::Up(Session { peer, addr: addr.clone(), number, serial, since, received: 0, blocked: false });
+        self.sessions.insert(peer, id);
+        self.by_addr.insert(addr.clone(), peer);
+        self.counters.sessions_up += 1;
+        self.link(LinkEvent::Up { peer, addr: addr.clone(), session: number });
+        self.adopt_waiting(id, peer, addr);
+    }
+
+    /// The peer says what it took of the last session: the rest of what was written to it is lost.
+    fn count_lost_in_flight(&mut self, peer: NodeId, previous: Option<Previous>) {
+        if let (Some(ended), Some(previous)) = (self.ended.get(&peer), previous)
+            && ended.session == previous.session
+        {
+            self.counters.frames_lost_in_flight += ended.sent.saturating_sub(previous.received);
+        }
+    }
+
+    /// A connection's deadline: for its greeting, or for the frame that it has begun.
+    pub(super) fn conn_due(&mut self, id: ConnId, now: crate::Time) {
+        let frame_deadline = self.limits.frame_deadline;
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        let due = match (&conn.phase, conn.partial_since) {
+            (Phase::Up(_), None) => {
+                conn.timer_armed = false;
+                return;
+            }
+            // What this side has not come to read yet is not the peer's fault.
+            (Phase::Up(_), Some(_)) if conn.in_ready || conn.in_parsing => now + frame_deadline,
+            (Phase::Up(_), Some(since)) => since + frame_deadline,
+            _ => conn.deadline,
+        };
+        if due > now {
+            conn.timer_armed = conn.session().is_some();
+            return self.arm(due, Timer::Conn(id));
+        }
+        if conn.session().is_some() {
+            self.counters.frame_timeouts += 1;
+        } else if conn.is_half_open() {
+            self.counters.hello_timeouts += 1;
+        }
+        self.end(id, LinkDown::TimedOut);
+    }
+}
+
+fn only(version: u16) -> crate::proto::wire::ProtocolRange {
+    crate::proto::wire::ProtocolRange { min: version, max: version }
+}

@@ -1,0 +1,474 @@
+//! The sockets of a node: one UDP socket, one TCP listener, one link per peer. Knows nothing of the protocol but links.
+//!
+//! Owned by the network thread, whose turn is: `poll`, `next` until `None`, let the core work, `send_*`, `flush`. All time comes in.
+
+mod accept;
+mod buffer;
+mod conn;
+mod counters;
+mod dial;
+mod greet;
+mod session;
+mod stream;
+mod sys;
+#[cfg(test)]
+mod tests;
+mod udp;
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap, HashMap, VecDeque},
+    fmt, io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use mio::{Events, Interest, Poll, Token, Waker, net::TcpListener};
+
+use self::{
+    accept::Accept,
+    conn::{ConnId, Conns},
+    counters::Counters,
+    dial::Dial,
+    udp::Udp,
+};
+use crate::{
+    Config, NodeAddr, NodeId, Time,
+    proto::{
+        link::LinkEvent,
+        membership::Identity,
+        rng::Rng,
+        wire::{Frame, Greeter, Previous, ProtocolRange},
+    },
+};
+
+/// Tries to find one number that is free for TCP and for UDP.
+const PORT_TRIES: u32 = 16;
+/// Events taken from the kernel per turn.
+const EVENTS_PER_TURN: usize = 1024;
+/// Sessions that ended and whose counts are kept for the peer's return.
+const ENDED_MAX: usize = 1024;
+
+const WAKER: Token = Token(0);
+const UDP: Token = Token(1);
+const LISTENER: Token = Token(2);
+const FIRST_CONN: usize = 3;
+
+type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
+
+/// A protocol of the transport layer.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Transport {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+        })
+    }
+}
+
+/// An address could not be bound.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {addr} ({proto}): {source}; {}", self.advice())]
+pub struct BindError {
+    /// For which protocol.
+    pub proto: Transport,
+    /// What was to be bound.
+    pub addr: SocketAddr,
+    /// What the system says.
+    #[source]
+    pub source: io::Error,
+}
+
+impl BindError {
+    fn advice(&self) -> &'static str {
+        match self.source.kind() {
+            io::ErrorKind::AddrInUse => "another process has this port: stop it, or set node.listen to a free one (port 0 takes any)",
+            io::ErrorKind::PermissionDenied => "ports below 1024 need a privilege: set node.listen to a higher one",
+            io::ErrorKind::AddrNotAvailable => "no interface of this machine has this address: correct node.listen",
+            _ => "check node.listen",
+        }
+    }
+}
+
+/// The bound sockets of a node that does not know its own address yet.
+#[derive(Debug)]
+pub struct Sockets {
+    tcp: std::net::TcpListener,
+    udp: std::net::UdpSocket,
+    local: SocketAddr,
+}
+
+impl Sockets {
+    /// Binds one number for TCP and UDP. Port 0 takes a number that is free for both.
+    pub fn bind(listen: SocketAddr) -> Result<Self, BindError> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match Self::bind_pair(listen) {
+                Err(e) if listen.port() == 0 && e.proto == Transport::Udp && tries < PORT_TRIES => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn bind_pair(listen: SocketAddr) -> Result<Self, BindError> {
+        let failed = |proto, addr| move |source| BindError { proto, addr, source };
+        let tcp = sys::listen_tcp(listen).map_err(failed(Transport::Tcp, listen))?;
+        let local = tcp.local_addr().map_err(failed(Transport::Tcp, listen))?;
+        let udp = sys::bind_udp(local).map_err(failed(Transport::Udp, local))?;
+        Ok(Self { tcp, udp, local })
+    }
+
+    /// What was bound, with the number that port 0 became.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+}
+
+/// What the sockets have to say, in the order in which it must be handled.
+#[derive(Clone, PartialEq, Debug)]
+pub enum NetEvent {
+    /// A datagram, from anybody: nothing about it was checked.
+    Datagram {
+        /// Its content.
+        bytes: Vec<u8>,
+        /// Where it came from, as the network says.
+        from: SocketAddr,
+    },
+    /// Something was read from the link of this peer, whose session is up: a sign of life. Once per turn and peer.
+    Traffic(NodeId),
+    /// A link changed.
+    Link(LinkEvent),
+    /// A frame of a session that is up.
+    Frame {
+        /// Its sender.
+        peer: NodeId,
+        /// The frame.
+        frame: Frame,
+    },
+    /// A name must be resolved, on another thread; the answer goes to [`Net::resolved`].
+    Resolve {
+        /// Name and port.
+        addr: NodeAddr,
+    },
+}
+
+/// Why a frame was not accepted for sending. Nothing of it was kept.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Unsent {
+    /// Larger than a frame may be.
+    #[error("frame of {size} bytes, limits.frame_bytes is {max}; send less at once, or raise the limit on all nodes")]
+    TooLarge {
+        /// Its size.
+        size: u64,
+        /// `limits.frame_bytes`.
+        max: u64,
+    },
+    /// A user message for a peer that was reported as blocked, and that has twice `limits.link_bytes` waiting.
+    #[error("the peer reads too slowly: {waiting} bytes wait for it, limits.link_bytes is {max}")]
+    Blocked {
+        /// Bytes waiting.
+        waiting: u64,
+        /// `limits.link_bytes`.
+        max: u64,
+    },
+    /// Any frame for a peer that has four times `limits.link_bytes` waiting. If its session was up it is closed.
+    #[error("the peer takes nothing: {waiting} bytes wait for it, the limit is {max}")]
+    Overflow {
+        /// Bytes waiting.
+        waiting: u64,
+        /// Four times `limits.link_bytes`.
+        max: u64,
+    },
+}
+
+/// Limits, in the units they are compared in.
+#[derive(Copy, Clone, Debug)]
+struct Limits {
+    frame_bytes: usize,
+    link_bytes: usize,
+    frame_deadline: Duration,
+    hello_deadline: Duration,
+    half_open: usize,
+}
+
+/// State of one link, for display.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LinkInfo {
+    /// The peer, once it has said who it is.
+    pub peer: Option<NodeId>,
+    /// The address it advertises, or that is dialled.
+    pub addr: NodeAddr,
+    /// `up`, `blocked`, `dialling` or `waiting`.
+    pub state: &'static str,
+    /// Number of the session; 0 without one.
+    pub session: u64,
+    /// Whether this side dialled.
+    pub dialled: bool,
+    /// Since when the session is up.
+    pub since: Option<Time>,
+    /// Bytes waiting to be written.
+    pub waiting_bytes: u64,
+    /// Frames written whole in this session.
+    pub frames_out: u64,
+    /// Frames taken in in this session.
+    pub frames_in: u64,
+}
+
+/// What is due at a moment.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Timer {
+    /// A connection's greeting or frame.
+    Conn(ConnId),
+    /// A dial's next try.
+    Dial(NodeAddr),
+    /// Accepting goes on.
+    Accept,
+}
+
+/// What is kept of a session that ended, to count exactly what was lost in it.
+#[derive(Copy, Clone, Debug)]
+struct Ended {
+    session: u64,
+    sent: u64,
+    received: u64,
+}
+
+/// All sockets of a node.
+pub struct Net {
+    poll: Poll,
+    kernel_events: Events,
+    waker: Arc<Waker>,
+    udp: Udp,
+    accept: Accept,
+    greeter: Greeter,
+    limits: Limits,
+    rng: Rng,
+    local: SocketAddr,
+    now: Time,
+    /// Position in the order of what happened here.
+    serial: u64,
+    /// Largest session number used or seen.
+    last_session: u64,
+    conns: Conns,
+    /// Sessions that are up.
+    sessions: Map<NodeId, ConnId>,
+    /// Who answers at an address: as advertised, and as dialled.
+    by_addr: Map<NodeAddr, NodeId>,
+    dials: BTreeMap<NodeAddr, Dial>,
+    ended: BTreeMap<NodeId, Ended>,
+    events: VecDeque<NetEvent>,
+    /// Connections with bytes to parse.
+    parsing: VecDeque<ConnId>,
+    /// Connections whose socket may have something to read. mio reports a socket once; what a budget left unread is remembered here.
+    ready: VecDeque<ConnId>,
+    /// Connections with frames to write.
+    dirty: Vec<ConnId>,
+    timers: BinaryHeap<Reverse<(Time, Timer)>>,
+    counters: Counters,
+}
+
+impl Net {
+    /// Takes the bound sockets into service as node `me`. `seed` feeds the jitter of reconnects.
+    pub fn new(sockets: Sockets, config: &Config, me: &Identity, seed: u64) -> io::Result<Self> {
+        let Sockets { tcp, udp, local } = sockets;
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
+        let mut udp = mio::net::UdpSocket::from_std(udp);
+        let mut tcp = TcpListener::from_std(tcp);
+        poll.registry().register(&mut udp, UDP, Interest::READABLE)?;
+        poll.registry().register(&mut tcp, LISTENER, Interest::READABLE)?;
+        let limits = &config.limits;
+        Ok(Self {
+            poll,
+            kernel_events: Events::with_capacity(EVENTS_PER_TURN),
+            waker,
+            udp: Udp::new(udp, local.is_ipv6()),
+            accept: Accept::new(tcp),
+            greeter: Greeter { cluster: config.cluster.name.clone(), protocol: ProtocolRange::MINE, node: me.id(), addr: me.addr.clone() },
+            limits: Limits {
+                frame_bytes: limits.frame_bytes as usize,
+                link_bytes: limits.link_bytes as usize,
+                frame_deadline: limits.frame_deadline.get(),
+                hello_deadline: limits.hello_deadline.get(),
+                half_open: limits.half_open as usize,
+            },
+            rng: Rng::new(seed),
+            local,
+            now: Time::ZERO,
+            serial: 0,
+            last_session: 0,
+            conns: Conns::default(),
+            sessions: Map::default(),
+            by_addr: Map::default(),
+            dials: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            events: VecDeque::new(),
+            parsing: VecDeque::new(),
+            ready: VecDeque::new(),
+            dirty: vec![],
+            timers: BinaryHeap::new(),
+            counters: Counters::default(),
+        })
+    }
+
+    /// What was bound.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Wakes the thread that waits in `poll`.
+    pub fn waker(&self) -> Arc<Waker> {
+        self.waker.clone()
+    }
+
+    /// Waits for sockets, the waker, or `timeout`, then reads what budgets allow: datagrams first, then new connections, then links. Does not
+    /// wait if a budget left something unread. Returns the moment after waiting. The caller takes the events by [`next`](Self::next).
+    pub fn poll(&mut self, timeout: Option<Duration>, now: impl Fn() -> Time) -> io::Result<Time> {
+        let timeout = if self.has_work() { Some(Duration::ZERO) } else { timeout };
+        match self.poll.poll(&mut self.kernel_events, timeout) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => self.kernel_events.clear(),
+            other => other?,
+        }
+        self.now = now();
+        self.take_kernel_events();
+        self.read_datagrams();
+        self.accept_connections();
+        self.read_links();
+        Ok(self.now)
+    }
+
+    /// The next event; `None` when everything read so far is handed out.
+    #[allow(clippy::should_implement_trait)] // It borrows the sockets only per call, which an iterator could not.
+    pub fn next(&mut self) -> Option<NetEvent> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Some(event);
+            }
+            let id = *self.parsing.front()?;
+            if let Some(event) = self.parse_one(id) {
+                return Some(event);
+            }
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) must be called at the latest.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.timers.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// Does what is due: tries dials again, closes connections that were too slow to greet or to finish a frame.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        while let Some(Reverse((at, _))) = self.timers.peek()
+            && *at <= now
+        {
+            let Some(Reverse((_, timer))) = self.timers.pop() else { return };
+            match timer {
+                Timer::Conn(id) => self.conn_due(id, now),
+                Timer::Dial(addr) => self.dial_due(&addr, now),
+                Timer::Accept => self.accept.resume(),
+            }
+        }
+    }
+
+    /// Whether `poll` would not wait.
+    pub fn has_work(&self) -> bool {
+        !self.ready.is_empty() || !self.events.is_empty() || !self.parsing.is_empty() || self.udp.ready || self.accept.has_work()
+    }
+
+    /// Bytes accepted for sending and not yet given to the kernel, those waiting for a session included.
+    pub fn unsent_bytes(&self) -> usize {
+        let waiting: usize = self.dials.values().map(Dial::bytes).sum();
+        self.conns.iter().filter(|(_, c)| c.session().is_some()).map(|(_, c)| c.outbox.len()).sum::<usize>() + waiting
+    }
+
+    /// Counters by stable name.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut list = self.counters.list();
+        list.extend([("links_up", self.sessions.len() as u64), ("connections", self.conns.len() as u64)]);
+        list
+    }
+
+    /// All links: those that are up, and those that are wanted.
+    pub fn links_info(&self) -> Vec<LinkInfo> {
+        let up = self.conns.iter().filter_map(|(_, conn)| {
+            let session = conn.session()?;
+            Some(LinkInfo {
+                peer: Some(session.peer),
+                addr: session.addr.clone(),
+                state: if session.blocked { "blocked" } else { "up" },
+                session: session.number,
+                dialled: conn.dialled.is_some(),
+                since: Some(session.since),
+                waiting_bytes: conn.outbox.len() as u64,
+                frames_out: conn.outbox.written().saturating_sub(1),
+                frames_in: session.received,
+            })
+        });
+        let wanted = self.dials.iter().map(|(addr, dial)| LinkInfo {
+            peer: dial.expects(),
+            addr: addr.clone(),
+            state: if dial.is_connecting() { "dialling" } else { "waiting" },
+            session: 0,
+            dialled: true,
+            since: None,
+            waiting_bytes: dial.bytes() as u64,
+            frames_out: 0,
+            frames_in: 0,
+        });
+        up.chain(wanted).collect()
+    }
+
+    fn take_kernel_events(&mut self) {
+        let events = std::mem::replace(&mut self.kernel_events, Events::with_capacity(0));
+        for event in &events {
+            match event.token() {
+                WAKER => {}
+                UDP => self.udp.ready = true,
+                LISTENER => self.accept.ready = true,
+                Token(n) => {
+                    let Some(id) = self.conns.at(n - FIRST_CONN) else { continue };
+                    if event.is_writable() || event.is_error() {
+                        self.conn_writable(id);
+                    }
+                    if event.is_readable() || event.is_error() || event.is_read_closed() {
+                        self.conn_readable(id, event.is_read_closed());
+                    }
+                }
+            }
+        }
+        self.kernel_events = events;
+    }
+
+    fn link(&mut self, event: LinkEvent) {
+        self.events.push_back(NetEvent::Link(event));
+    }
+
+    fn arm(&mut self, at: Time, timer: Timer) {
+        self.timers.push(Reverse((at, timer)));
+    }
+
+    fn next_serial(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
+    }
+
+    /// What this node took of the last session with `peer`.
+    fn previous(&self, peer: NodeId) -> Option<Previous> {
+        self.ended.get(&peer).map(|e| Previous { session: e.session, received: e.received })
+    }
+
+    fn forget_ip(&mut self, ip: IpAddr) {
+        self.accept.forget(ip);
+    }
+}

@@ -1,0 +1,406 @@
+//! Sessions that are up: reading, parsing, sending, ending.
+
+use std::{io, net::SocketAddr};
+
+use super::{
+    ENDED_MAX, Ended, Net, NetEvent, Timer, Unsent,
+    conn::{Conn, ConnId, Phase, Session, cause_of},
+};
+use crate::{
+    NodeAddr, NodeId, Time,
+    proto::{
+        handoff::Item,
+        link::{LinkDown, LinkEvent},
+        wire::{Context, Cut, Decoded, Frame, FrameError, GREETING_BYTES_MAX, cut, decode, encode as encode_frame},
+    },
+};
+
+/// Bytes read from one link per turn.
+const LINK_READ_MAX: usize = 256 << 10;
+/// Bytes read from all links per turn: about a millisecond of work, so that datagrams do not wait longer for it.
+const TURN_READ_MAX: usize = 1 << 20;
+/// Read buffer of a link.
+const INBOX_BYTES: usize = 64 << 10;
+/// Read buffer of a connection that has not greeted.
+const GREETING_INBOX_BYTES: usize = 1 << 10;
+/// User messages are refused at this many times `limits.link_bytes`; the core was told at one.
+const BLOCKED_FACTOR: usize = 2;
+/// Nothing is accepted any longer at this many times `limits.link_bytes`.
+const OVERFLOW_FACTOR: usize = 4;
+
+/// Whether a frame may be added to `waiting` bytes.
+pub(super) fn check_room(frame: &Frame, waiting: usize, link_bytes: usize) -> Result<(), Unsent> {
+    let is_message = matches!(frame, Frame::Item { item: Item::Msg { .. }, .. });
+    if is_message && waiting > link_bytes.saturating_mul(BLOCKED_FACTOR) {
+        return Err(Unsent::Blocked { waiting: waiting as u64, max: link_bytes as u64 });
+    }
+    let max = link_bytes.saturating_mul(OVERFLOW_FACTOR);
+    if waiting > max { Err(Unsent::Overflow { waiting: waiting as u64, max: max as u64 }) } else { Ok(()) }
+}
+
+/// Appends a frame to a buffer.
+pub(super) fn encode(frame: &Frame, cx: Context, max: usize, out: &mut Vec<u8>) -> Result<(), Unsent> {
+    match encode_frame(frame, cx, max, out) {
+        Ok(_) => Ok(()),
+        Err(FrameError::TooLong { size, max }) => Err(Unsent::TooLarge { size, max }),
+        // The codec writes all values of its types; only a length can be in the way.
+        Err(_) => Err(Unsent::TooLarge { size: 0, max: max as u64 }),
+    }
+}
+
+impl Net {
+    /// Appends a frame to the link with that node; dials if there is none, and keeps the frame until a session is up. It leaves with the next
+    /// [`flush`](Self::flush).
+    pub fn send_frame(&mut self, now: Time, to: &NodeAddr, node: Option<NodeId>, frame: &Frame) -> Result<(), Unsent> {
+        let result = match self.session_with(to, node) {
+            Some(id) => self.append(now, id, frame),
+            None => self.enqueue(now, to, node, frame),
+        };
+        match result {
+            Ok(()) => self.counters.frames_out += 1,
+            Err(_) => self.counters.frames_refused += 1,
+        }
+        result
+    }
+
+    /// Writes what was appended: one write for each link that has something.
+    pub fn flush(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        while let Some(id) = self.dirty.pop() {
+            if let Some(conn) = self.conns.get_mut(id) {
+                conn.in_dirty = false;
+            }
+            self.write(id);
+        }
+    }
+
+    /// Closes the link with a node and forgets all that was read from it and not handed out, and all that waits for it (moves.md A2).
+    pub fn close(&mut self, now: Time, node: NodeId, addr: &NodeAddr) {
+        self.now = self.now.max(now);
+        let mut lost = self.drop_waiting(node);
+        let id = self.sessions.get(&node).copied();
+        if let Some(conn) = id.and_then(|id| self.remove(id)) {
+            let rest = conn.outbox.into_rest();
+            lost += rest.frames + u64::from(rest.torn);
+        }
+        if id.is_some() || lost > 0 {
+            self.counters.frames_lost += lost;
+            self.link(LinkEvent::Down { peer: Some(node), addr: addr.clone(), cause: LinkDown::Closed, lost });
+        }
+    }
+
+    /// The remote end of the connection that carries the session with `node`.
+    pub fn remote_of(&self, node: NodeId) -> Option<SocketAddr> {
+        let conn = self.conns.get(*self.sessions.get(&node)?)?;
+        Some(SocketAddr::new(conn.ip, conn.session()?.addr.port))
+    }
+
+    /// The connection whose session is meant.
+    pub(super) fn session_with(&self, to: &NodeAddr, node: Option<NodeId>) -> Option<ConnId> {
+        let node = match node {
+            Some(node) => node,
+            None => *self.by_addr.get(to)?,
+        };
+        let id = *self.sessions.get(&node)?;
+        // One that has failed takes nothing more; its end is reported with the next events.
+        self.conns.get(id).filter(|conn| conn.ended.is_none()).map(|_| id)
+    }
+
+    fn append(&mut self, now: Time, id: ConnId, frame: &Frame) -> Result<(), Unsent> {
+        let (limits, cx) = (self.limits, Context { sender: self.greeter.node, now });
+        let Some(conn) = self.conns.get_mut(id) else { return Ok(()) };
+        if let Err(unsent) = check_room(frame, conn.outbox.len(), limits.link_bytes) {
+            if matches!(unsent, Unsent::Overflow { .. }) {
+                self.close_too_slow(id);
+            }
+            return Err(unsent);
+        }
+        encode(frame, cx, limits.frame_bytes, conn.outbox.tail())?;
+        let over = conn.outbox.len() > limits.link_bytes;
+        if !conn.in_dirty {
+            conn.in_dirty = true;
+            self.dirty.push(id);
+        }
+        if over
+            && let Some(session) = conn.session_mut()
+            && !session.blocked
+        {
+            session.blocked = true;
+            let peer = session.peer;
+            self.link(LinkEvent::Blocked { peer });
+        }
+        Ok(())
+    }
+
+    pub(super) fn mark_dirty(&mut self, id: ConnId) {
+        if let Some(conn) = self.conns.get_mut(id)
+            && !conn.in_dirty
+            && !conn.outbox.is_empty()
+        {
+            conn.in_dirty = true;
+            self.dirty.push(id);
+        }
+    }
+
+    fn write(&mut self, id: ConnId) {
+        let limit = self.limits.link_bytes;
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        conn.write();
+        let (left, ended) = (conn.outbox.len(), conn.ended.is_some());
+        if let Some(session) = conn.session_mut()
+            && session.blocked
+            && left < limit / 2
+        {
+            session.blocked = false;
+            let peer = session.peer;
+            self.link(LinkEvent::Writable { peer });
+        }
+        if ended {
+            self.mark_parsing(id);
+        }
+    }
+
+    pub(super) fn conn_writable(&mut self, id: ConnId) {
+        match self.conns.get(id).map(|conn| &conn.phase) {
+            Some(Phase::Connecting) => self.dial_progress(id),
+            Some(_) => self.write(id),
+            None => {}
+        }
+    }
+
+    pub(super) fn conn_readable(&mut self, id: ConnId, closed: bool) {
+        if let Some(conn) = self.conns.get_mut(id)
+            && !matches!(conn.phase, Phase::Connecting)
+        {
+            conn.read_closed |= closed;
+            self.mark_ready(id);
+        }
+    }
+
+    fn mark_ready(&mut self, id: ConnId) {
+        if let Some(conn) = self.conns.get_mut(id)
+            && !conn.in_ready
+        {
+            conn.in_ready = true;
+            self.ready.push_back(id);
+        }
+    }
+
+    fn mark_parsing(&mut self, id: ConnId) {
+        if let Some(conn) = self.conns.get_mut(id)
+            && !conn.in_parsing
+        {
+            conn.in_parsing = true;
+            self.parsing.push_back(id);
+        }
+    }
+
+    /// Reads from the links that have something, each in its turn, within the budgets.
+    pub(super) fn read_links(&mut self) {
+        let mut left = TURN_READ_MAX;
+        for _ in 0..self.ready.len() {
+            if left == 0 {
+                return;
+            }
+            let Some(id) = self.ready.pop_front() else { return };
+            if let Some(conn) = self.conns.get_mut(id) {
+                conn.in_ready = false;
+            }
+            left = left.saturating_sub(self.read_link(id, left.min(LINK_READ_MAX)));
+        }
+    }
+
+    /// Reads from one connection. Bytes read.
+    fn read_link(&mut self, id: ConnId, budget: usize) -> usize {
+        let frame_bytes = self.limits.frame_bytes;
+        let Some(conn) = self.conns.get_mut(id) else { return 0 };
+        let up = conn.session().is_some();
+        let (least, wanted, budget) =
+            if up { (INBOX_BYTES, frame_bytes, budget) } else { (GREETING_INBOX_BYTES, GREETING_BYTES_MAX, GREETING_BYTES_MAX) };
+        if conn.in_parsing && conn.inbox.len() >= LINK_READ_MAX.max(frame_bytes) {
+            // The caller has not taken what was read before.
+            self.mark_ready(id);
+            return 0;
+        }
+        let (read, more) = fill(conn, least, wanted, budget);
+        self.counters.link_bytes_in += read as u64;
+        if more {
+            self.mark_ready(id);
+        }
+        if !up {
+            self.handle_greeting(id);
+        }
+        let Some(conn) = self.conns.get_mut(id) else { return read };
+        match (&conn.phase, &conn.ended) {
+            (Phase::Up(session), _) => {
+                if read > 0 {
+                    self.events.push_back(NetEvent::Traffic(session.peer));
+                }
+                self.mark_parsing(id);
+            }
+            (_, Some(cause)) => {
+                let cause = cause.clone();
+                self.end(id, cause);
+            }
+            _ => {}
+        }
+        read
+    }
+
+    /// Decodes the next frame of a connection. `None`: there is no whole one, and the connection is done with for this turn.
+    pub(super) fn parse_one(&mut self, id: ConnId) -> Option<NetEvent> {
+        let (max, now) = (self.limits.frame_bytes, self.now);
+        let problem = loop {
+            let Some(conn) = self.conns.get_mut(id) else {
+                self.parsing.pop_front();
+                return None;
+            };
+            let Phase::Up(session) = &mut conn.phase else { break None };
+            let decoded = match cut(conn.inbox.unread(), max) {
+                Ok(Cut::Frame(size)) => {
+                    let decoded = decode(&conn.inbox.unread()[..size], Context { sender: session.peer, now });
+                    conn.inbox.consume(size);
+                    session.received += 1;
+                    conn.progressed = true;
+                    decoded
+                }
+                Ok(Cut::Wait(_)) => break None,
+                Err(e) => Err(e),
+            };
+            match decoded {
+                Ok(Decoded::Frame(frame)) => {
+                    self.counters.frames_in += 1;
+                    return Some(NetEvent::Frame { peer: session.peer, frame });
+                }
+                Ok(Decoded::Skipped(_)) => self.counters.frames_skipped += 1,
+                Err(e) => break Some(e),
+            }
+        };
+        self.parsing.pop_front();
+        self.parsed(id, problem);
+        None
+    }
+
+    /// Everything whole in the inbox is handed out.
+    fn parsed(&mut self, id: ConnId, problem: Option<FrameError>) {
+        let (now, frame_deadline) = (self.now, self.limits.frame_deadline);
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        conn.in_parsing = false;
+        if let Some(problem) = problem {
+            let (ip, peer) = (conn.ip, conn.session().map(|s| s.peer));
+            tracing::warn!(%ip, ?peer, %problem, "link closed");
+            self.counters.frames_malformed += 1;
+            return self.end(id, LinkDown::Protocol(problem.to_string()));
+        }
+        if let Some(cause) = conn.ended.clone() {
+            return self.end(id, cause);
+        }
+        if conn.inbox.is_empty() {
+            conn.partial_since = None;
+            conn.inbox.shrink(INBOX_BYTES);
+        } else if conn.partial_since.is_none() || conn.progressed {
+            conn.partial_since = Some(now);
+            if !conn.timer_armed {
+                conn.timer_armed = true;
+                self.arm(now + frame_deadline, Timer::Conn(id));
+            }
+        }
+        if let Some(conn) = self.conns.get_mut(id) {
+            conn.progressed = false;
+        }
+    }
+
+    fn close_too_slow(&mut self, id: ConnId) {
+        let Some(conn) = self.remove(id) else { return };
+        self.counters.sessions_too_slow += 1;
+        conn.stream.abort();
+        let Phase::Up(session) = conn.phase else { return };
+        let rest = conn.outbox.into_rest();
+        let lost = rest.frames + u64::from(rest.torn);
+        self.counters.frames_lost += lost;
+        let Session { peer, addr, .. } = session;
+        self.link(LinkEvent::Down { peer: Some(peer), addr, cause: LinkDown::TimedOut, lost });
+        self.link(LinkEvent::Writable { peer });
+    }
+
+    /// Ends a connection whose dial, if it had one, is dealt with elsewhere.
+    pub(super) fn close_quietly(&mut self, id: ConnId) {
+        drop(self.remove(id));
+    }
+
+    /// Ends a connection, whatever it was.
+    pub(super) fn end(&mut self, id: ConnId, cause: LinkDown) {
+        let Some(conn) = self.remove(id) else { return };
+        let now = self.now;
+        let greeted = conn.outbox.written() > 0;
+        match (conn.phase, conn.dialled) {
+            (Phase::Up(session), _) => {
+                let Session { peer, addr, blocked, .. } = session;
+                let rest = if greeted { conn.outbox.into_rest() } else { conn.outbox.into_rest_without_first() };
+                let lost = u64::from(rest.torn);
+                self.counters.frames_lost += lost;
+                self.link(LinkEvent::Down { peer: Some(peer), addr: addr.clone(), cause, lost });
+                self.carry_over(now, &addr, peer, rest.bytes, rest.frames, blocked);
+            }
+            (_, Some(dialled)) => self.dial_failed(&dialled.addr, cause, now),
+            _ => {}
+        }
+    }
+
+    /// Takes a connection out of every table.
+    fn remove(&mut self, id: ConnId) -> Option<Conn> {
+        let mut conn = self.conns.remove(id)?;
+        conn.stream.deregister(self.poll.registry());
+        if conn.dialled.is_none() {
+            if conn.is_half_open() {
+                self.accept.greeted(conn.ip, id);
+            }
+            self.forget_ip(conn.ip);
+        }
+        if let Phase::Up(session) = &conn.phase {
+            self.counters.sessions_down += 1;
+            self.counters.link_bytes_discarded += conn.inbox.len() as u64;
+            let peer = session.peer;
+            if self.sessions.get(&peer) == Some(&id) {
+                self.sessions.remove(&peer);
+                self.by_addr.retain(|_, node| *node != peer);
+            }
+            if self.ended.len() >= ENDED_MAX && !self.ended.contains_key(&peer) {
+                self.ended.pop_first();
+            }
+            let sent = conn.outbox.written().saturating_sub(1);
+            self.ended.insert(peer, Ended { session: session.number, sent, received: session.received });
+        }
+        Some(conn)
+    }
+}
+
+/// Reads until the socket or the budget is empty. Bytes read, and whether there may be more.
+fn fill(conn: &mut Conn, least: usize, wanted: usize, budget: usize) -> (usize, bool) {
+    let mut total = 0;
+    while total < budget {
+        let space = conn.inbox.space(least, wanted);
+        let room = space.len();
+        match conn.stream.read(space) {
+            Ok(0) => {
+                conn.ended = Some(LinkDown::Reset);
+                return (total, false);
+            }
+            Ok(n) => {
+                conn.inbox.filled(n);
+                total += n;
+                // A short read has emptied the socket; what comes later is reported anew.
+                if n < room && !conn.read_closed {
+                    return (total, false);
+                }
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return (total, false),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => {
+                conn.ended = Some(cause_of(&e));
+                return (total, false);
+            }
+        }
+    }
+    (total, true)
+}

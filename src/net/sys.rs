@@ -1,0 +1,77 @@
+//! The only place with socket calls of the operating system that neither `std` nor `mio` offers.
+
+use std::{
+    fs::File,
+    io,
+    net::{SocketAddr, TcpListener, UdpSocket},
+    os::fd::{AsFd, BorrowedFd},
+    time::Duration,
+};
+
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+/// Connections that the kernel may keep ready for `accept`.
+const BACKLOG: i32 = 1024;
+/// Receive buffer asked for on the UDP socket: a burst of gossip from a thousand nodes.
+const UDP_BUFFER_BYTES: usize = 4 << 20;
+
+/// A listening TCP socket that a restarted process can bind again at once.
+pub fn listen_tcp(addr: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    // Connections of the previous process in TIME_WAIT would otherwise hold the port for a minute.
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&addr.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// A UDP socket. Without address reuse: two processes on one port would each get some of the datagrams.
+pub fn bind_udp(addr: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(addr), Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&addr.into())?;
+    // The kernel caps it as it is configured to; a smaller buffer only means more loss in bursts.
+    let _ = socket.set_recv_buffer_size(UDP_BUFFER_BYTES);
+    Ok(socket.into())
+}
+
+/// Gives a link's socket its options.
+pub fn prepare(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let socket = SockRef::from(&socket);
+    socket.set_tcp_nodelay(true)
+}
+
+/// Whether an error of `accept` means that there are no descriptors left.
+pub fn out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
+/// A descriptor held back, so that one connection can be taken and closed when there are no others left: otherwise it would stay in the
+/// listener's queue and wake the thread for ever.
+#[derive(Debug)]
+pub struct Reserve(Option<File>);
+
+impl Reserve {
+    /// Takes the descriptor.
+    pub fn new() -> Self {
+        Self(File::open("/dev/null").ok())
+    }
+
+    /// Makes room for one `accept`. Whether there was something to give up.
+    pub fn release(&mut self) -> bool {
+        self.0.take().is_some()
+    }
+
+    /// Takes the descriptor again.
+    pub fn restore(&mut self) {
+        if self.0.is_none() {
+            *self = Self::new();
+        }
+    }
+}
+
+/// Makes dropping the stream send a reset, so that a peer that floods leaves nothing in TIME_WAIT here.
+pub fn close_hard(stream: &impl AsFd) {
+    let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+}

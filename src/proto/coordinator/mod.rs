@@ -1,0 +1,598 @@
+//! The authority over shards, on the oldest member: who runs which shard, under which epoch (moves.md section 4).
+//!
+//! Its table lives in memory: a new coordinator asks every member what it knows before it allocates anything.
+
+mod allocate;
+mod records;
+mod recount;
+mod requests;
+#[cfg(test)]
+mod tests;
+mod types;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use crate::{
+    Config, Epoch, NodeId, ShardKey, Term, Time, TypeId,
+    proto::{
+        membership::{ClusterView, MemberStatus, Removal},
+        node::timers::Timers,
+        sharding::{ControlFrame, Record},
+    },
+};
+
+use allocate::HostLoad;
+use records::{Row, Successor};
+use recount::{Recount, Verdict};
+use types::Types;
+
+/// Unconfirmed records and unanswered questions are sent again after this.
+const RESEND: Duration = Duration::from_secs(1);
+/// Bound on requests for homes that cannot be named yet; those beyond it ask again.
+const PARKED_MAX: usize = 65_536;
+
+/// What the coordinator wants done, in order.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum CoordinatorOut {
+    /// To a member's region; this node's included.
+    Send(NodeId, ControlFrame),
+    /// A shard is on its way from an owner.
+    Moving { shard: ShardKey, from: NodeId, to: NodeId, epoch: Epoch },
+    /// It has arrived.
+    Moved { shard: ShardKey, to: NodeId, epoch: Epoch, took: Duration },
+    /// For the operator.
+    Warn { code: &'static str, text: String },
+}
+
+type Out = Vec<CoordinatorOut>;
+
+/// The coordinator's part of one node; idle unless this node is the oldest.
+#[derive(Debug)]
+pub(crate) struct Coordinator {
+    me: NodeId,
+    config: Arc<Config>,
+    view: Option<Arc<ClusterView>>,
+    /// Removed nodes, and until when their right to run may last.
+    removed: BTreeMap<NodeId, Time>,
+    heard: Term,
+    seat: Option<Seat>,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Due {
+    /// Ask those who have not answered again.
+    Recount,
+    /// Send an unconfirmed record again.
+    Resend(ShardKey),
+    /// The owner's right to run is over.
+    Rehome(ShardKey),
+    /// First allocations may begin.
+    Allocate,
+    Rebalance,
+}
+
+/// The authority itself.
+#[derive(Debug)]
+struct Seat {
+    term: Term,
+    /// Set until every member has answered or is removed.
+    recount: Option<Recount>,
+    types: Types,
+    rows: BTreeMap<ShardKey, Row>,
+    /// Shards per host and type, by the newest records.
+    counts: BTreeMap<(TypeId, NodeId), usize>,
+    unconfirmed: BTreeSet<ShardKey>,
+    /// Rows that had an owner and have none.
+    unowned: BTreeSet<ShardKey>,
+    /// Who asked for a home that cannot be named yet.
+    parked: BTreeMap<ShardKey, BTreeSet<NodeId>>,
+    /// The start-up rule was met once.
+    started: bool,
+    /// A removed node may still run shards that no survivor has heard of.
+    allocate_at: Time,
+    /// Hosts that said they cannot start entities of the type.
+    cannot: BTreeSet<(NodeId, TypeId)>,
+    timers: Timers<Due>,
+}
+
+impl Coordinator {
+    pub fn new(config: Arc<Config>, me: NodeId) -> Self {
+        Self { me, config, view: None, removed: BTreeMap::new(), heard: Term::default(), seat: None }
+    }
+
+    /// A term was heard of. False if it is an older one: what came with it is void.
+    pub fn hear(&mut self, term: Term) -> bool {
+        let current = term >= self.heard;
+        self.heard = self.heard.max(term);
+        current
+    }
+
+    pub fn heard(&self) -> Term {
+        self.heard
+    }
+
+    pub fn is_seated(&self) -> bool {
+        self.seat.is_some()
+    }
+
+    /// Nothing of the authority's work is open.
+    pub fn is_quiet(&self) -> bool {
+        self.seat.as_ref().is_none_or(|s| s.recount.is_none() && s.unconfirmed.is_empty())
+    }
+
+    pub fn handle_view(&mut self, now: Time, view: Arc<ClusterView>, out: &mut Out) {
+        let seated = view.oldest(self.config.sharding.coordinator_role.as_deref()).is_some_and(|m| m.id == self.me);
+        self.view = Some(view);
+        match (seated, self.seat.is_some()) {
+            (false, _) => self.seat = None,
+            (true, false) => self.take_seat(now, out),
+            (true, true) => self.ask_members(now, out),
+        }
+        self.review(now, out);
+    }
+
+    /// The node's membership is over.
+    pub fn end(&mut self) {
+        self.seat = None;
+    }
+
+    fn take_seat(&mut self, now: Time, out: &mut Out) {
+        self.heard = Term(self.heard.0 + 1);
+        self.seat = Some(Seat {
+            term: self.heard,
+            recount: Some(Recount::default()),
+            types: Types::default(),
+            rows: BTreeMap::new(),
+            counts: BTreeMap::new(),
+            unconfirmed: BTreeSet::new(),
+            unowned: BTreeSet::new(),
+            parked: BTreeMap::new(),
+            started: false,
+            allocate_at: self.removed.values().copied().max().unwrap_or(Time::ZERO),
+            cannot: BTreeSet::new(),
+            timers: Timers::default(),
+        });
+        self.ask_members(now, out);
+    }
+
+    /// Asks the members that were not asked yet.
+    fn ask_members(&mut self, now: Time, out: &mut Out) {
+        let (Some(seat), Some(view)) = (&mut self.seat, &self.view) else { return };
+        let Some(recount) = &mut seat.recount else { return };
+        for member in view.members.iter().filter(|m| !self.removed.contains_key(&m.id)) {
+            if recount.ask(member.id) {
+                out.push(CoordinatorOut::Send(member.id, ControlFrame::Recount { term: seat.term }));
+            }
+        }
+        seat.timers.set(Due::Recount, now + RESEND);
+    }
+
+    /// A member is gone for good. `lag`: see `Membership::lag_bound`.
+    pub fn handle_removed(&mut self, now: Time, node: NodeId, how: Removal, lag: Duration, out: &mut Out) {
+        let until = match how {
+            Removal::Downed { proven: false } => now + self.config.sharding.lease_margin.get() + lag,
+            Removal::Downed { proven: true } | Removal::Left => now,
+        };
+        self.removed.insert(node, until);
+        let Some(seat) = &mut self.seat else { return };
+        seat.types.forget(node);
+        seat.cannot.retain(|(n, _)| *n != node);
+        seat.rows.values_mut().for_each(|row| row.forget(node));
+        seat.parked.retain(|_, askers| {
+            askers.remove(&node);
+            !askers.is_empty()
+        });
+        if let Some(recount) = &mut seat.recount {
+            seat.allocate_at = seat.allocate_at.max(until);
+            recount.removed(node);
+            return self.finish_recount(now, out);
+        }
+        let concerned = |row: &Row| row.record.is_some_and(|r| r.home == node || r.from == Some(node));
+        let keys: Vec<_> = seat.rows.iter().filter(|(_, row)| concerned(row)).map(|(k, _)| *k).collect();
+        for key in keys {
+            self.rehome(now, key, out);
+        }
+    }
+
+    /// A session to that node is up: what it has not confirmed goes again at once.
+    pub fn handle_link_up(&mut self, peer: NodeId, out: &mut Out) {
+        let Some(seat) = &self.seat else { return };
+        if let Some(recount) = &seat.recount
+            && recount.waiting().any(|n| n == peer)
+        {
+            out.push(CoordinatorOut::Send(peer, ControlFrame::Recount { term: seat.term }));
+        }
+        for key in &seat.unconfirmed {
+            out.extend(seat.announcements(*key).filter(|(to, _)| *to == peer).map(|(to, frame)| CoordinatorOut::Send(to, frame)));
+        }
+    }
+
+    pub fn handle_timeout(&mut self, now: Time, out: &mut Out) {
+        while let Some(due) = self.seat.as_mut().and_then(|s| s.timers.pop(now)) {
+            match due {
+                Due::Recount => self.repeat_recount(now, out),
+                Due::Resend(key) => self.resend(now, key, out),
+                Due::Rehome(key) => self.rehome(now, key, out),
+                Due::Allocate => self.review(now, out),
+                Due::Rebalance => {
+                    self.review(now, out);
+                    self.rebalance(now, out);
+                }
+            }
+        }
+    }
+
+    pub fn next_timeout(&self) -> Option<Time> {
+        self.seat.as_ref()?.timers.next()
+    }
+
+    fn repeat_recount(&mut self, now: Time, out: &mut Out) {
+        let Some(seat) = &mut self.seat else { return };
+        if let Some(recount) = &seat.recount {
+            out.extend(recount.waiting().map(|n| CoordinatorOut::Send(n, ControlFrame::Recount { term: seat.term })));
+            seat.timers.set(Due::Recount, now + RESEND);
+        }
+    }
+
+    /// Once everybody has answered: the table, then what waited for it.
+    fn finish_recount(&mut self, now: Time, out: &mut Out) {
+        let Some(seat) = &mut self.seat else { return };
+        let Some(recount) = seat.recount.take_if(|r| r.is_complete()) else { return };
+        seat.timers.clear(Due::Recount);
+        let answers = recount.into_answers();
+        // Who runs shards of a type has the number of shards that is in force.
+        let mut order: Vec<_> = answers.iter().map(|(node, known)| (known.facts.is_empty(), *node)).collect();
+        order.sort();
+        for (_, node) in order {
+            if !answers[&node].types.is_empty() {
+                let refused = seat.types.register(node, &answers[&node].types);
+                out.push(CoordinatorOut::Send(node, ControlFrame::Registered { term: seat.term, refused }));
+            }
+        }
+        for (key, facts) in recount::by_shard(&answers) {
+            self.restore(now, key, &facts, out);
+        }
+        self.review(now, out);
+        self.plan_rebalance(now);
+    }
+
+    /// Rebuilds the row of one shard from what is known of it.
+    fn restore(&mut self, now: Time, key: ShardKey, facts: &recount::ShardFacts, out: &mut Out) {
+        let Some(seat) = &mut self.seat else { return };
+        seat.started = true;
+        let (floor, verdict) = recount::judge(facts);
+        seat.rows.insert(key, Row::new(floor, now));
+        match verdict {
+            Verdict::Runs { home, epoch, base } => seat.put(key, Some(Record { epoch, home, from: None, base, confirmed: true })),
+            Verdict::Keep { home, base } => {
+                self.make(now, key, home, None, |_| base, out);
+            }
+            Verdict::Moving { from, to, epoch, base } => {
+                seat.put(key, Some(Record { epoch, home: to, from: Some(from), base, confirmed: false }));
+                if let Some(row) = seat.rows.get_mut(&key) {
+                    row.moving = Some((now, from));
+                }
+                self.resend(now, key, out);
+                self.rehome(now, key, out);
+            }
+            Verdict::Unowned => {
+                // Its last home may be one that is gone and still has the right to run.
+                let homes = facts.iter().filter_map(|(_, f)| f.heard).filter_map(|(_, home)| self.removed.get(&home));
+                seat.allocate_at = homes.copied().max().unwrap_or(Time::ZERO).max(seat.allocate_at);
+                seat.put(key, None);
+            }
+        }
+    }
+
+    /// Sends a record that is still unconfirmed, and sets the time for the next try.
+    fn resend(&mut self, now: Time, key: ShardKey, out: &mut Out) {
+        let late = self.config.sharding.handoff_timeout.get();
+        let Some(seat) = &mut self.seat else { return };
+        if !seat.unconfirmed.contains(&key) {
+            return;
+        }
+        out.extend(seat.announcements(key).filter(|(to, _)| !self.removed.contains_key(to)).map(|(to, f)| CoordinatorOut::Send(to, f)));
+        seat.timers.set(Due::Resend(key), now + RESEND);
+        let Some(row) = seat.rows.get_mut(&key) else { return };
+        if let (false, Some((since, from)), Some(record)) = (row.reported, row.moving, row.record)
+            && now.since(since) > late
+        {
+            row.reported = true;
+            out.push(CoordinatorOut::Warn {
+                code: "slow_move",
+                text: format!(
+                    "shard {key:?} is under way from {from} to {} for {} s, longer than sharding.handoff_timeout; it stays where it is until its home has stopped it",
+                    record.home,
+                    now.since(since).as_secs()
+                ),
+            });
+        }
+    }
+
+    /// Rows of the table that begin with a removal: acts once the right to run of who is gone is over.
+    fn rehome(&mut self, now: Time, key: ShardKey, out: &mut Out) {
+        let Some(seat) = &mut self.seat else { return };
+        let Some(row) = seat.rows.get_mut(&key) else { return };
+        let Some(record) = row.record else { return };
+        row.hold = None;
+        let Some(successor) = records::after_removal(&record, |n| self.removed.contains_key(&n)) else { return };
+        let ends = [Some(record.home), record.from];
+        let until = ends.into_iter().flatten().filter_map(|n| self.removed.get(&n)).copied().max().unwrap_or(now);
+        if until > now {
+            row.hold = Some(until);
+            return seat.timers.set(Due::Rehome(key), until);
+        }
+        self.succeed(now, key, successor, out);
+    }
+
+    fn succeed(&mut self, now: Time, key: ShardKey, successor: Successor, out: &mut Out) {
+        let former = self.seat.as_ref().and_then(|s| s.rows.get(&key)?.record);
+        match (successor, former) {
+            (Successor::At { home, base }, Some(former)) => {
+                self.make(now, key, home, None, |epoch| base.of(&former, epoch), out);
+            }
+            _ => match self.choose(key.ty, None) {
+                Some(home) => {
+                    self.make(now, key, home, None, |epoch| epoch, out);
+                }
+                None => {
+                    if let Some(seat) = &mut self.seat {
+                        seat.put(key, None);
+                    }
+                }
+            },
+        }
+    }
+
+    /// Makes the next record of a shard, and tells whom it concerns.
+    fn make(
+        &mut self,
+        now: Time,
+        key: ShardKey,
+        home: NodeId,
+        from: Option<NodeId>,
+        base: impl FnOnce(Epoch) -> Epoch,
+        out: &mut Out,
+    ) -> Option<Epoch> {
+        let seat = self.seat.as_mut()?;
+        let first = seat.first_epoch();
+        let row = seat.rows.entry(key).or_insert_with(|| Row::new(first, now));
+        let epoch = row.floor.next();
+        let former = row.record;
+        let moved_from = from.or(former.map(|r| r.home).filter(|&h| h != home));
+        row.reported = false;
+        row.hold = None;
+        row.moving = match moved_from {
+            Some(old) => Some((row.moving.map_or(now, |(since, _)| since), old)),
+            None => None,
+        };
+        if let Some(old) = moved_from {
+            out.push(CoordinatorOut::Moving { shard: key, from: old, to: home, epoch });
+        }
+        let askers = seat.parked.remove(&key).unwrap_or_default();
+        askers.into_iter().for_each(|asker| row.interest(asker));
+        let mut told: BTreeSet<NodeId> = row.interested().collect();
+        told.extend(former.into_iter().flat_map(|r| [Some(r.home), r.from]).flatten());
+        seat.put(key, Some(Record { epoch, home, from, base: base(epoch), confirmed: false }));
+        self.resend(now, key, out);
+        // Assign and Move say it all; the others hear of the new home.
+        let rest = told.into_iter().filter(|n| *n != home && Some(*n) != from && !self.removed.contains_key(n));
+        out.extend(rest.map(|n| CoordinatorOut::Send(n, ControlFrame::Route { shard: key, epoch, home })));
+        Some(epoch)
+    }
+
+    /// `Owned(e)` of the newest record: a shard moves again only after this.
+    pub fn handle_owned(&mut self, now: Time, from: NodeId, key: ShardKey, epoch: Epoch, can_start: bool, out: &mut Out) {
+        let Some(seat) = &mut self.seat else { return };
+        let Some(row) = seat.rows.get_mut(&key) else { return };
+        let Some(record) = row.record.filter(|r| r.epoch == epoch && r.home == from && !r.confirmed) else { return };
+        row.confirmed_at = now;
+        row.hold = None;
+        if let Some((since, _)) = row.moving.take() {
+            out.push(CoordinatorOut::Moved { shard: key, to: from, epoch, took: now.since(since) });
+        }
+        seat.put(key, Some(Record { confirmed: true, from: None, ..record }));
+        if !can_start {
+            seat.cannot.insert((from, key.ty));
+        }
+        self.vacate(now, key, out);
+    }
+
+    pub fn handle_refused(&mut self, now: Time, from: NodeId, key: ShardKey, epoch: Epoch, why: &str, out: &mut Out) {
+        let pause = self.config.sharding.rebalance_interval.get();
+        let Some(row) = self.seat.as_mut().and_then(|s| s.rows.get_mut(&key)) else { return };
+        let Some(successor) = row.record.and_then(|r| records::after_refusal(&r, epoch, from)) else { return };
+        row.not_before = now + pause;
+        let text = format!("node {from} keeps shard {key:?}: {}", why.escape_debug());
+        out.push(CoordinatorOut::Warn { code: "move_refused", text });
+        self.succeed(now, key, successor, out);
+    }
+
+    /// Acts on whatever changed: members, hosts, time.
+    fn review(&mut self, now: Time, out: &mut Out) {
+        let Some(seat) = self.seat.as_ref().filter(|s| s.recount.is_none()) else { return };
+        let waiting: Vec<_> = seat.parked.keys().chain(&seat.unowned).copied().collect();
+        for key in waiting {
+            self.place(now, key, out);
+        }
+        let Some(seat) = &self.seat else { return };
+        let settled: Vec<_> = seat.rows.iter().filter(|(_, row)| row.settled_home().is_some()).map(|(k, _)| *k).collect();
+        for key in settled {
+            self.vacate(now, key, out);
+        }
+    }
+
+    /// Gives a shard without an owner a home, if that may be done now.
+    fn place(&mut self, now: Time, key: ShardKey, out: &mut Out) {
+        let Some(home) = self.choose(key.ty, None).filter(|_| self.may_allocate(now)) else { return };
+        if self.seat.as_ref().is_some_and(|s| s.rows.get(&key).is_none_or(|row| row.record.is_none())) {
+            self.make(now, key, home, None, |epoch| epoch, out);
+        }
+    }
+
+    /// Start-up rule: membership is up, its least size was reached, and so many members have registered.
+    fn may_allocate(&mut self, now: Time) -> bool {
+        let min = self.config.cluster.min_members as usize;
+        let (Some(seat), Some(view)) = (&mut self.seat, &self.view) else { return false };
+        if seat.recount.is_some() {
+            return false;
+        }
+        if seat.allocate_at > now {
+            seat.timers.set(Due::Allocate, seat.allocate_at);
+            return false;
+        }
+        if !seat.started {
+            let up = view.members.iter().filter(|m| m.status == MemberStatus::Up);
+            let (up, registered) = up.fold((0, 0), |(up, reg), m| (up + 1, reg + usize::from(seat.types.is_registered(m.id))));
+            let ever = view.members.iter().map(|m| m.up_number).max().unwrap_or(0) as usize;
+            seat.started = ever.max(up) >= min && registered >= min.min(up) && up > 0;
+        }
+        seat.started
+    }
+
+    /// Hosts that may be given shards of the type, in address order, with their load.
+    fn hosts(&self, ty: TypeId) -> Vec<HostLoad> {
+        let (Some(seat), Some(view)) = (&self.seat, &self.view) else { return vec![] };
+        let fit = view.members.iter().filter(|m| m.status == MemberStatus::Up && m.reachable && !self.removed.contains_key(&m.id));
+        fit.filter(|m| seat.types.hosts(m.id, ty) && !seat.cannot.contains(&(m.id, ty)))
+            .map(|m| HostLoad { node: m.id, shards: seat.counts.get(&(ty, m.id)).copied().unwrap_or(0), movable: vec![] })
+            .collect()
+    }
+
+    fn choose(&self, ty: TypeId, except: Option<NodeId>) -> Option<NodeId> {
+        allocate::least(&self.hosts(ty), except)
+    }
+
+    /// Moves a shard away from a home that leaves, or cannot start its entities; it stays if there is no other host.
+    fn vacate(&mut self, now: Time, key: ShardKey, out: &mut Out) {
+        let (Some(seat), Some(view)) = (&self.seat, &self.view) else { return };
+        let Some(row) = seat.rows.get(&key).filter(|row| row.not_before <= now) else { return };
+        let Some(home) = row.settled_home() else { return };
+        let leaving = view.member(home).is_some_and(|m| matches!(m.status, MemberStatus::Leaving | MemberStatus::Exiting));
+        if !leaving && !seat.cannot.contains(&(home, key.ty)) {
+            return;
+        }
+        match self.choose(key.ty, Some(home)) {
+            Some(to) => drop(self.make_move(now, key, to, out)),
+            // The leaving home need not wait for somebody to take it.
+            None if leaving => out.push(CoordinatorOut::Send(home, ControlFrame::NoHost { ty: key.ty })),
+            None => {}
+        }
+    }
+
+    fn make_move(&mut self, now: Time, key: ShardKey, to: NodeId, out: &mut Out) -> Option<Epoch> {
+        let record = self.seat.as_ref()?.rows.get(&key)?.record?;
+        debug_assert!(record.confirmed && record.home != to, "only a confirmed shard moves, and elsewhere");
+        self.make(now, key, to, Some(record.home), |_| record.base, out)
+    }
+
+    /// Soon: what just changed may be the first of several changes.
+    fn plan_rebalance(&mut self, now: Time) {
+        let at = now + self.config.membership.gossip_interval.get();
+        if let Some(seat) = &mut self.seat {
+            seat.timers.set(Due::Rebalance, at);
+        }
+    }
+
+    fn rebalance(&mut self, now: Time, out: &mut Out) {
+        let sharding = &self.config.sharding;
+        let dwell = sharding.min_dwell.get();
+        let (threshold, absolute, relative) = (sharding.rebalance_threshold, sharding.rebalance_absolute, sharding.rebalance_relative);
+        let interval = sharding.rebalance_interval.get();
+        let (Some(seat), Some(view)) = (&mut self.seat, &self.view) else { return };
+        seat.timers.set(Due::Rebalance, now + interval);
+        let mut moves = vec![];
+        let seat = self.seat.as_ref().expect("it was just there");
+        for ty in seat.types.names().map(|t| t.ty) {
+            // Who is out of reach cannot stop its shards, and may soon be gone with all of them.
+            if view.members.iter().any(|m| !m.reachable && seat.types.hosts(m.id, ty)) {
+                continue;
+            }
+            let mut hosts = self.hosts(ty);
+            let (mut total, mut under_way) = (0, 0);
+            for (key, row) in seat.rows_of(ty) {
+                total += 1;
+                under_way += usize::from(row.moving.is_some());
+                let free = row.not_before <= now && now.since(row.confirmed_at) >= dwell;
+                if let (Some(home), true) = (row.settled_home(), free)
+                    && let Some(host) = hosts.iter_mut().find(|h| h.node == home)
+                {
+                    host.movable.push(*key);
+                }
+            }
+            let limit = allocate::limit(total, absolute, relative).saturating_sub(under_way);
+            moves.extend(allocate::rebalance(hosts, threshold, limit));
+        }
+        for (key, to) in moves {
+            self.make_move(now, key, to, out);
+        }
+    }
+
+    pub fn check(&self) {
+        let Some(seat) = &self.seat else { return };
+        let mut counts: BTreeMap<(TypeId, NodeId), usize> = BTreeMap::new();
+        for (key, row) in &seat.rows {
+            let Some(record) = row.record else { continue };
+            *counts.entry((key.ty, record.home)).or_default() += 1;
+            assert!(record.epoch <= row.floor && record.base <= record.epoch, "{key:?}: {record:?} above {:?}", row.floor);
+            assert_eq!(!record.confirmed, seat.unconfirmed.contains(key), "{key:?}: unconfirmed records are known");
+            assert!(record.confirmed || seat.timers.is_set(Due::Resend(*key)), "{key:?}: an unconfirmed record is sent again");
+            assert!(record.from.is_none() || !record.confirmed, "{key:?}: a confirmed record has one owner");
+        }
+        assert_eq!(counts, seat.counts, "shards per host are counted");
+    }
+}
+
+impl Seat {
+    /// A coordinator that cannot know all epochs that were used begins above them (moves.md section 14, F3).
+    fn first_epoch(&self) -> Epoch {
+        Epoch::from_raw(self.term.0.saturating_sub(1) << 16).unwrap_or_default()
+    }
+
+    fn rows_of(&self, ty: TypeId) -> impl Iterator<Item = (&ShardKey, &Row)> {
+        let key = |n| ShardKey { ty, shard: crate::ShardId(n) };
+        self.rows.range(key(0)..=key(u32::MAX))
+    }
+
+    /// Replaces the newest record, with everything that is counted by it.
+    fn put(&mut self, key: ShardKey, record: Option<Record>) {
+        let row = self.rows.entry(key).or_default();
+        if let Some(old) = std::mem::replace(&mut row.record, record) {
+            let count = self.counts.get_mut(&(key.ty, old.home)).expect("every record is counted");
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&(key.ty, old.home));
+            }
+        }
+        self.unconfirmed.remove(&key);
+        self.unowned.remove(&key);
+        self.timers.clear(Due::Resend(key));
+        match record {
+            Some(record) => {
+                row.floor = row.floor.max(record.epoch);
+                *self.counts.entry((key.ty, record.home)).or_default() += 1;
+                if !record.confirmed {
+                    self.unconfirmed.insert(key);
+                }
+            }
+            None => drop(self.unowned.insert(key)),
+        }
+    }
+
+    /// What an unconfirmed record says to its ends.
+    fn announcements(&self, key: ShardKey) -> impl Iterator<Item = (NodeId, ControlFrame)> + use<> {
+        let term = self.term;
+        let record = self.rows.get(&key).and_then(|row| row.record).filter(|r| !r.confirmed);
+        record.into_iter().flat_map(move |Record { epoch, home, from, base, .. }| match from {
+            None => vec![(home, ControlFrame::Assign { shard: key, epoch, home, base, term })],
+            Some(from) => {
+                let frame = ControlFrame::Move { shard: key, epoch, from, to: home, base, term };
+                vec![(from, frame.clone()), (home, frame)]
+            }
+        })
+    }
+}

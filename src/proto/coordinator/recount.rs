@@ -1,0 +1,216 @@
+//! A new coordinator asks every member what it knows, and rebuilds the table from the answers.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    Epoch, NodeId, ShardKey,
+    proto::sharding::{FactState, ShardFact, TypeInfo},
+};
+
+/// The question to all members, and what came so far.
+#[derive(Debug, Default)]
+pub(super) struct Recount {
+    /// Who has not answered whole, with the number of the part that is next.
+    waiting: BTreeMap<NodeId, u32>,
+    answers: BTreeMap<NodeId, Known>,
+}
+
+/// What one node answered.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    pub types: Vec<TypeInfo>,
+    pub facts: Vec<ShardFact>,
+}
+
+impl Recount {
+    /// Adds one to ask; false if it was asked before.
+    pub fn ask(&mut self, node: NodeId) -> bool {
+        let new = !self.waiting.contains_key(&node) && !self.answers.contains_key(&node);
+        if new {
+            self.waiting.insert(node, 0);
+        }
+        new
+    }
+
+    pub fn waiting(&self) -> impl Iterator<Item = NodeId> {
+        self.waiting.keys().copied()
+    }
+
+    pub fn is_complete(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// A removed node need not answer, and what it answered is void.
+    pub fn removed(&mut self, node: NodeId) {
+        self.waiting.remove(&node);
+        self.answers.remove(&node);
+    }
+
+    /// One part of an answer. A first part begins anew: the question was repeated.
+    pub fn answer(&mut self, from: NodeId, part: u32, last: bool, types: Vec<TypeInfo>, facts: Vec<ShardFact>) {
+        let Some(next) = self.waiting.get_mut(&from) else { return };
+        if part == 0 {
+            self.answers.insert(from, Known::default());
+        } else if part != *next {
+            return;
+        }
+        *next = part + 1;
+        let known = self.answers.entry(from).or_default();
+        known.types.extend(types);
+        // Nobody counts to the end of 40 bits: such a fact is damaged or forged.
+        let sane = |f: &ShardFact| f.seen < Epoch::MAX && f.base < Epoch::MAX && f.heard.is_none_or(|(e, _)| e < Epoch::MAX);
+        known.facts.extend(facts.into_iter().filter(sane));
+        if last {
+            self.waiting.remove(&from);
+        }
+    }
+
+    pub fn into_answers(self) -> BTreeMap<NodeId, Known> {
+        self.answers
+    }
+}
+
+/// What the facts about one shard come to.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum Verdict {
+    /// It runs there, under the newest epoch known.
+    Runs { home: NodeId, epoch: Epoch, base: Epoch },
+    /// It runs there, or stopped there and was not handed over, but newer epochs are known: assign it there, above them.
+    Keep { home: NodeId, base: Epoch },
+    /// A move whose ends both may have it.
+    Moving { from: NodeId, to: NodeId, epoch: Epoch, base: Epoch },
+    /// Nobody has it.
+    Unowned,
+}
+
+/// Facts of one shard by node.
+pub(super) type ShardFacts = Vec<(NodeId, ShardFact)>;
+
+/// All facts, by shard.
+pub(super) fn by_shard(answers: &BTreeMap<NodeId, Known>) -> BTreeMap<ShardKey, ShardFacts> {
+    let mut all: BTreeMap<ShardKey, ShardFacts> = BTreeMap::new();
+    for (node, known) in answers {
+        for fact in &known.facts {
+            all.entry(fact.shard).or_default().push((*node, *fact));
+        }
+    }
+    all
+}
+
+/// The highest epoch anybody acted on or heard of, and what the facts come to.
+pub(super) fn judge(facts: &[(NodeId, ShardFact)]) -> (Epoch, Verdict) {
+    let heard = facts.iter().filter_map(|(_, f)| f.heard);
+    let floor = facts.iter().map(|(_, f)| f.seen.max(acted(f))).chain(heard.clone().map(|(e, _)| e)).max().unwrap_or_default();
+    let newest = |wanted: fn(&FactState) -> Option<Epoch>| {
+        facts.iter().filter_map(move |(n, f)| wanted(&f.state).map(|e| (e, *n, f.base))).max_by_key(|&(e, n, _)| (e, n))
+    };
+    if let Some((epoch, home, base)) = newest(|s| if let FactState::Running(e) = s { Some(*e) } else { None }) {
+        return (floor, if epoch == floor { Verdict::Runs { home, epoch, base } } else { Verdict::Keep { home, base } });
+    }
+    let home_at = |epoch| heard.clone().find(|&(e, _)| e == epoch).map(|(_, home)| home);
+    if let Some((epoch, from, base)) = newest(|s| if let FactState::Stopping(e) = s { Some(*e) } else { None }) {
+        return (
+            floor,
+            match home_at(epoch).filter(|&to| epoch == floor && to != from) {
+                Some(to) => Verdict::Moving { from, to, epoch, base },
+                None => Verdict::Keep { home: from, base },
+            },
+        );
+    }
+    let handed = newest(|s| if let FactState::HandedOver(e) = s { Some(*e) } else { None }).filter(|&(e, ..)| e == floor);
+    let receiving = newest(|s| if let FactState::Receiving(e) = s { Some(*e) } else { None });
+    let verdict = match (handed, receiving) {
+        (Some((epoch, from, base)), Some((e, to, _))) if e == epoch => Verdict::Moving { from, to, epoch, base },
+        (Some((epoch, from, base)), _) => match home_at(epoch).filter(|&to| to != from) {
+            Some(to) => Verdict::Moving { from, to, epoch, base },
+            None => Verdict::Unowned,
+        },
+        // The old home did not survive: the row "A removed", base = the move's epoch.
+        (None, Some((epoch, home, _))) => Verdict::Keep { home, base: epoch },
+        (None, None) => Verdict::Unowned,
+    };
+    (floor, verdict)
+}
+
+fn acted(fact: &ShardFact) -> Epoch {
+    match fact.state {
+        FactState::None => Epoch::ZERO,
+        FactState::Running(e) | FactState::Stopping(e) | FactState::Receiving(e) | FactState::HandedOver(e) => e,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ShardId, TypeId};
+
+    const A: NodeId = NodeId::from_raw(1);
+    const B: NodeId = NodeId::from_raw(2);
+    const C: NodeId = NodeId::from_raw(3);
+
+    fn fact(node: NodeId, state: FactState, seen: u64, heard: Option<(u64, NodeId)>) -> (NodeId, ShardFact) {
+        let shard = ShardKey { ty: TypeId(1), shard: ShardId(0) };
+        (node, ShardFact { shard, state, seen: Epoch(seen), base: Epoch(1), heard: heard.map(|(e, n)| (Epoch(e), n)) })
+    }
+
+    #[test]
+    fn who_runs_it_keeps_it() {
+        let runs = fact(A, FactState::Running(Epoch(3)), 3, Some((3, A)));
+        let sender = fact(B, FactState::None, 0, Some((2, C)));
+        assert_eq!(judge(&[runs, sender]), (Epoch(3), Verdict::Runs { home: A, epoch: Epoch(3), base: Epoch(1) }));
+        let told_of_a_move = fact(B, FactState::None, 0, Some((4, C)));
+        assert_eq!(judge(&[runs, told_of_a_move]), (Epoch(4), Verdict::Keep { home: A, base: Epoch(1) }));
+        let refused = fact(A, FactState::Running(Epoch(3)), 4, Some((4, B)));
+        assert_eq!(judge(&[refused]), (Epoch(4), Verdict::Keep { home: A, base: Epoch(1) }));
+    }
+
+    #[test]
+    fn a_move_in_any_stage_has_two_owners() {
+        let moving = Verdict::Moving { from: A, to: B, epoch: Epoch(2), base: Epoch(1) };
+        let stopping = fact(A, FactState::Stopping(Epoch(2)), 2, Some((2, B)));
+        let handed = fact(A, FactState::HandedOver(Epoch(2)), 2, Some((2, B)));
+        let receiving = fact(B, FactState::Receiving(Epoch(2)), 0, None);
+        assert_eq!(judge(&[stopping]), (Epoch(2), moving));
+        assert_eq!(judge(&[handed]), (Epoch(2), moving));
+        assert_eq!(judge(&[handed, receiving]), (Epoch(2), moving));
+        assert_eq!(judge(&[receiving]), (Epoch(2), Verdict::Keep { home: B, base: Epoch(2) }), "only B may get it (CE-13)");
+        let runs = fact(B, FactState::Running(Epoch(2)), 2, Some((2, B)));
+        assert_eq!(judge(&[handed, runs]), (Epoch(2), Verdict::Runs { home: B, epoch: Epoch(2), base: Epoch(1) }));
+    }
+
+    #[test]
+    fn a_stop_overtaken_by_newer_records_is_cancelled() {
+        let stopping = fact(A, FactState::Stopping(Epoch(2)), 2, Some((2, B)));
+        let newer = fact(C, FactState::None, 0, Some((3, A)));
+        assert_eq!(judge(&[stopping, newer]), (Epoch(3), Verdict::Keep { home: A, base: Epoch(1) }));
+    }
+
+    #[test]
+    fn what_nobody_has_keeps_its_epochs() {
+        let heard = fact(A, FactState::None, 0, Some((5, C)));
+        let had = fact(B, FactState::None, 6, Some((5, C)));
+        assert_eq!(judge(&[heard, had]), (Epoch(6), Verdict::Unowned));
+    }
+
+    #[test]
+    fn parts_come_in_order_and_a_repeated_question_begins_anew() {
+        let mut recount = Recount::default();
+        assert!(recount.ask(A) && !recount.ask(A));
+        let facts = |n| vec![fact(A, FactState::None, n, None).1];
+        recount.answer(A, 0, false, vec![], facts(1));
+        recount.answer(A, 2, true, vec![], facts(9));
+        assert!(!recount.is_complete(), "a part is missing");
+        recount.answer(A, 0, false, vec![], facts(1));
+        recount.answer(A, 1, true, vec![], facts(2));
+        assert!(recount.is_complete());
+        assert_eq!(recount.into_answers()[&A].facts.len(), 2);
+    }
+
+    #[test]
+    fn a_forged_epoch_is_not_believed() {
+        let mut recount = Recount::default();
+        recount.ask(A);
+        recount.answer(A, 0, true, vec![], vec![fact(A, FactState::None, Epoch::MAX.get(), None).1]);
+        assert!(recount.into_answers()[&A].facts.is_empty());
+    }
+}

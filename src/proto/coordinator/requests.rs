@@ -1,0 +1,177 @@
+//! What regions and operators ask of the authority.
+
+use crate::{
+    Epoch, NodeId, ShardKey, Term, Time, TypeId,
+    proto::{
+        membership::MemberStatus,
+        sharding::{ControlFrame, TableRow, TypeInfo},
+    },
+};
+
+use super::{Coordinator, CoordinatorOut, Out, PARKED_MAX, Recount};
+
+/// Rows in one frame of a table.
+const ROWS_PER_FRAME: usize = 500;
+
+impl Coordinator {
+    /// A frame for the authority; nothing happens while this node is not it, and the sender asks again.
+    pub fn handle_frame(&mut self, now: Time, from: NodeId, frame: ControlFrame, out: &mut Out) {
+        if self.seat.is_none() || self.removed.contains_key(&from) {
+            return;
+        }
+        match frame {
+            ControlFrame::Register { types } => self.register(now, from, &types, out),
+            ControlFrame::WhereIs { shard, shards } => self.where_is(now, from, shard, shards, out),
+            ControlFrame::Owned { shard, epoch, can_start } => self.handle_owned(now, from, shard, epoch, can_start, out),
+            ControlFrame::MoveRefused { shard, epoch, why } => self.handle_refused(now, from, shard, epoch, &why, out),
+            ControlFrame::Facts { term, part, last, types, facts } => {
+                if term > self.seat_term() {
+                    self.raise_term(now, term, out);
+                } else if term == self.seat_term() {
+                    if let Some(recount) = self.seat.as_mut().and_then(|s| s.recount.as_mut()) {
+                        recount.answer(from, part, last, types, facts);
+                    }
+                    self.finish_recount(now, out);
+                }
+            }
+            ControlFrame::MoveRequest { id, shard, to } => {
+                let result = self.move_request(now, shard, to, out);
+                out.push(CoordinatorOut::Send(from, ControlFrame::MoveAnswer { id, result }));
+            }
+            ControlFrame::TableRequest { id, ty } => self.table(from, id, ty, out),
+            ControlFrame::Load { loads } => {
+                for (shard, entities, rate) in loads {
+                    let row = self.seat.as_mut().and_then(|s| s.rows.get_mut(&shard));
+                    if let Some(row) = row.filter(|row| row.record.is_some_and(|r| r.home == from)) {
+                        (row.entities, row.rate_per_s) = (entities, rate);
+                    }
+                }
+            }
+            // For regions.
+            ControlFrame::Registered { .. }
+            | ControlFrame::NoHost { .. }
+            | ControlFrame::Route { .. }
+            | ControlFrame::Assign { .. }
+            | ControlFrame::Move { .. }
+            | ControlFrame::Recount { .. }
+            | ControlFrame::MoveAnswer { .. }
+            | ControlFrame::TableAnswer { .. } => {}
+        }
+    }
+
+    fn seat_term(&self) -> Term {
+        self.seat.as_ref().map_or(Term(0), |s| s.term)
+    }
+
+    /// A member has heard of a later term than this one: asks again above it.
+    fn raise_term(&mut self, now: Time, term: Term, out: &mut Out) {
+        self.heard = Term(self.heard.max(term).0 + 1);
+        let Some(seat) = &mut self.seat else { return };
+        seat.term = self.heard;
+        if seat.recount.is_some() {
+            seat.recount = Some(Recount::default());
+            self.ask_members(now, out);
+        }
+    }
+
+    fn register(&mut self, now: Time, from: NodeId, types: &[TypeInfo], out: &mut Out) {
+        let Some(seat) = self.seat.as_mut().filter(|s| s.recount.is_none()) else { return };
+        let refused = seat.types.register(from, types);
+        seat.cannot.retain(|(node, _)| *node != from);
+        out.push(CoordinatorOut::Send(from, ControlFrame::Registered { term: seat.term, refused }));
+        self.review(now, out);
+        self.plan_rebalance(now);
+    }
+
+    fn where_is(&mut self, now: Time, from: NodeId, key: ShardKey, shards: u32, out: &mut Out) {
+        let Some(seat) = &mut self.seat else { return };
+        if shards > 0
+            && let Some(why) = seat.types.mismatch(key.ty, shards)
+        {
+            let refused = vec![(key.ty, why)];
+            return out.push(CoordinatorOut::Send(from, ControlFrame::Registered { term: seat.term, refused }));
+        }
+        if seat.types.get(key.ty).is_some_and(|info| key.shard.0 >= info.shards) {
+            return;
+        }
+        if let Some(row) = seat.rows.get_mut(&key) {
+            row.interest(from);
+            if let Some(record) = row.record.filter(|r| row.hold.is_none() && !self.removed.contains_key(&r.home)) {
+                let route = ControlFrame::Route { shard: key, epoch: record.epoch, home: record.home };
+                return out.push(CoordinatorOut::Send(from, route));
+            }
+        }
+        if seat.parked.len() < PARKED_MAX || seat.parked.contains_key(&key) {
+            seat.parked.entry(key).or_default().insert(from);
+        }
+        if seat.recount.is_some() {
+            return;
+        }
+        self.place(now, key, out);
+        if self.choose(key.ty, None).is_none() {
+            out.push(CoordinatorOut::Send(from, ControlFrame::NoHost { ty: key.ty }));
+        }
+    }
+
+    fn move_request(&mut self, now: Time, key: ShardKey, to: NodeId, out: &mut Out) -> Result<Epoch, String> {
+        let Some(seat) = self.seat.as_ref().filter(|s| s.recount.is_none()) else {
+            return Err("the coordinator is taking over and does not know all homes yet; try again in a few seconds".into());
+        };
+        let info = seat.types.get(key.ty).ok_or_else(|| format!("no node has registered a type with id {:08x}", key.ty.0))?;
+        let (name, shards) = (info.name.clone(), info.shards);
+        if key.shard.0 >= shards {
+            return Err(format!("type `{name}` has {shards} shards, 0 to {}; there is no shard {}", shards - 1, key.shard.0));
+        }
+        let member = self.view.as_ref().and_then(|v| v.member(to)).filter(|m| !self.removed.contains_key(&m.id));
+        let member = member.ok_or_else(|| format!("node {to} is no member"))?;
+        if member.status != MemberStatus::Up {
+            return Err(format!("node {} is {}, not up; choose another one", member.addr, member.status.name()));
+        }
+        if !member.reachable {
+            return Err(format!("node {} is unreachable; choose another one, or wait until it is back", member.addr));
+        }
+        if !seat.types.hosts(to, key.ty) {
+            return Err(format!("node {} does not host `{name}`; register the type there, or choose another node", member.addr));
+        }
+        let Some((row, record)) = seat.rows.get(&key).and_then(|row| Some((row, row.record?))) else {
+            if !self.may_allocate(now) {
+                return Err("nothing is allocated yet: `cluster.min_members` is not reached".into());
+            }
+            let epoch = self.make(now, key, to, None, |epoch| epoch, out);
+            return epoch.ok_or_else(|| "this node is the coordinator no more".into());
+        };
+        if row.settled_home().is_none() {
+            let epoch = record.epoch.get();
+            return Err(format!(
+                "shard {} of `{name}` is under way to node {} with epoch {epoch}; wait until it runs there",
+                key.shard.0, record.home
+            ));
+        }
+        if record.home == to {
+            return Err(format!("shard {} of `{name}` runs on that node already", key.shard.0));
+        }
+        self.make_move(now, key, to, out).ok_or_else(|| "this node is the coordinator no more".into())
+    }
+
+    fn table(&self, from: NodeId, id: u64, ty: Option<TypeId>, out: &mut Out) {
+        let Some(seat) = &self.seat else { return };
+        let types: Vec<_> = seat.types.names().filter(|t| ty.is_none_or(|ty| t.ty == ty)).cloned().collect();
+        let row = |(key, row): (&ShardKey, &super::Row)| TableRow {
+            shard: *key,
+            owner: row.record.filter(|r| !self.removed.contains_key(&r.home)).map(|r| r.home),
+            from: row.record.filter(|r| !r.confirmed).and_then(|r| r.from),
+            epoch: row.record.map_or(row.floor, |r| r.epoch),
+            state: row.state(),
+            entities: row.entities,
+            rate_per_s: row.rate_per_s,
+        };
+        let rows: Vec<TableRow> = seat.rows.iter().filter(|(key, _)| ty.is_none_or(|ty| key.ty == ty)).map(row).collect();
+        let parts = rows.chunks(ROWS_PER_FRAME).map(<[TableRow]>::to_vec).collect::<Vec<_>>();
+        let last = parts.len().max(1) - 1;
+        for part in 0..=last {
+            let rows = parts.get(part).cloned().unwrap_or_default();
+            let types = if part == 0 { types.clone() } else { vec![] };
+            out.push(CoordinatorOut::Send(from, ControlFrame::TableAnswer { id, last: part == last, types, rows }));
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Which types there are, and who hosts them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{NodeId, TypeId, proto::sharding::TypeInfo};
+
+/// Longest name of a type.
+const NAME_BYTES_MAX: usize = 255;
+
+/// Types in force, and registrations.
+#[derive(Debug, Default)]
+pub(super) struct Types {
+    in_force: BTreeMap<TypeId, TypeInfo>,
+    /// Per node the types it may use, and whether it hosts them.
+    nodes: BTreeMap<NodeId, BTreeMap<TypeId, bool>>,
+}
+
+impl Types {
+    /// Takes in what a node uses and hosts; returns what is refused, with both numbers.
+    pub fn register(&mut self, node: NodeId, types: &[TypeInfo]) -> Vec<(TypeId, String)> {
+        let mut refused = vec![];
+        let mut accepted = BTreeMap::new();
+        self.nodes.remove(&node);
+        self.drop_unused();
+        for info in types {
+            match self.objection(info) {
+                Some(why) => refused.push((info.ty, why)),
+                None => {
+                    let known = self.in_force.entry(info.ty).or_insert_with(|| TypeInfo { host: false, ..info.clone() });
+                    known.host |= info.host;
+                    *accepted.entry(info.ty).or_insert(false) |= info.host;
+                }
+            }
+        }
+        self.nodes.insert(node, accepted);
+        refused
+    }
+
+    fn objection(&self, info: &TypeInfo) -> Option<String> {
+        if info.shards == 0 {
+            return Some(format!("type `{}` has 0 shards; at least 1 is needed: set `sharding.shards`", info.name.escape_debug()));
+        }
+        if info.name.is_empty() || info.name.len() > NAME_BYTES_MAX {
+            return Some(format!("the name of a type has {} bytes; 1 to {NAME_BYTES_MAX} are possible", info.name.len()));
+        }
+        let known = self.in_force.get(&info.ty)?;
+        if known.name != info.name {
+            return Some(format!(
+                "the names `{}` and `{}` have the same id {:08x}; rename one of the types",
+                info.name.escape_debug(),
+                known.name.escape_debug(),
+                info.ty.0
+            ));
+        }
+        (known.shards != info.shards).then(|| {
+            format!(
+                "type `{}` has {} shards here and {} in the cluster, where {} is in force; set the same number on every node",
+                info.name.escape_debug(),
+                info.shards,
+                known.shards,
+                known.shards
+            )
+        })
+    }
+
+    /// Why this number of shards is refused, if it is.
+    pub fn mismatch(&self, ty: TypeId, shards: u32) -> Option<String> {
+        let known = self.in_force.get(&ty)?;
+        self.objection(&TypeInfo { shards, ..known.clone() })
+    }
+
+    pub fn forget(&mut self, node: NodeId) {
+        self.nodes.remove(&node);
+        self.drop_unused();
+    }
+
+    /// A type that no node uses any more may come back with another number of shards.
+    fn drop_unused(&mut self) {
+        let used: BTreeSet<TypeId> = self.nodes.values().flat_map(|types| types.keys().copied()).collect();
+        self.in_force.retain(|ty, _| used.contains(ty));
+    }
+
+    pub fn get(&self, ty: TypeId) -> Option<&TypeInfo> {
+        self.in_force.get(&ty)
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = &TypeInfo> {
+        self.in_force.values()
+    }
+
+    pub fn is_registered(&self, node: NodeId) -> bool {
+        self.nodes.contains_key(&node)
+    }
+
+    pub fn hosts(&self, node: NodeId, ty: TypeId) -> bool {
+        self.nodes.get(&node).is_some_and(|types| types.get(&ty) == Some(&true))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(name: &str, shards: u32, host: bool) -> TypeInfo {
+        TypeInfo { name: name.into(), ty: TypeId::of(name), shards, host }
+    }
+
+    #[test]
+    fn a_mismatch_names_the_type_and_both_numbers() {
+        let mut types = Types::default();
+        let (a, b) = (NodeId::from_raw(1), NodeId::from_raw(2));
+        assert!(types.register(a, &[info("cart", 100, true)]).is_empty());
+        let refused = types.register(b, &[info("cart", 50, true), info("user", 10, false)]);
+        assert_eq!(refused.len(), 1);
+        for part in ["`cart`", "50", "100 is in force"] {
+            assert!(refused[0].1.contains(part), "{}", refused[0].1);
+        }
+        assert!(!types.hosts(b, TypeId::of("cart")) && types.is_registered(b));
+        assert!(types.mismatch(TypeId::of("cart"), 50).is_some() && types.mismatch(TypeId::of("cart"), 100).is_none());
+    }
+
+    #[test]
+    fn a_type_nobody_uses_may_change_its_number() {
+        let mut types = Types::default();
+        let (a, b) = (NodeId::from_raw(1), NodeId::from_raw(2));
+        types.register(a, &[info("cart", 100, true)]);
+        types.forget(a);
+        assert!(types.register(b, &[info("cart", 50, true)]).is_empty());
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let mut types = Types::default();
+        let twin = TypeInfo { ty: TypeId::of("a"), ..info("b", 5, true) };
+        let refused = types.register(NodeId::from_raw(1), &[info("a", 5, true), twin, info("z", 0, true), info(&"x".repeat(256), 1, true)]);
+        assert_eq!(refused.len(), 3, "{refused:?}");
+    }
+}

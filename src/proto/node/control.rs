@@ -1,0 +1,98 @@
+//! Control frames: what the authority tells this node, and the way to the authority if it is here.
+
+use crate::{
+    Epoch, NodeId, ShardKey, Term, Time,
+    proto::{shard::ShardCommand, sharding::ControlFrame},
+};
+
+use super::{Members, NodeCore};
+
+impl<M: Members> NodeCore<M> {
+    pub(super) fn handle_control(&mut self, now: Time, from: NodeId, frame: ControlFrame) {
+        if self.ended {
+            return;
+        }
+        match frame {
+            ControlFrame::Registered { term, refused } => {
+                if self.is_current(term) {
+                    self.registered(now, refused);
+                }
+            }
+            ControlFrame::NoHost { ty } => {
+                self.region.no_host(ty);
+                self.stranded.insert(ty);
+            }
+            ControlFrame::Route { shard, epoch, home } => self.learn(now, shard, epoch, home),
+            ControlFrame::Assign { shard, epoch, home, base, term } => {
+                if self.is_current(term) && home == self.me && base <= epoch && epoch < Epoch::MAX {
+                    self.handle_assign(now, from, shard, epoch, base);
+                }
+            }
+            ControlFrame::Move { shard, epoch, from: old, to, term, .. } => {
+                if self.is_current(term) && old != to && epoch < Epoch::MAX {
+                    self.handle_move(now, from, shard, epoch, old, to);
+                }
+            }
+            ControlFrame::Recount { term } => {
+                if self.coordinator.hear(term) {
+                    self.begin_survey(from, term);
+                } else {
+                    // The asker's term is an old one: it is to ask above the newest.
+                    let term = self.coordinator.heard();
+                    self.send_control(from, ControlFrame::Facts { term, part: 0, last: true, types: vec![], facts: vec![] });
+                }
+            }
+            ControlFrame::MoveAnswer { id, result } => self.move_answered(id, result),
+            ControlFrame::TableAnswer { id, last, types, rows } => self.table_answered(id, last, types, rows),
+            frame => self.with_coordinator(now, |coordinator, out| coordinator.handle_frame(now, from, frame, out)),
+        }
+    }
+
+    /// Decisions of an authority that was replaced are void (moves.md section 8, C1).
+    fn is_current(&mut self, term: Term) -> bool {
+        let current = self.coordinator.hear(term);
+        self.counts.control_dropped += u64::from(!current);
+        current
+    }
+
+    /// Takes a record in: this node's stream follows it, and the worker hears of it.
+    pub(super) fn learn(&mut self, now: Time, shard: ShardKey, epoch: Epoch, home: NodeId) {
+        if epoch >= Epoch::MAX || self.region.known(shard).is_some_and(|(known, _)| known >= epoch) {
+            return;
+        }
+        self.to_worker(shard, ShardCommand::Record { shard, epoch, home });
+        self.with_region(|region, peers, out| _ = region.learn(now, shard, epoch, home, peers, out));
+    }
+
+    fn handle_assign(&mut self, now: Time, from: NodeId, shard: ShardKey, epoch: Epoch, base: Epoch) {
+        match self.owned.get(&shard) {
+            Some(&(owned, can_start)) if owned == epoch => {
+                self.send_control(from, ControlFrame::Owned { shard, epoch, can_start });
+            }
+            _ => {
+                self.to_worker(shard, ShardCommand::Assign { shard, epoch, base });
+                self.learn(now, shard, epoch, self.me);
+            }
+        }
+    }
+
+    fn handle_move(&mut self, now: Time, authority: NodeId, shard: ShardKey, epoch: Epoch, from: NodeId, to: NodeId) {
+        if from == self.me {
+            match self.refusals.get(&shard) {
+                Some((refused, why)) if *refused == epoch => {
+                    let why = why.clone();
+                    return self.send_control(authority, ControlFrame::MoveRefused { shard, epoch, why });
+                }
+                _ => self.to_worker(shard, ShardCommand::Move { shard, epoch, to }),
+            }
+        } else if to == self.me {
+            if let Some(&(owned, can_start)) = self.owned.get(&shard).filter(|(owned, _)| *owned == epoch) {
+                return self.send_control(authority, ControlFrame::Owned { shard, epoch: owned, can_start });
+            }
+        } else {
+            return;
+        }
+        self.note_moving(now, shard, from, to, epoch);
+        self.learn(now, shard, epoch, to);
+    }
+}

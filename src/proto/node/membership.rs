@@ -1,0 +1,151 @@
+//! What membership's outputs mean for the rest of the node.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    NodeId, ShardKey, Time,
+    proto::{
+        coordinator::CoordinatorOut,
+        membership::{ClusterView, Ending, Event, MemberOutput, MemberStatus, Peer, Removal},
+        shard::ShardCommand,
+        wire::Frame,
+    },
+};
+
+use super::{Effect, Members, MoveSeen, NodeCore};
+
+impl<M: Members> NodeCore<M> {
+    pub(super) fn handle_output(&mut self, now: Time, output: MemberOutput) {
+        match output {
+            MemberOutput::Datagram { to, bytes } => self.effects.push_back(Effect::Datagram { to, bytes }),
+            MemberOutput::Frame { to: Peer::Addr(to), frame } => {
+                self.effects.push_back(Effect::Frame { to, node: None, frame: Frame::Member(frame) });
+            }
+            MemberOutput::Frame { to: Peer::Node(node), frame } => {
+                if !self.send_frame(node, Frame::Member(frame)) {
+                    self.counts.control_dropped += 1;
+                }
+            }
+            MemberOutput::View(view) => self.handle_view(now, view),
+            MemberOutput::Event(event) => self.effects.push_back(Effect::Event(event)),
+            MemberOutput::Removed { node, how } => self.handle_removed(now, node, how),
+            MemberOutput::Ended(ending) => self.end(ending),
+        }
+    }
+
+    fn handle_view(&mut self, now: Time, view: Arc<ClusterView>) {
+        if self.ended {
+            return self.effects.push_back(Effect::View(view));
+        }
+        self.peers.set_view(&view);
+        if !self.hosting && view.myself().is_some_and(|m| m.status == MemberStatus::Up) {
+            self.hosting = true;
+            self.effects.push_back(Effect::HostingUntil(Time::MAX));
+        }
+        self.effects.push_back(Effect::View(view.clone()));
+        let authority = view.oldest(self.config.sharding.coordinator_role.as_deref()).map(|m| m.id);
+        let changed = authority != self.authority;
+        self.authority = authority;
+        self.with_coordinator(now, |coordinator, out| coordinator.handle_view(now, view, out));
+        if changed {
+            self.registration.forget();
+            self.ask_authority_again(now);
+        }
+        self.with_region(|region, peers, out| region.retry_buffered(now, peers, out));
+    }
+
+    /// The authority changed, or a new session to it is up: what it may not have got goes again.
+    pub(super) fn ask_authority_again(&mut self, now: Time) {
+        self.registration.lost();
+        self.register(now);
+        self.with_region(|region, peers, out| region.ask_again(now, peers, out));
+    }
+
+    fn handle_removed(&mut self, now: Time, node: NodeId, how: Removal) {
+        let (addr, news) = self.peers.remove(node);
+        if !news || node == self.me {
+            return;
+        }
+        if let Some(addr) = addr {
+            self.effects.push_back(Effect::CloseLink { node, addr });
+        }
+        self.to_all_workers(&ShardCommand::Removed { node });
+        self.with_region(|region, peers, out| region.removed(now, node, peers, out));
+        self.with_relay(|relay, peers, out| relay.removed(node, peers, out));
+        let lag = self.membership.lag_bound();
+        self.with_coordinator(now, |coordinator, out| coordinator.handle_removed(now, node, how, lag, out));
+    }
+
+    /// The end of this node's membership: nothing runs after it, whatever led to it.
+    fn end(&mut self, ending: Ending) {
+        if self.ended {
+            return;
+        }
+        self.ended = true;
+        self.effects.push_back(Effect::HostingUntil(Time::ZERO));
+        self.to_all_workers(&ShardCommand::Stop);
+        self.with_region(|region, _, out| region.end(out));
+        self.with_relay(|relay, _, out| relay.end(out));
+        self.coordinator.end();
+        self.inbox.clear();
+        self.survey = None;
+        self.end_requests();
+        self.effects.push_back(Effect::Ended(ending));
+    }
+
+    /// A node on its way out says when nothing of it is needed any more.
+    pub(super) fn update_drained(&mut self, now: Time) {
+        if self.ended {
+            return;
+        }
+        let view = self.membership.view();
+        let leaving = view.myself().is_some_and(|m| matches!(m.status, MemberStatus::Leaving | MemberStatus::Exiting));
+        if !leaving && !self.drained {
+            return;
+        }
+        let takers = view.members.iter().any(|m| m.id != self.me && m.status == MemberStatus::Up);
+        let empty = || self.region.buffered() == 0 && self.region.hosted().all(|shard| self.stranded.contains(&shard.ty));
+        let drained = leaving && self.relay.unacknowledged() == 0 && self.coordinator.is_quiet() && (!takers || empty());
+        if drained != self.drained {
+            self.drained = drained;
+            self.membership.set_drained(now, drained);
+        }
+    }
+
+    pub(super) fn coordinator_out(&mut self, now: Time, out: CoordinatorOut) {
+        match out {
+            CoordinatorOut::Send(to, frame) => self.send_control(to, frame),
+            CoordinatorOut::Moving { shard, from, to, epoch } => self.note_moving(now, shard, from, to, epoch),
+            CoordinatorOut::Moved { shard, to, epoch, took } => {
+                self.note_moving_quietly(now, shard, to, epoch);
+                self.note_moved(now, shard, Some(to), Some(took));
+            }
+            CoordinatorOut::Warn { code, text } => self.effects.push_back(Effect::Event(Event::Warning { code, text: text.into() })),
+        }
+    }
+
+    fn note_moving_quietly(&mut self, now: Time, shard: ShardKey, to: NodeId, epoch: crate::Epoch) -> bool {
+        let news = self.moves.get(&shard).is_none_or(|seen| seen.epoch < epoch);
+        if news {
+            self.moves.insert(shard, MoveSeen { epoch, to, since: now, arrived: false });
+        }
+        news
+    }
+
+    /// Announces a move once, whoever tells of it first: the coordinator here, or the frame to an end.
+    pub(super) fn note_moving(&mut self, now: Time, shard: ShardKey, from: NodeId, to: NodeId, epoch: crate::Epoch) {
+        if self.note_moving_quietly(now, shard, to, epoch) {
+            let entity_type = self.registration.name(shard.ty);
+            self.effects.push_back(Effect::Event(Event::ShardMoving { entity_type, shard: shard.shard, from: Some(from), to, epoch }));
+        }
+    }
+
+    /// The newest announced move has arrived at `to`; once.
+    pub(super) fn note_moved(&mut self, now: Time, shard: ShardKey, to: Option<NodeId>, took: Option<Duration>) {
+        let Some(seen) = self.moves.get_mut(&shard).filter(|seen| !seen.arrived && Some(seen.to) == to) else { return };
+        seen.arrived = true;
+        let (to, epoch, took) = (seen.to, seen.epoch, took.unwrap_or_else(|| now.since(seen.since)));
+        let entity_type = self.registration.name(shard.ty);
+        self.effects.push_back(Effect::Event(Event::ShardMoved { entity_type, shard: shard.shard, to, epoch, took }));
+    }
+}

@@ -1,0 +1,80 @@
+//! What the network thread knows of other nodes as ends of links: addresses, sessions, room, removals.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{NodeAddr, NodeId, Time, proto::membership::ClusterView};
+
+/// The ends of links.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    me: NodeId,
+    members: BTreeMap<NodeId, NodeAddr>,
+    links: BTreeMap<NodeId, Link>,
+    /// Removed for good. Kept as long as the process lives: 16 bytes each, and a late frame of such a node may come at any time.
+    removed: BTreeSet<NodeId>,
+}
+
+#[derive(Debug)]
+struct Link {
+    addr: NodeAddr,
+    blocked: bool,
+    last_sign: Option<Time>,
+}
+
+impl Peers {
+    pub fn new(me: NodeId) -> Self {
+        Self { me, members: BTreeMap::new(), links: BTreeMap::new(), removed: BTreeSet::new() }
+    }
+
+    pub fn set_view(&mut self, view: &ClusterView) {
+        self.members = view.members.iter().map(|m| (m.id, m.addr.clone())).collect();
+    }
+
+    pub fn link_up(&mut self, peer: NodeId, addr: NodeAddr) {
+        self.links.insert(peer, Link { addr, blocked: false, last_sign: None });
+    }
+
+    pub fn link_down(&mut self, peer: NodeId) {
+        self.links.remove(&peer);
+    }
+
+    pub fn set_blocked(&mut self, peer: NodeId, blocked: bool) {
+        if let Some(link) = self.links.get_mut(&peer) {
+            link.blocked = blocked;
+        }
+    }
+
+    /// True for the first frame of a batch: all frames of one batch carry the same time.
+    pub fn first_sign(&mut self, peer: NodeId, now: Time) -> bool {
+        self.links.get_mut(&peer).is_some_and(|link| link.last_sign.replace(now) != Some(now))
+    }
+
+    /// The address, and whether this is news.
+    pub fn remove(&mut self, node: NodeId) -> (Option<NodeAddr>, bool) {
+        let addr = self.addr(node).cloned();
+        self.members.remove(&node);
+        self.links.remove(&node);
+        (addr, self.removed.insert(node))
+    }
+
+    pub fn is_blocked(&self, peer: NodeId) -> bool {
+        self.links.get(&peer).is_some_and(|l| l.blocked)
+    }
+
+    pub fn is_removed(&self, node: NodeId) -> bool {
+        self.removed.contains(&node)
+    }
+
+    pub fn is_member(&self, node: NodeId) -> bool {
+        self.members.contains_key(&node)
+    }
+
+    pub fn addr(&self, node: NodeId) -> Option<&NodeAddr> {
+        self.members.get(&node).or_else(|| self.links.get(&node).map(|l| &l.addr))
+    }
+
+    /// Whether an item can be sent there now: this node, or one with a known address that was not removed.
+    pub fn can_send(&self, node: NodeId) -> bool {
+        node == self.me || (!self.is_removed(node) && self.addr(node).is_some())
+    }
+}

@@ -1,0 +1,125 @@
+//! Announcing this node's types to the authority, until it has taken them in.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use crate::{
+    Time, TypeId,
+    proto::{
+        region::ASK_RETRY,
+        shard::ShardCommand,
+        sharding::{ControlFrame, TypeInfo},
+    },
+};
+
+use super::{Due, Effect, Members, NodeCore};
+
+/// What this node uses and hosts, and what the authority has said of it.
+#[derive(Debug, Default)]
+pub(super) struct Registration {
+    types: Vec<TypeInfo>,
+    /// How many types stood in each announcement that is not answered; answers come in this order.
+    sent: VecDeque<usize>,
+    /// So many were answered.
+    answered: Option<usize>,
+    told: BTreeMap<TypeId, Result<(), String>>,
+}
+
+impl Registration {
+    pub fn types(&self) -> &[TypeInfo] {
+        &self.types
+    }
+
+    fn find(&self, ty: TypeId) -> Option<&TypeInfo> {
+        self.types.iter().find(|t| t.ty == ty)
+    }
+
+    /// Number of shards of a type of this node; 0 if it is not registered here.
+    pub fn shards(&self, ty: TypeId) -> u32 {
+        self.find(ty).map_or(0, |t| t.shards)
+    }
+
+    /// Its name, or its id if the name is not known here.
+    pub fn name(&self, ty: TypeId) -> Arc<str> {
+        self.find(ty).map_or_else(|| format!("{:08x}", ty.0).into(), |t| t.name.as_str().into())
+    }
+
+    /// Another authority knows nothing of this node.
+    pub fn forget(&mut self) {
+        self.answered = None;
+    }
+
+    /// Announcements under way may be lost.
+    pub fn lost(&mut self) {
+        self.sent.clear();
+    }
+
+    /// The types stood in an announcement.
+    pub fn announced(&mut self) {
+        self.sent.push_back(self.types.len());
+    }
+}
+
+impl<M: Members> NodeCore<M> {
+    pub(super) fn add_type(&mut self, now: Time, info: TypeInfo) {
+        let host = info.host;
+        match self.registration.types.iter_mut().find(|t| t.ty == info.ty) {
+            Some(known) if known.name != info.name => {
+                let why =
+                    format!("the names `{}` and `{}` have the same id {:08x}; rename one of the types", info.name, known.name, info.ty.0);
+                return self.effects.push_back(Effect::TypeReady { ty: info.ty, result: Err(why) });
+            }
+            Some(known) if known.shards != info.shards => {
+                let why =
+                    format!("type `{}` is registered here with {} shards; it cannot have {} as well", info.name, known.shards, info.shards);
+                return self.effects.push_back(Effect::TypeReady { ty: info.ty, result: Err(why) });
+            }
+            Some(known) => {
+                known.host |= info.host;
+                self.registration.told.remove(&info.ty);
+                self.registration.answered = None;
+            }
+            None => self.registration.types.push(info.clone()),
+        }
+        if host {
+            self.to_all_workers(&ShardCommand::Host { ty: info.ty });
+        }
+        if self.registration.sent.is_empty() {
+            self.register(now);
+        }
+    }
+
+    /// Announces the types if the authority does not know them all.
+    pub(super) fn register(&mut self, now: Time) {
+        let count = self.registration.types.len();
+        if self.ended || self.authority.is_none() || self.registration.answered == Some(count) {
+            return self.timers.clear(Due::Register);
+        }
+        self.registration.announced();
+        self.timers.set(Due::Register, now + ASK_RETRY);
+        self.to_authority(ControlFrame::Register { types: self.registration.types.clone() });
+    }
+
+    pub(super) fn registered(&mut self, now: Time, refused: Vec<(TypeId, String)>) {
+        if let Some(count) = self.registration.sent.pop_front() {
+            self.registration.answered = self.registration.answered.max(Some(count));
+        }
+        let answered = self.registration.answered.unwrap_or(0);
+        let accepted: Vec<_> = self.registration.types[..answered].iter().map(|t| t.ty).collect();
+        let accepted = accepted.into_iter().filter(|ty| refused.iter().all(|(r, _)| r != ty)).map(|ty| (ty, Ok(())));
+        let results: Vec<_> = accepted.chain(refused.iter().map(|(ty, why)| (*ty, Err(why.clone())))).collect();
+        for (ty, result) in results {
+            if self.registration.told.get(&ty) != Some(&result) {
+                self.registration.told.insert(ty, result.clone());
+                let refused = result.is_err();
+                self.with_region(|region, _, out| region.set_refused(ty, refused, out));
+                self.effects.push_back(Effect::TypeReady { ty, result });
+            }
+        }
+        if self.registration.sent.is_empty() {
+            self.register(now);
+        }
+    }
+}

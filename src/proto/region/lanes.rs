@@ -1,0 +1,150 @@
+//! The network thread's side of a lane with two exits (moves.md section 13, X3, X6, X7).
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::{
+    Epoch, ShardKey,
+    proto::{handoff::Envelope, shard::LaneId},
+};
+
+/// One thing from a lane's ring to the network thread: what it enters by, the message, what it leaves by.
+#[derive(Debug, Default)]
+pub(crate) struct Passage {
+    pub enter: Option<Epoch>,
+    pub envelope: Option<Envelope>,
+    pub leave: Option<Epoch>,
+}
+
+/// What a lane lets through.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Passed {
+    /// A free item: goes into NET.
+    Item(Envelope),
+    /// `Leave(k)` was met: the worker is to be told `Open(k)`.
+    Leave(Epoch),
+    /// No room to hold it.
+    Refused(Envelope),
+}
+
+/// What is kept of lanes around a change of exit. Empty at rest.
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    lanes: BTreeMap<(LaneId, ShardKey), Lane>,
+    room: Room,
+}
+
+#[derive(Debug)]
+struct Room {
+    /// Messages held, of all lanes.
+    held: usize,
+    held_max: usize,
+    lane_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    /// Held since `Enter(k)`, until `Left(k)`.
+    hold: Option<(Epoch, VecDeque<Passage>)>,
+    messages: usize,
+    /// `Left(k)` that came before its `Enter(k)`.
+    left: Vec<Epoch>,
+}
+
+impl Lanes {
+    pub fn new(held_max: usize, lane_max: usize) -> Self {
+        Self { lanes: BTreeMap::new(), room: Room { held: 0, held_max, lane_max } }
+    }
+
+    /// True if nothing of this lane is kept: its id may be used anew.
+    pub fn is_free(&self, lane: LaneId) -> bool {
+        let first = ShardKey { ty: crate::TypeId(0), shard: crate::ShardId(0) };
+        self.lanes.range((lane, first)..).next().is_none_or(|((id, _), _)| *id != lane)
+    }
+
+    pub fn held(&self) -> usize {
+        self.room.held
+    }
+
+    /// Something from the lane's ring.
+    pub fn pass(&mut self, lane: LaneId, shard: ShardKey, passage: Passage, out: &mut Vec<Passed>) {
+        if passage.enter.is_none() && (self.lanes.is_empty() || !self.lanes.contains_key(&(lane, shard))) {
+            return let_through(passage, out);
+        }
+        self.lanes.entry((lane, shard)).or_default().step(passage, &mut self.room, true, out);
+        self.tidy(lane, shard);
+    }
+
+    /// `Left(lane, shard, k)` from the worker: everything that went back is in NET.
+    pub fn left(&mut self, lane: LaneId, shard: ShardKey, k: Epoch, out: &mut Vec<Passed>) {
+        let state = self.lanes.entry((lane, shard)).or_default();
+        match state.hold.take() {
+            Some((entered, queue)) if entered == k => {
+                self.room.held -= state.messages;
+                state.messages = 0;
+                for passage in queue {
+                    // What was held once has its room; it may have to wait for another change.
+                    state.step(passage, &mut self.room, false, out);
+                }
+            }
+            hold => {
+                state.hold = hold;
+                state.left.push(k);
+            }
+        }
+        self.tidy(lane, shard);
+    }
+
+    fn tidy(&mut self, lane: LaneId, shard: ShardKey) {
+        if self.lanes.get(&(lane, shard)).is_some_and(|l| l.hold.is_none() && l.left.is_empty()) {
+            self.lanes.remove(&(lane, shard));
+        }
+    }
+
+    /// Gives everything up (the node's membership is over).
+    pub fn drain(&mut self) -> impl Iterator<Item = Envelope> {
+        self.room.held = 0;
+        std::mem::take(&mut self.lanes).into_values().flat_map(|l| l.hold.map(|(_, q)| q).unwrap_or_default()).filter_map(|p| p.envelope)
+    }
+
+    pub fn check(&self) {
+        let held: usize = self.lanes.values().map(|l| l.messages).sum();
+        assert_eq!(held, self.room.held, "held messages are counted");
+        for lane in self.lanes.values() {
+            assert!(lane.left.len() <= 1, "an exit is left once before the other is entered");
+            let queued = lane.hold.iter().flat_map(|(_, q)| q).filter(|p| p.envelope.is_some()).count();
+            assert_eq!(queued, lane.messages, "held messages of a lane are counted");
+        }
+    }
+}
+
+impl Lane {
+    fn step(&mut self, mut passage: Passage, room: &mut Room, bounded: bool, out: &mut Vec<Passed>) {
+        if self.hold.is_none()
+            && let Some(k) = passage.enter
+        {
+            match self.left.iter().position(|&left| left == k) {
+                Some(at) => drop(self.left.swap_remove(at)),
+                None => self.hold = Some((k, VecDeque::new())),
+            }
+            passage.enter = None;
+        }
+        let Some((_, queue)) = &mut self.hold else { return let_through(passage, out) };
+        if passage.envelope.is_some() {
+            if bounded && (room.held >= room.held_max || self.messages >= room.lane_max) {
+                // The newest message is refused, never its tokens.
+                out.extend(passage.envelope.take().map(Passed::Refused));
+            } else {
+                room.held += 1;
+                self.messages += 1;
+            }
+        }
+        if passage.enter.is_some() || passage.envelope.is_some() || passage.leave.is_some() {
+            queue.push_back(passage);
+        }
+    }
+}
+
+fn let_through(passage: Passage, out: &mut Vec<Passed>) {
+    out.extend(passage.envelope.map(Passed::Item));
+    out.extend(passage.leave.map(Passed::Leave));
+}

@@ -1,0 +1,460 @@
+//! What a node knows of homes: routes, the senders of its streams, the buffer for unknown homes, lanes with two exits.
+//!
+//! moves.md sections 2, 7 and 13; everything here happens on the network thread, which alone resolves a route and appends to a link.
+
+mod lanes;
+mod net;
+mod relay;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
+
+use crate::{
+    Config, Epoch, NodeId, ShardKey, Time, TypeId,
+    proto::{
+        handoff::{DropReason, Envelope, Item, Word},
+        node::{peers::Peers, timers::Timers},
+        shard::{LaneId, LaneItem},
+    },
+};
+
+use lanes::{Lanes, Passage, Passed};
+use net::{Net, Step};
+pub(crate) use relay::{Relay, RelayOut};
+
+/// How long an answer about a home may take before it is asked for again.
+pub(crate) const ASK_RETRY: Duration = Duration::from_secs(1);
+/// Least time between two searches for messages that waited too long.
+const SWEEP: Duration = Duration::from_millis(50);
+/// One shard may use this part of the buffer for unknown homes.
+const SHARD_SHARE: usize = 4;
+
+/// What the region wants done, in order.
+#[derive(Debug, PartialEq)]
+pub(crate) enum RegionOut {
+    /// An item of this node's stream, to the home: this node or a peer.
+    Item { to: NodeId, shard: ShardKey, item: Item },
+    /// The routing word changed.
+    Publish { shard: ShardKey, word: Word },
+    /// `Open(k, yes)` to the worker.
+    Open { lane: LaneId, shard: ShardKey, k: Epoch, yes: bool },
+    /// A message ends here.
+    GiveUp(Envelope, DropReason),
+    /// Ask the authority.
+    WhereIs(ShardKey),
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Due {
+    /// Ask for the home again: set while items wait for it.
+    Where(ShardKey),
+    /// Repeat what is unacknowledged of the stream: set while it is not settled.
+    Fence(ShardKey),
+}
+
+/// The region of one node.
+#[derive(Debug)]
+pub(crate) struct Region {
+    me: NodeId,
+    workers: u16,
+    fence_retry: Duration,
+    fence_deadline: Duration,
+    tell_patience: Duration,
+    buffer_max: usize,
+    shards: BTreeMap<ShardKey, Shard>,
+    /// Messages that wait for a home, of all shards.
+    buffered: usize,
+    buffering: BTreeSet<ShardKey>,
+    sweep_at: Time,
+    no_host: BTreeSet<TypeId>,
+    refused: BTreeSet<TypeId>,
+    lanes: Lanes,
+    timers: Timers<Due>,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    net: Net,
+    buffer: VecDeque<Waiting>,
+    /// Epoch of the local word that is published; zero = elsewhere.
+    word: Epoch,
+    /// The stay that the worker has reported.
+    running: Option<(Epoch, Epoch)>,
+    /// The worker holds items for this epoch.
+    wanted: Epoch,
+    /// Newest record that a sender with a stale route was told of.
+    hinted: BTreeMap<NodeId, Epoch>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    envelope: Envelope,
+    until: Time,
+}
+
+impl Region {
+    pub fn new(config: &Config, me: NodeId, workers: u16) -> Self {
+        let sharding = &config.sharding;
+        Self {
+            me,
+            workers,
+            fence_retry: sharding.fence_retry.get(),
+            fence_deadline: sharding.fence_deadline.get(),
+            tell_patience: sharding.handoff_timeout.get(),
+            buffer_max: sharding.buffer_messages as usize,
+            shards: BTreeMap::new(),
+            buffered: 0,
+            buffering: BTreeSet::new(),
+            sweep_at: Time::MAX,
+            no_host: BTreeSet::new(),
+            refused: BTreeSet::new(),
+            lanes: Lanes::new(config.limits.held_items as usize, config.limits.lane_items as usize),
+            timers: Timers::default(),
+        }
+    }
+
+    /// Something from a producer's ring.
+    pub fn handle_lane(&mut self, now: Time, lane: LaneId, item: LaneItem<Envelope>, peers: &Peers, out: &mut Vec<RegionOut>) {
+        let (shard, passage) = match item {
+            LaneItem::Msg { shard, enter: None, parcel, .. } if self.lanes.is_free(lane) => {
+                debug_assert_eq!(shard, parcel.shard, "the ring names the envelope's shard");
+                return self.send(now, parcel, peers, out);
+            }
+            LaneItem::Msg { shard, enter, parcel, .. } => (shard, Passage { enter, envelope: Some(parcel), leave: None }),
+            LaneItem::Leave { shard, k } => (shard, Passage { enter: None, envelope: None, leave: Some(k) }),
+            LaneItem::Through { shard, k, k2 } => (shard, Passage { enter: Some(k), envelope: None, leave: Some(k2) }),
+            // What the lane still holds is released by the worker's tokens; nothing else is kept of it.
+            LaneItem::End => return,
+        };
+        let mut passed = vec![];
+        self.lanes.pass(lane, shard, passage, &mut passed);
+        self.passed(now, lane, shard, passed, peers, out);
+    }
+
+    /// `Left(lane, shard, k)`: what went back from the worker is in NET.
+    pub fn handle_left(&mut self, now: Time, lane: LaneId, shard: ShardKey, k: Epoch, peers: &Peers, out: &mut Vec<RegionOut>) {
+        let mut passed = vec![];
+        self.lanes.left(lane, shard, k, &mut passed);
+        self.passed(now, lane, shard, passed, peers, out);
+    }
+
+    fn passed(&mut self, now: Time, lane: LaneId, shard: ShardKey, passed: Vec<Passed>, peers: &Peers, out: &mut Vec<RegionOut>) {
+        for passed in passed {
+            match passed {
+                Passed::Item(envelope) => self.send(now, envelope, peers, out),
+                Passed::Refused(envelope) => out.push(RegionOut::GiveUp(envelope, DropReason::HeldFull)),
+                Passed::Leave(k) => {
+                    let yes = self.shards.get(&shard).is_some_and(|s| s.net.tag() == k && s.net.target() == Some(self.me));
+                    out.push(RegionOut::Open { lane, shard, k, yes });
+                }
+            }
+        }
+    }
+
+    /// True if nothing is kept of this lane.
+    pub fn lane_is_free(&self, lane: LaneId) -> bool {
+        self.lanes.is_free(lane)
+    }
+
+    /// A message of this node's stream: sent now, or buffered until its home is known.
+    pub fn send(&mut self, now: Time, envelope: Envelope, peers: &Peers, out: &mut Vec<RegionOut>) {
+        let key = envelope.shard;
+        let shard = self.shards.entry(key).or_default();
+        if shard.buffer.is_empty() && shard.net.target().is_some_and(|node| peers.can_send(node)) {
+            return transmit(&mut shard.net, key, envelope, peers, out);
+        }
+        if self.refused.contains(&key.ty) {
+            return out.push(RegionOut::GiveUp(envelope, DropReason::NoHost));
+        }
+        if self.buffered >= self.buffer_max || shard.buffer.len() >= (self.buffer_max / SHARD_SHARE).max(1) {
+            return out.push(RegionOut::GiveUp(envelope, DropReason::BufferFull));
+        }
+        let until = envelope.ask.map_or(now + self.tell_patience, |ask| ask.deadline);
+        self.sweep_at = self.sweep_at.min(until);
+        shard.buffer.push_back(Waiting { envelope, until });
+        self.buffered += 1;
+        self.buffering.insert(key);
+        self.settle(now, key, peers, out);
+    }
+
+    /// A record was heard of. True if it is news.
+    pub fn learn(&mut self, now: Time, shard: ShardKey, epoch: Epoch, home: NodeId, peers: &Peers, out: &mut Vec<RegionOut>) -> bool {
+        if epoch >= Epoch::MAX || !self.shards.entry(shard).or_default().net.learn(epoch, home) {
+            return false;
+        }
+        self.no_host.remove(&shard.ty);
+        self.step(now, shard, peers, out, |net, step| {
+            net.follow(step);
+        });
+        true
+    }
+
+    /// The gate of the stream's home has met the end of a path.
+    pub fn stream_ack(&mut self, now: Time, shard: ShardKey, p: Epoch, peers: &Peers, out: &mut Vec<RegionOut>) {
+        if self.shards.contains_key(&shard) {
+            self.step(now, shard, peers, out, |net, step| net.stream_ack(p, step));
+        }
+    }
+
+    /// The worker runs the shard.
+    pub fn running(&mut self, now: Time, shard: ShardKey, start: Epoch, cur: Epoch, peers: &Peers, out: &mut Vec<RegionOut>) {
+        self.shards.entry(shard).or_default().running = Some((start, cur));
+        self.settle(now, shard, peers, out);
+    }
+
+    /// The stay that ended with `cur` is over.
+    pub fn ended(&mut self, shard: ShardKey, cur: Epoch) {
+        let shard = self.shards.entry(shard).or_default();
+        shard.running = shard.running.filter(|&(_, running)| running > cur);
+    }
+
+    /// The worker holds items for an epoch not known to it. Returns the newest record, if that is it.
+    pub fn unknown(&mut self, now: Time, shard: ShardKey, aim: Epoch, peers: &Peers, out: &mut Vec<RegionOut>) -> Option<(Epoch, NodeId)> {
+        let state = self.shards.entry(shard).or_default();
+        state.wanted = state.wanted.max(aim);
+        let known = state.net.known().filter(|&(epoch, _)| epoch >= aim);
+        self.settle(now, shard, peers, out);
+        known
+    }
+
+    /// A session to `peer` is up: what is unacknowledged there goes again.
+    pub fn link_up(&mut self, now: Time, peer: NodeId, peers: &Peers, out: &mut Vec<RegionOut>) {
+        let concerned = |net: &Net| net.entry_of_pending() == Some(peer) || (!net.is_settled() && net.target() == Some(peer));
+        let keys: Vec<_> = self.shards.iter().filter(|(_, s)| concerned(&s.net)).map(|(k, _)| *k).collect();
+        for key in keys {
+            self.step(now, key, peers, out, |net, step| net.repeat(step));
+        }
+        self.retry_buffered(now, peers, out);
+    }
+
+    /// Members, and with them addresses, changed.
+    pub fn retry_buffered(&mut self, now: Time, peers: &Peers, out: &mut Vec<RegionOut>) {
+        for key in self.buffering.clone() {
+            self.settle(now, key, peers, out);
+        }
+    }
+
+    /// There is another authority: what waits for an answer asks again at once.
+    pub fn ask_again(&mut self, now: Time, peers: &Peers, out: &mut Vec<RegionOut>) {
+        let waiting: Vec<_> = self.shards.iter().filter(|(_, s)| s.waits()).map(|(k, _)| *k).collect();
+        for key in waiting {
+            self.timers.clear(Due::Where(key));
+            self.settle(now, key, peers, out);
+        }
+    }
+
+    /// A removal was learned (and is known to `peers`).
+    pub fn removed(&mut self, now: Time, node: NodeId, peers: &Peers, out: &mut Vec<RegionOut>) {
+        let keys: Vec<_> = self.shards.keys().copied().collect();
+        for key in keys {
+            let shard = self.shards.get_mut(&key).expect("the key was just read");
+            shard.hinted.remove(&node);
+            let concerned = shard.net.target() == Some(node);
+            if !shard.net.is_settled() || concerned {
+                // Any removal may have taken a fence with it, at its entry or in the chain behind it.
+                self.step(now, key, peers, out, |net, step| {
+                    net.repeat(step);
+                    net.follow(step);
+                });
+            }
+        }
+    }
+
+    /// No node hosts the type, says the authority: what waits goes on waiting for hosts.
+    pub fn no_host(&mut self, ty: TypeId) {
+        self.no_host.insert(ty);
+    }
+
+    /// The authority refused (or took in) this node's idea of the type.
+    pub fn set_refused(&mut self, ty: TypeId, refused: bool, out: &mut Vec<RegionOut>) {
+        if !refused {
+            self.refused.remove(&ty);
+        } else if self.refused.insert(ty) {
+            for key in self.buffering.iter().filter(|key| key.ty == ty).copied().collect::<Vec<_>>() {
+                self.give_up_buffer(key, DropReason::NoHost, out);
+            }
+        }
+    }
+
+    /// The node's membership is over: nothing is kept.
+    pub fn end(&mut self, out: &mut Vec<RegionOut>) {
+        for key in self.buffering.clone() {
+            self.give_up_buffer(key, DropReason::Shutdown, out);
+        }
+        out.extend(self.lanes.drain().map(|envelope| RegionOut::GiveUp(envelope, DropReason::Shutdown)));
+        for (&key, shard) in &mut self.shards {
+            if std::mem::take(&mut shard.word) != Epoch::ZERO {
+                out.push(RegionOut::Publish { shard: key, word: Word::ELSEWHERE });
+            }
+        }
+        self.timers = Timers::default();
+    }
+
+    fn give_up_buffer(&mut self, key: ShardKey, reason: DropReason, out: &mut Vec<RegionOut>) {
+        let Some(shard) = self.shards.get_mut(&key) else { return };
+        self.buffered -= shard.buffer.len();
+        self.buffering.remove(&key);
+        self.timers.clear(Due::Where(key));
+        out.extend(shard.buffer.drain(..).map(|w| RegionOut::GiveUp(w.envelope, reason)));
+    }
+
+    pub fn handle_timeout(&mut self, now: Time, peers: &Peers, out: &mut Vec<RegionOut>) {
+        while let Some(due) = self.timers.pop(now) {
+            match due {
+                Due::Where(key) => self.settle(now, key, peers, out),
+                Due::Fence(key) => self.step(now, key, peers, out, |net, step| net.repeat(step)),
+            }
+        }
+        if self.sweep_at <= now {
+            self.sweep(now, out);
+        }
+    }
+
+    pub fn next_timeout(&self) -> Option<Time> {
+        let sweep = Some(self.sweep_at).filter(|&t| t != Time::MAX);
+        sweep.into_iter().chain(self.timers.next()).min()
+    }
+
+    /// Drops what waited too long.
+    fn sweep(&mut self, now: Time, out: &mut Vec<RegionOut>) {
+        let mut next = Time::MAX;
+        for key in self.buffering.clone() {
+            let Some(shard) = self.shards.get_mut(&key) else { continue };
+            for waiting in std::mem::take(&mut shard.buffer) {
+                if waiting.until > now {
+                    next = next.min(waiting.until);
+                    shard.buffer.push_back(waiting);
+                } else {
+                    self.buffered -= 1;
+                    let told = waiting.envelope.ask.is_none() && self.no_host.contains(&key.ty);
+                    out.push(RegionOut::GiveUp(waiting.envelope, if told { DropReason::NoHost } else { DropReason::Expired }));
+                }
+            }
+            if shard.buffer.is_empty() {
+                self.buffering.remove(&key);
+                if !shard.waits() {
+                    self.timers.clear(Due::Where(key));
+                }
+            }
+        }
+        self.sweep_at = if next == Time::MAX { next } else { next.max(now + SWEEP) };
+    }
+
+    fn step(&mut self, now: Time, key: ShardKey, peers: &Peers, out: &mut Vec<RegionOut>, f: impl FnOnce(&mut Net, &mut Step<'_>)) {
+        let Some(shard) = self.shards.get_mut(&key) else { return };
+        let mut sent = vec![];
+        let is_removed = |node| peers.is_removed(node);
+        f(&mut shard.net, &mut Step { now, deadline: now + self.fence_deadline, is_removed: &is_removed, out: &mut sent });
+        out.extend(sent.into_iter().map(|(to, item)| RegionOut::Item { to, shard: key, item }));
+        self.settle(now, key, peers, out);
+    }
+
+    /// Brings word, buffer and timers in line with the stream's state.
+    fn settle(&mut self, now: Time, key: ShardKey, peers: &Peers, out: &mut Vec<RegionOut>) {
+        let Some(shard) = self.shards.get_mut(&key) else { return };
+        if shard.word != Epoch::ZERO && shard.word != shard.net.tag() {
+            shard.word = Epoch::ZERO;
+            out.push(RegionOut::Publish { shard: key, word: Word::ELSEWHERE });
+        }
+        if !shard.buffer.is_empty() && shard.net.target().is_some_and(|node| peers.can_send(node)) {
+            self.buffered -= shard.buffer.len();
+            self.buffering.remove(&key);
+            for waiting in std::mem::take(&mut shard.buffer) {
+                if waiting.envelope.ask.is_some() && waiting.until <= now {
+                    out.push(RegionOut::GiveUp(waiting.envelope, DropReason::Expired));
+                } else {
+                    transmit(&mut shard.net, key, waiting.envelope, peers, out);
+                }
+            }
+        }
+        let tag = shard.net.tag();
+        let runs = shard.running.is_some_and(|(start, cur)| start <= tag && tag <= cur);
+        if shard.word == Epoch::ZERO && shard.net.target() == Some(self.me) && shard.net.is_settled() && shard.buffer.is_empty() && runs {
+            shard.word = tag;
+            out.push(RegionOut::Publish { shard: key, word: Word::local(key.worker(self.workers), tag) });
+        }
+        if shard.net.is_settled() {
+            self.timers.clear(Due::Fence(key));
+        } else if !self.timers.is_set(Due::Fence(key)) {
+            let at = now + self.fence_retry;
+            self.timers.set(Due::Fence(key), shard.net.fence_deadline().map_or(at, |deadline| deadline.min(at).max(now)));
+        }
+        if !shard.waits() {
+            self.timers.clear(Due::Where(key));
+        } else if !self.timers.is_set(Due::Where(key)) {
+            self.timers.set(Due::Where(key), now + ASK_RETRY);
+            out.push(RegionOut::WhereIs(key));
+        }
+    }
+
+    /// A sender with a stale route, to be told of the newest record: once per sender, shard and record.
+    pub fn hint(&mut self, shard: ShardKey, aim: Epoch, sender: NodeId) -> Option<(Epoch, NodeId)> {
+        let me = self.me;
+        let shard = self.shards.get_mut(&shard)?;
+        let (epoch, home) = shard.net.known().filter(|&(epoch, home)| epoch > aim && home != me)?;
+        let told = shard.hinted.entry(sender).or_default();
+        (*told < epoch).then(|| {
+            *told = epoch;
+            (epoch, home)
+        })
+    }
+
+    pub fn known(&self, shard: ShardKey) -> Option<(Epoch, NodeId)> {
+        self.shards.get(&shard)?.net.known()
+    }
+
+    /// Every shard heard of, with the newest record.
+    pub fn heard(&self) -> impl Iterator<Item = (ShardKey, Epoch, NodeId)> {
+        self.shards.iter().filter_map(|(key, s)| s.net.known().map(|(epoch, home)| (*key, epoch, home)))
+    }
+
+    /// Shards that the workers have reported to run.
+    pub fn hosted(&self) -> impl Iterator<Item = ShardKey> {
+        self.shards.iter().filter(|(_, s)| s.running.is_some()).map(|(key, _)| *key)
+    }
+
+    /// Messages that wait for a home.
+    pub fn buffered(&self) -> usize {
+        self.buffered
+    }
+
+    /// Messages held around changes of exit.
+    pub fn held(&self) -> usize {
+        self.lanes.held()
+    }
+
+    pub fn check(&self) {
+        let mut buffered = 0;
+        for (key, shard) in &self.shards {
+            shard.net.check();
+            buffered += shard.buffer.len();
+            assert_eq!(!shard.buffer.is_empty(), self.buffering.contains(key), "{key:?}: who buffers is known");
+            assert!(shard.buffer.is_empty() || self.timers.is_set(Due::Where(*key)), "{key:?}: what waits for a home is asked for");
+            assert_eq!(!shard.net.is_settled(), self.timers.is_set(Due::Fence(*key)), "{key:?}: what is unacknowledged is repeated");
+            let word = shard.word;
+            assert!(word == Epoch::ZERO || (word == shard.net.tag() && shard.net.target() == Some(self.me)), "{key:?}: X1");
+        }
+        assert_eq!(buffered, self.buffered, "buffered messages are counted");
+        assert!(self.buffered <= self.buffer_max, "the buffer is bounded");
+        self.lanes.check();
+    }
+}
+
+impl Shard {
+    fn waits(&self) -> bool {
+        !self.buffer.is_empty() || self.net.known().map_or(Epoch::ZERO, |(epoch, _)| epoch) < self.wanted
+    }
+}
+
+fn transmit(net: &mut Net, shard: ShardKey, envelope: Envelope, peers: &Peers, out: &mut Vec<RegionOut>) {
+    let to = net.target().expect("a message is sent only when there is a route");
+    if peers.is_blocked(to) {
+        return out.push(RegionOut::GiveUp(envelope, DropReason::NoCredit));
+    }
+    let (tag, mode) = net.stamp();
+    out.push(RegionOut::Item { to, shard, item: Item::Msg { tag, mode, envelope } });
+}

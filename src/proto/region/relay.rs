@@ -1,0 +1,259 @@
+//! Numbered hand-off lanes, one per (shard, from, to): nothing is lost or doubled while both ends live.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
+
+use crate::{
+    Epoch, NodeId, ShardKey, Time,
+    proto::{
+        handoff::{DropReason, Envelope, Forwarded, HandoffItem, Item},
+        node::{peers::Peers, timers::Timers},
+        wire::Frame,
+    },
+};
+
+/// What a lane wants done.
+#[derive(Debug, PartialEq)]
+pub(crate) enum RelayOut {
+    /// Over the link to that node.
+    Frame(NodeId, Frame),
+    /// To the worker of the shard.
+    Deliver { from: NodeId, shard: ShardKey, item: HandoffItem },
+    /// A forwarded message ends here.
+    GiveUp(Envelope, DropReason),
+}
+
+/// Both sides of all hand-off lanes of this node.
+#[derive(Debug)]
+pub(crate) struct Relay {
+    out: BTreeMap<(ShardKey, NodeId), OutLane>,
+    inn: BTreeMap<(ShardKey, NodeId), InLane>,
+    /// Incoming lanes whose acknowledgement is due.
+    acks: BTreeSet<(ShardKey, NodeId)>,
+    /// When a lane tries again by itself.
+    timers: Timers<(ShardKey, NodeId)>,
+    retry: Duration,
+    lane_max: usize,
+    unacknowledged: usize,
+}
+
+#[derive(Debug, Default)]
+struct OutLane {
+    /// Number of the newest item.
+    last: u64,
+    queue: VecDeque<(u64, HandoffItem)>,
+    /// Everything queued was given to the present or next session.
+    emitted: bool,
+    /// Tries without an acknowledgement.
+    tries: u32,
+}
+
+#[derive(Debug, Default)]
+struct InLane {
+    delivered: u64,
+    /// Behind one that waits for removals to be processed here (CE-9).
+    waiting: VecDeque<HandoffItem>,
+}
+
+impl Relay {
+    pub fn new(retry: Duration, lane_max: usize) -> Self {
+        Self {
+            out: BTreeMap::new(),
+            inn: BTreeMap::new(),
+            acks: BTreeSet::new(),
+            timers: Timers::default(),
+            retry,
+            lane_max,
+            unacknowledged: 0,
+        }
+    }
+
+    /// Appends to the lane (shard, this node, to).
+    pub fn push(&mut self, now: Time, to: NodeId, shard: ShardKey, item: HandoffItem, peers: &Peers, out: &mut Vec<RelayOut>) {
+        if peers.is_removed(to) {
+            return give_up(item, DropReason::RouteLost, out);
+        }
+        let lane = self.out.entry((shard, to)).or_default();
+        if lane.queue.len() >= self.lane_max && is_message(&item) {
+            return give_up(item, DropReason::MoveBufferFull, out);
+        }
+        let follows_on = lane.queue.is_empty() || lane.emitted;
+        lane.last += 1;
+        self.unacknowledged += 1;
+        if follows_on {
+            out.push(RelayOut::Frame(to, Frame::Handoff { shard, number: lane.last, item: item.clone() }));
+            if lane.queue.is_empty() {
+                lane.tries = 0;
+                self.timers.set((shard, to), now + self.retry * 10);
+            }
+            lane.emitted = true;
+        }
+        lane.queue.push_back((lane.last, item));
+    }
+
+    /// The receiver has taken over everything up to `upto`. True if the lane is empty now.
+    pub fn acknowledged(&mut self, now: Time, from: NodeId, shard: ShardKey, upto: u64) -> bool {
+        let Some(lane) = self.out.get_mut(&(shard, from)) else { return false };
+        let before = lane.queue.len();
+        while lane.queue.front().is_some_and(|&(number, _)| number <= upto) {
+            lane.queue.pop_front();
+        }
+        self.unacknowledged -= before - lane.queue.len();
+        if lane.queue.is_empty() {
+            self.timers.clear((shard, from));
+        } else if lane.queue.len() < before {
+            lane.tries = 0;
+            self.timers.set((shard, from), now + self.retry * 10);
+        }
+        before > 0 && lane.queue.is_empty()
+    }
+
+    /// The session to `peer` is gone with everything in it.
+    pub fn link_down(&mut self, now: Time, peer: NodeId) {
+        for ((shard, to), lane) in self.out.iter_mut().filter(|((_, to), lane)| *to == peer && !lane.queue.is_empty()) {
+            lane.emitted = false;
+            self.timers.set((*shard, *to), now + self.retry);
+        }
+    }
+
+    /// A session to `peer` is up: what the last one may have lost goes again.
+    pub fn link_up(&mut self, now: Time, peer: NodeId, out: &mut Vec<RelayOut>) {
+        for ((shard, to), lane) in self.out.iter_mut().filter(|((_, to), lane)| *to == peer && !lane.queue.is_empty() && !lane.emitted) {
+            lane.emit(*shard, *to, out);
+            self.timers.set((*shard, *to), now + self.retry * 10);
+        }
+    }
+
+    /// An item of the lane (shard, from, this node).
+    pub fn receive(&mut self, from: NodeId, shard: ShardKey, number: u64, item: HandoffItem, peers: &Peers, out: &mut Vec<RelayOut>) {
+        let lane = self.inn.entry((shard, from)).or_default();
+        self.acks.insert((shard, from));
+        let taken = lane.delivered + lane.waiting.len() as u64;
+        // A number beyond the next one cannot come within a session; not taking it makes the sender repeat the lane.
+        if number == taken + 1 {
+            lane.waiting.push_back(item);
+            lane.deliver(shard, from, peers, out);
+        }
+    }
+
+    /// A removal was processed here: lanes that waited for it go on; lanes with the removed node end.
+    pub fn removed(&mut self, node: NodeId, peers: &Peers, out: &mut Vec<RelayOut>) {
+        let gone: Vec<_> = self.out.keys().filter(|(_, to)| *to == node).copied().collect();
+        for key in gone {
+            self.timers.clear(key);
+            let lane = self.out.remove(&key).expect("the key was just read");
+            self.unacknowledged -= lane.queue.len();
+            // Never sent again: it may have been passed on.
+            lane.queue.into_iter().for_each(|(_, item)| give_up(item, DropReason::RouteLost, out));
+        }
+        let gone: Vec<_> = self.inn.keys().filter(|(_, from)| *from == node).copied().collect();
+        for key in gone {
+            let lane = self.inn.remove(&key).expect("the key was just read");
+            self.acks.remove(&key);
+            lane.waiting.into_iter().for_each(|item| give_up(item, DropReason::RouteLost, out));
+        }
+        for (&(shard, from), lane) in self.inn.iter_mut().filter(|(_, lane)| !lane.waiting.is_empty()) {
+            lane.deliver(shard, from, peers, out);
+            self.acks.insert((shard, from));
+        }
+    }
+
+    /// The node's membership is over.
+    pub fn end(&mut self, out: &mut Vec<RelayOut>) {
+        let handed = std::mem::take(&mut self.out).into_values().flat_map(|lane| lane.queue).map(|(_, item)| item);
+        let waiting = std::mem::take(&mut self.inn).into_values().flat_map(|lane| lane.waiting);
+        handed.chain(waiting).for_each(|item| give_up(item, DropReason::Shutdown, out));
+        self.unacknowledged = 0;
+        self.acks.clear();
+        self.timers = Timers::default();
+    }
+
+    /// Acknowledges what was received since the last call: once per batch of frames, not per item.
+    pub fn flush_acks(&mut self, out: &mut Vec<RelayOut>) {
+        for (shard, from) in std::mem::take(&mut self.acks) {
+            let upto = self.inn.get(&(shard, from)).map_or(0, |lane| lane.delivered);
+            out.push(RelayOut::Frame(from, Frame::HandoffAck { shard, upto }));
+        }
+    }
+
+    pub fn handle_timeout(&mut self, now: Time, peers: &Peers, out: &mut Vec<RelayOut>) {
+        while let Some((shard, to)) = self.timers.pop(now) {
+            let Some(lane) = self.out.get_mut(&(shard, to)).filter(|lane| !lane.queue.is_empty()) else { continue };
+            // A slow reader is not helped by the same bytes again.
+            if !lane.emitted || !peers.is_blocked(to) {
+                lane.emit(shard, to, out);
+            }
+            lane.tries = (lane.tries + 1).min(5);
+            self.timers.set((shard, to), now + self.retry * 10 * 2u32.pow(lane.tries));
+        }
+    }
+
+    pub fn next_timeout(&self) -> Option<Time> {
+        self.timers.next()
+    }
+
+    /// Items that were handed over and are not acknowledged.
+    pub fn unacknowledged(&self) -> usize {
+        self.unacknowledged
+    }
+
+    /// The epoch of the newest transfer of this shard that is not acknowledged whole.
+    pub fn handing_over(&self, shard: ShardKey) -> Option<Epoch> {
+        let of_shard = self.out.iter().filter(|((s, _), _)| *s == shard);
+        of_shard
+            .flat_map(|(_, lane)| &lane.queue)
+            .filter_map(|(_, item)| if let HandoffItem::Transfer(chunk) = item { Some(chunk.epoch) } else { None })
+            .max()
+    }
+
+    /// Shards with a transfer that is not acknowledged whole.
+    pub fn transfers(&self) -> BTreeSet<ShardKey> {
+        let open = self.out.iter().filter(|(_, lane)| lane.queue.iter().any(|(_, item)| matches!(item, HandoffItem::Transfer(_))));
+        open.map(|((shard, _), _)| *shard).collect()
+    }
+
+    pub fn check(&self) {
+        let queued: usize = self.out.values().map(|l| l.queue.len()).sum();
+        assert_eq!(queued, self.unacknowledged, "unacknowledged items are counted");
+        for (key, lane) in &self.out {
+            let numbers = lane.queue.iter().map(|(n, _)| *n);
+            assert!(numbers.eq(lane.last + 1 - lane.queue.len() as u64..=lane.last), "numbers have no holes");
+            assert_eq!(lane.queue.is_empty(), !self.timers.is_set(*key), "who waits for an acknowledgement has a deadline");
+        }
+    }
+}
+
+impl OutLane {
+    fn emit(&mut self, shard: ShardKey, to: NodeId, out: &mut Vec<RelayOut>) {
+        self.emitted = true;
+        let frame = |(number, item): &(u64, HandoffItem)| Frame::Handoff { shard, number: *number, item: item.clone() };
+        out.extend(self.queue.iter().map(|entry| RelayOut::Frame(to, frame(entry))));
+    }
+}
+
+impl InLane {
+    fn deliver(&mut self, shard: ShardKey, from: NodeId, peers: &Peers, out: &mut Vec<RelayOut>) {
+        while let Some(item) = self.waiting.pop_front() {
+            if let HandoffItem::Forwarded(Forwarded { after, .. }) = &item
+                && after.iter().any(|&node| peers.is_member(node))
+            {
+                self.waiting.push_front(item);
+                return;
+            }
+            self.delivered += 1;
+            out.push(RelayOut::Deliver { from, shard, item });
+        }
+    }
+}
+
+fn is_message(item: &HandoffItem) -> bool {
+    matches!(item, HandoffItem::Forwarded(Forwarded { item: Item::Msg { .. }, .. }))
+}
+
+fn give_up(item: HandoffItem, reason: DropReason, out: &mut Vec<RelayOut>) {
+    if let HandoffItem::Forwarded(Forwarded { item: Item::Msg { envelope, .. }, .. }) = item {
+        out.push(RelayOut::GiveUp(envelope, reason));
+    }
+}

@@ -1,0 +1,209 @@
+//! The entities of one shard: a slab, found by key.
+
+use std::collections::VecDeque;
+
+use super::{
+    Host, Parcel, StopReason,
+    env::{Env, Turns},
+    index::{Index, Tag},
+    transfer::{Cargo, TRANSFER_BYTES},
+};
+use crate::{NodeId, Time, proto::handoff::DropReason};
+
+/// An entity, live or with something that waits for its start.
+pub(super) struct Slot<H: Host> {
+    pub(super) key: Box<[u8]>,
+    pub(super) entity: Option<H::Entity>,
+    /// Absent in the steady state: a message runs when it arrives.
+    pub(super) side: Option<Box<Side<H::Parcel>>>,
+    tag: Tag,
+}
+
+/// What an entity has beside itself while it is suspended, moved in but not started, or failing.
+pub(super) struct Side<P> {
+    pub(super) mailbox: VecDeque<P>,
+    /// State handed over by that node, for the start.
+    pub(super) adopted: Option<(Vec<u8>, NodeId)>,
+    /// Failures in a row; those of the start among them.
+    pub(super) failures: u32,
+    pub(super) start_failures: u32,
+    /// No start before then.
+    pub(super) retry_at: Time,
+    /// The timer that counts.
+    pub(super) timer: Option<Time>,
+    /// It is in the queue of those that go on when the right to run is back.
+    pub(super) queued: bool,
+}
+
+impl<P> Default for Side<P> {
+    fn default() -> Self {
+        Self { mailbox: VecDeque::new(), adopted: None, failures: 0, start_failures: 0, retry_at: Time::ZERO, timer: None, queued: false }
+    }
+}
+
+/// All entities of one shard.
+pub(super) struct Entities<H: Host> {
+    slots: Vec<Option<Slot<H>>>,
+    free: Vec<u32>,
+    index: Index,
+    live: u32,
+    /// Messages handled since the last report.
+    pub(super) handled: u32,
+    /// In the list of shards to report on.
+    pub(super) dirty: bool,
+}
+
+impl<H: Host> Default for Entities<H> {
+    fn default() -> Self {
+        Self { slots: vec![], free: vec![], index: Index::default(), live: 0, handled: 0, dirty: false }
+    }
+}
+
+impl<H: Host> Entities<H> {
+    /// Live instances.
+    pub fn live(&self) -> u32 {
+        self.live
+    }
+
+    /// No instance, and nothing that waits for one.
+    pub fn is_empty(&self) -> bool {
+        self.index.len() == 0
+    }
+
+    /// Keys of the live instances.
+    pub fn live_keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.slots.iter().flatten().filter(|s| s.entity.is_some()).map(|s| &*s.key)
+    }
+
+    /// The slot of `key`.
+    pub fn find(&self, tag: Tag, key: &[u8]) -> Option<u32> {
+        self.index.find(tag, |slot| self.slots[slot as usize].as_ref().is_some_and(|s| *s.key == *key))
+    }
+
+    pub(super) fn slot(&mut self, slot: u32) -> Option<&mut Slot<H>> {
+        self.slots.get_mut(slot as usize)?.as_mut()
+    }
+
+    /// Adds an entity that is not in here.
+    pub(super) fn insert(&mut self, tag: Tag, key: &[u8], entity: Option<H::Entity>, side: Option<Box<Side<H::Parcel>>>) -> u32 {
+        let slot = Some(Slot { key: key.into(), entity, side, tag });
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.slots[at as usize] = slot;
+                at
+            }
+            None => {
+                self.slots.push(slot);
+                u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 entities fit into memory")
+            }
+        };
+        self.index.insert(tag, at);
+        at
+    }
+
+    /// Forgets an entity that is not live.
+    pub(super) fn remove(&mut self, at: u32) {
+        if let Some(slot) = self.slots[at as usize].take() {
+            debug_assert!(slot.entity.is_none(), "a live entity is stopped first");
+            self.index.remove(slot.tag, at);
+            self.free.push(at);
+            if self.is_empty() {
+                (self.slots, self.free) = (vec![], vec![]);
+            }
+        }
+    }
+
+    /// Counts a start (`+1`) or the end (`-1`) of an instance.
+    pub(super) fn count_live(&mut self, env: &mut Env, number: u32, started: bool) {
+        if started {
+            self.live += 1;
+            env.live += 1;
+        } else {
+            self.live -= 1;
+            env.live -= 1;
+        }
+        self.touch(env, number);
+    }
+
+    /// The shard's load has changed.
+    pub(super) fn touch(&mut self, env: &mut Env, number: u32) {
+        if !self.dirty {
+            self.dirty = true;
+            env.dirty.push(number);
+            env.load_due.get_or_insert(env.now + super::LOAD_EVERY);
+        }
+    }
+
+    /// Asks every live entity for its state. Nothing is changed: if one refuses, all live on.
+    pub fn hand_over(&mut self, t: &mut Turns<'_, H>) -> Result<Vec<(Box<[u8]>, Vec<u8>)>, String> {
+        let place = t.place();
+        let (mut states, mut bytes) = (vec![], 0);
+        for slot in self.slots.iter_mut().flatten() {
+            let state = match (&mut slot.entity, &slot.side) {
+                (Some(entity), _) => t
+                    .host
+                    .hand_over(place, entity)
+                    .map_err(|why| format!("entity {}: its state cannot be handed over: {why}", slot.key.escape_ascii()))?,
+                (None, Some(side)) => side.adopted.as_ref().map(|(state, _)| state.clone()),
+                (None, None) => None,
+            };
+            if let Some(state) = state {
+                bytes += slot.key.len() + state.len();
+                if bytes > TRANSFER_BYTES {
+                    return Err(format!(
+                        "the states of its entities exceed {TRANSFER_BYTES} bytes, the most that moves at once; use more shards"
+                    ));
+                }
+                states.push((slot.key.clone(), state));
+            }
+        }
+        Ok(states)
+    }
+
+    /// Stops every instance, and takes everything that waited out: per entity in its order.
+    pub fn stop_all(&mut self, t: &mut Turns<'_, H>, why: StopReason) -> Vec<H::Parcel> {
+        let (place, mut waiting) = (t.place(), vec![]);
+        for slot in std::mem::take(&mut self.slots).into_iter().flatten() {
+            if let Some(entity) = slot.entity {
+                t.host.stop(place, entity, why);
+                self.count_live(t.env, t.number, false);
+            }
+            for parcel in slot.side.map(|side| side.mailbox).into_iter().flatten() {
+                t.env.waiting -= 1;
+                t.env.waiting_bytes -= parcel.size();
+                waiting.push(parcel);
+            }
+        }
+        (self.free, self.index) = (vec![], Index::default());
+        waiting
+    }
+
+    /// As `stop_all`, into what travels. What cannot be encoded is given up here.
+    pub fn pack(&mut self, t: &mut Turns<'_, H>, states: Vec<(Box<[u8]>, Vec<u8>)>) -> Cargo {
+        let mut cargo = Cargo { states, ..Cargo::default() };
+        for parcel in self.stop_all(t, StopReason::Moved) {
+            match parcel.into_envelope(t.shard) {
+                Ok(envelope) => cargo.mail.push(envelope),
+                Err((parcel, _)) => t.undelivered(parcel, DropReason::Undecodable),
+            }
+        }
+        cargo
+    }
+
+    /// Runs `f` on a live instance.
+    pub fn with<R>(&mut self, tag: Tag, key: &[u8], f: impl FnOnce(&mut H::Entity) -> R) -> Option<R> {
+        let at = self.find(tag, key)?;
+        self.slot(at)?.entity.as_mut().map(f)
+    }
+
+    /// Asserts that the counters agree. Returns messages waiting, and their bytes.
+    pub fn check(&self) -> (usize, usize) {
+        let slots = || self.slots.iter().flatten();
+        assert_eq!(slots().count(), self.index.len(), "each entity has one cell");
+        assert_eq!(slots().count() + self.free.len(), self.slots.len(), "each free slot is listed once");
+        assert_eq!(slots().filter(|s| s.entity.is_some()).count(), self.live as usize, "live entities");
+        assert!(slots().all(|s| s.entity.is_some() || s.side.is_some()), "an entity that is not live waits for something");
+        let waiting = || slots().filter_map(|s| s.side.as_ref()).flat_map(|side| &side.mailbox);
+        (waiting().count(), waiting().map(|p| p.size()).sum())
+    }
+}

@@ -1,0 +1,145 @@
+//! What all shards of a worker share.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::{Host, Parcel, Place, ShardReport, gate::Room, index};
+use crate::{Config, Epoch, NodeId, ShardKey, Time, TypeId, proto::handoff::DropReason};
+
+/// Mailboxes of one worker hold this many times `limits.mailbox` in all: a few entities may be at their limit, not all of them.
+const MAILBOXES: usize = 10;
+/// All mailboxes of one worker, in bytes.
+const MAILBOX_BYTES: usize = 256 << 20;
+/// A shard holds this many times as many messages as one of its streams.
+const HELD_STREAMS: usize = 4;
+/// One shard's held messages, in bytes.
+const HELD_BYTES: usize = 64 << 20;
+
+/// Bounds, from the configuration and the constants of this room.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Limits {
+    pub mailbox: usize,
+    pub mailboxes: usize,
+    pub mailbox_bytes: usize,
+    pub room: Room,
+    /// Of items that wait for an epoch, per shard; signs without a message may take as much again.
+    pub awaiting: usize,
+    pub awaiting_bytes: usize,
+    pub lane_items: usize,
+    pub held_items: usize,
+}
+
+impl Limits {
+    pub fn new(config: &Config) -> Self {
+        let (mailbox, held) = (config.limits.mailbox as usize, config.limits.held_items as usize);
+        Self {
+            mailbox,
+            mailboxes: mailbox.saturating_mul(MAILBOXES),
+            mailbox_bytes: MAILBOX_BYTES,
+            room: Room { stream_items: held, shard_items: held.saturating_mul(HELD_STREAMS), shard_bytes: HELD_BYTES },
+            awaiting: held,
+            awaiting_bytes: HELD_BYTES,
+            lane_items: config.limits.lane_items as usize,
+            held_items: held,
+        }
+    }
+}
+
+/// Timers of a worker. A late one does nothing: it looks at what it was set for.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Timer {
+    /// Set when an entity fails: its back-off ends, or its failures are forgotten.
+    Entity {
+        /// Number of the shard.
+        shard: u32,
+        /// Slot of the entity.
+        slot: u32,
+    },
+    /// Set when a route is added: it has lingered without traffic.
+    Route {
+        /// Number of the shard.
+        shard: u32,
+        /// Number of the route.
+        route: u64,
+    },
+}
+
+/// What all shards of a worker share.
+pub(super) struct Env {
+    pub me: NodeId,
+    pub limits: Limits,
+    pub linger: std::time::Duration,
+    pub now: Time,
+    /// The right to run ends then.
+    pub until: Time,
+    pub secret: u64,
+    pub removed: BTreeSet<NodeId>,
+    pub hosted: BTreeSet<TypeId>,
+    pub timers: BTreeSet<(Time, Timer)>,
+    /// Entities with something to do when the right to run is back.
+    pub resume: VecDeque<(u32, u32)>,
+    /// Shards whose stop waits for it.
+    pub stops: Vec<u32>,
+    /// Shards whose stay ended in this verb.
+    pub ended: Vec<ShardKey>,
+    /// In mailboxes.
+    pub waiting: usize,
+    pub waiting_bytes: usize,
+    /// Live entities.
+    pub live: usize,
+    /// Shards whose load changed since the last report.
+    pub dirty: Vec<u32>,
+    pub load_due: Option<Time>,
+    /// For numbers of routes and probes.
+    pub numbers: u64,
+}
+
+impl Env {
+    /// A turn may start.
+    pub fn may_run(&self) -> bool {
+        self.now < self.until
+    }
+
+    pub fn tag(&self, hash: u64) -> index::Tag {
+        index::tag(hash, self.secret)
+    }
+
+    pub fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+}
+
+/// One verb's access to everything but the shard at hand.
+pub(super) struct Cx<'a, H> {
+    pub env: &'a mut Env,
+    pub host: &'a mut H,
+}
+
+impl<H: Host> Cx<'_, H> {
+    pub fn report(&mut self, report: ShardReport) {
+        self.host.report(report);
+    }
+}
+
+/// One shard's entities at work.
+pub(super) struct Turns<'a, H> {
+    pub env: &'a mut Env,
+    pub host: &'a mut H,
+    pub shard: ShardKey,
+    pub number: u32,
+    pub epoch: Epoch,
+}
+
+impl<H: Host> Turns<'_, H> {
+    pub fn place(&self) -> Place {
+        Place { shard: self.shard, epoch: self.epoch, now: self.env.now }
+    }
+
+    pub fn undelivered(&mut self, parcel: H::Parcel, reason: DropReason) {
+        self.host.undelivered(self.shard, parcel, reason);
+    }
+
+    pub fn expired(&self, parcel: &H::Parcel) -> bool {
+        parcel.deadline().is_some_and(|deadline| deadline <= self.env.now)
+    }
+}

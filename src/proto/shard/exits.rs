@@ -1,0 +1,188 @@
+//! The worker's side of lanes with two exits (moves.md section 13, X4, X6, X7).
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::LaneId;
+use crate::{Epoch, ShardKey};
+
+/// What comes out of a lane, in order.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum Token<P> {
+    /// A message, perhaps with `Enter(k)`.
+    Msg { tag: Epoch, enter: Option<Epoch>, parcel: P },
+    /// The `Enter(k)` of a message that found no room.
+    Enter(Epoch),
+    /// `Leave(k)`.
+    Leave(Epoch),
+}
+
+/// What is to be done with it.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum Step<P> {
+    /// Nothing: it is held, or was a mere sign.
+    Done,
+    /// A free item: to its entity if the stay contains the tag, else back.
+    Free(Epoch, P),
+    /// Back to the network thread.
+    Back(P),
+    /// `Left(k)`, behind what went back.
+    Left(Epoch),
+    /// No room to hold it.
+    Full(P),
+}
+
+#[derive(Debug)]
+struct Exit<P> {
+    hold: Option<(Epoch, VecDeque<Token<P>>)>,
+    back: Option<Epoch>,
+    opened: Vec<(Epoch, bool)>,
+}
+
+/// Lanes whose exit for a shard is changing. Empty nearly always.
+#[derive(Debug)]
+pub(super) struct Exits<P> {
+    changing: BTreeMap<(ShardKey, LaneId), Exit<P>>,
+    ended: BTreeSet<LaneId>,
+    held: usize,
+}
+
+impl<P> Default for Exits<P> {
+    fn default() -> Self {
+        Self { changing: BTreeMap::new(), ended: BTreeSet::new(), held: 0 }
+    }
+}
+
+impl<P> Exits<P> {
+    /// No lane is changing its exit.
+    pub fn is_clear(&self) -> bool {
+        self.changing.is_empty()
+    }
+
+    /// Takes the next token of a lane. `lane_items` and `held_items` bound what is held per (lane, shard) and in all.
+    pub fn step(&mut self, lane: LaneId, shard: ShardKey, token: Token<P>, lane_items: usize, held_items: usize) -> Step<P> {
+        let at = (shard, lane);
+        let entering = match token {
+            Token::Msg { enter, .. } => enter,
+            Token::Enter(k) => Some(k),
+            Token::Leave(_) => None,
+        };
+        let Some(exit) = self.changing.get_mut(&at) else {
+            return match (entering, token) {
+                (Some(k), token) => self.hold(at, k, token, held_items),
+                (None, Token::Leave(k)) => Step::Left(k),
+                (None, Token::Msg { tag, parcel, .. }) => Step::Free(tag, parcel),
+                (None, Token::Enter(_)) => Step::Done,
+            };
+        };
+        if let Some((_, queue)) = &mut exit.hold {
+            let full = queue.len() >= lane_items || self.held >= held_items;
+            let (kept, refused) = if full { without_message(token) } else { (Some(token), None) };
+            self.held += kept.as_ref().map_or(0, |t| usize::from(matches!(t, Token::Msg { .. })));
+            queue.extend(kept);
+            return refused.map_or(Step::Done, Step::Full);
+        }
+        if let Some(k) = entering {
+            let Some(open) = exit.opened.iter().position(|o| o.0 == k) else {
+                return self.hold(at, k, token, held_items);
+            };
+            let (_, yes) = exit.opened.remove(open);
+            exit.back = (!yes).then_some(k);
+        }
+        let back = exit.back;
+        let step = match token {
+            Token::Leave(k) => {
+                if back == Some(k) {
+                    exit.back = None;
+                }
+                Step::Left(k)
+            }
+            Token::Msg { parcel, .. } if back.is_some() => Step::Back(parcel),
+            Token::Msg { tag, parcel, .. } => Step::Free(tag, parcel),
+            Token::Enter(_) => Step::Done,
+        };
+        self.tidy(at);
+        step
+    }
+
+    /// `Open(k, yes)`: what was held is taken out, to be put through `step` again in its order.
+    pub fn open(&mut self, lane: LaneId, shard: ShardKey, k: Epoch, yes: bool) -> VecDeque<Token<P>> {
+        let exit = self.changing.entry((shard, lane)).or_insert_with(|| Exit { hold: None, back: None, opened: vec![] });
+        // Enter(k) stands at the front of the queue, and finds this.
+        exit.opened.push((k, yes));
+        match exit.hold.take_if(|(held, _)| *held == k) {
+            Some((_, queue)) => {
+                self.held -= queue.iter().filter(|t| matches!(t, Token::Msg { .. })).count();
+                queue
+            }
+            None => VecDeque::new(),
+        }
+    }
+
+    /// The last item of the lane was met. True if nothing of it is held; otherwise `finished` says when.
+    pub fn end(&mut self, lane: LaneId) -> bool {
+        self.ended.insert(lane);
+        self.finished(lane)
+    }
+
+    /// The lane has ended and nothing of it is held: it is forgotten, once.
+    pub fn finished(&mut self, lane: LaneId) -> bool {
+        let held = self.changing.iter().any(|((_, l), exit)| *l == lane && exit.hold.is_some());
+        let done = !held && self.ended.remove(&lane);
+        if done {
+            self.changing.retain(|(_, l), _| *l != lane);
+        }
+        done
+    }
+
+    /// The stay is over, so that tags say what goes back.
+    pub fn stay_ended(&mut self, shard: ShardKey) {
+        let lanes: Vec<_> = self.changing.range((shard, LaneId(0))..=(shard, LaneId(u32::MAX))).map(|(at, _)| *at).collect();
+        for at in lanes {
+            if let Some(exit) = self.changing.get_mut(&at) {
+                exit.back = None;
+            }
+            self.tidy(at);
+        }
+    }
+
+    /// Everything that is held, given up.
+    pub fn take(&mut self) -> Vec<(ShardKey, LaneId, VecDeque<Token<P>>)> {
+        self.held = 0;
+        let changing = std::mem::take(&mut self.changing);
+        changing.into_iter().filter_map(|((shard, lane), exit)| exit.hold.map(|(_, queue)| (shard, lane, queue))).collect()
+    }
+
+    /// Lanes that have ended while something of them was held.
+    pub fn take_ended(&mut self) -> BTreeSet<LaneId> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Asserts that the total is that of the queues.
+    pub fn check(&self) {
+        let all = self.changing.values().flat_map(|e| &e.hold).flat_map(|(_, queue)| queue);
+        assert_eq!(all.filter(|t| matches!(t, Token::Msg { .. })).count(), self.held, "items held for their lane's other exit");
+        assert!(self.changing.values().all(|e| e.hold.is_some() || e.back.is_some() || !e.opened.is_empty()), "an idle lane is forgotten");
+    }
+
+    fn hold(&mut self, at: (ShardKey, LaneId), k: Epoch, token: Token<P>, held_items: usize) -> Step<P> {
+        let (kept, refused) = if self.held >= held_items { without_message(token) } else { (Some(token), None) };
+        self.held += kept.as_ref().map_or(0, |t| usize::from(matches!(t, Token::Msg { .. })));
+        let exit = self.changing.entry(at).or_insert_with(|| Exit { hold: None, back: None, opened: vec![] });
+        exit.hold = Some((k, kept.into_iter().collect()));
+        refused.map_or(Step::Done, Step::Full)
+    }
+
+    fn tidy(&mut self, at: (ShardKey, LaneId)) {
+        if self.changing.get(&at).is_some_and(|e| e.hold.is_none() && e.back.is_none() && e.opened.is_empty()) {
+            self.changing.remove(&at);
+        }
+    }
+}
+
+/// What stays of a token when its message finds no room: never less than the sign it carries.
+fn without_message<P>(token: Token<P>) -> (Option<Token<P>>, Option<P>) {
+    match token {
+        Token::Msg { enter, parcel, .. } => (enter.map(Token::Enter), Some(parcel)),
+        sign => (Some(sign), None),
+    }
+}

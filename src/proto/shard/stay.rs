@@ -1,0 +1,711 @@
+//! A node's states for one shard (moves.md section 5), and what arrives for it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::{
+    Host, Parcel, ShardReport, StopReason,
+    entities::Entities,
+    env::{Cx, Timer, Turns},
+    gate::{Gate, Held, Out, Weight},
+    routes::{Linger, Route, Routes},
+    transfer::{self, Cargo, TRANSFER_BYTES},
+};
+use crate::{
+    Epoch, NodeId, ShardKey, Time,
+    proto::{
+        handoff::{DropReason, Envelope, Forwarded, HandoffItem, Item, Mode, TransferChunk},
+        sharding::{FactState, ShardFact},
+    },
+};
+
+/// What this node does with the shard.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum State {
+    /// Nothing of it is here.
+    None,
+    /// Parts of its transfer for that epoch have come.
+    Receiving(Epoch),
+    /// It runs here, for the stay `start..=cur`. Without the type's factory it is only kept (`parked`).
+    Running,
+    /// It is to be handed over, and still runs.
+    Stopping { epoch: Epoch, to: NodeId },
+}
+
+/// Something on its way to the home of an epoch.
+pub(super) enum What {
+    Item { stream: NodeId, item: Item },
+    Probe { origin: NodeId, route: u64, number: u64 },
+}
+
+impl What {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Item { item: Item::Msg { envelope, .. }, .. } => envelope.bytes(),
+            _ => size_of::<Self>(),
+        }
+    }
+
+    fn is_message(&self) -> bool {
+        matches!(self, Self::Item { item: Item::Msg { .. }, .. })
+    }
+}
+
+/// A transfer on its way in.
+struct Incoming {
+    from: NodeId,
+    epoch: Epoch,
+    cargo: Cargo,
+}
+
+/// One shard, as this worker knows it.
+pub(super) struct Shard<H: Host> {
+    pub(super) key: ShardKey,
+    pub(super) number: u32,
+    pub(super) state: State,
+    pub(super) start: Epoch,
+    pub(super) cur: Epoch,
+    /// Highest epoch acted on: never forgotten (A5).
+    pub(super) seen: Epoch,
+    pub(super) base: Epoch,
+    /// The Move refused last, and why.
+    refused: Option<(Epoch, String)>,
+    /// The epoch under which the shard left last.
+    handed: Option<Epoch>,
+    /// Newest record heard of.
+    record: Option<(Epoch, NodeId)>,
+    /// The highest aim asked for.
+    asked: Epoch,
+    pub(super) gate: Gate<Envelope>,
+    pub(super) routes: Routes,
+    awaiting: VecDeque<(Epoch, What)>,
+    awaiting_bytes: usize,
+    incoming: Option<Box<Incoming>>,
+    /// Runs here by the record, but not in fact: what came with it, and from whom.
+    parked: Option<Box<(Cargo, NodeId)>>,
+    /// Hand-off lanes whose front waits for a removal (CE-9).
+    stalled: BTreeMap<NodeId, VecDeque<HandoffItem>>,
+    stalled_bytes: usize,
+    pub(super) entities: Entities<H>,
+}
+
+impl<H: Host> Shard<H> {
+    pub fn new(key: ShardKey, number: u32) -> Self {
+        Self {
+            key,
+            number,
+            state: State::None,
+            start: Epoch::ZERO,
+            cur: Epoch::ZERO,
+            seen: Epoch::ZERO,
+            base: Epoch::ZERO,
+            refused: None,
+            handed: None,
+            record: None,
+            asked: Epoch::ZERO,
+            gate: Gate::default(),
+            routes: Routes::default(),
+            awaiting: VecDeque::new(),
+            awaiting_bytes: 0,
+            incoming: None,
+            parked: None,
+            stalled: BTreeMap::new(),
+            stalled_bytes: 0,
+            entities: Entities::default(),
+        }
+    }
+
+    /// Its entities run here.
+    pub fn runs(&self) -> bool {
+        matches!(self.state, State::Running | State::Stopping { .. }) && self.parked.is_none()
+    }
+
+    /// A local item routed by a word of this stay may go straight to its entity (section 13, X4).
+    pub fn takes(&self, tag: Epoch) -> bool {
+        self.runs() && self.start <= tag && tag <= self.cur
+    }
+
+    pub fn turns<'a>(&self, cx: &'a mut Cx<'_, H>) -> Turns<'a, H> {
+        Turns { env: cx.env, host: cx.host, shard: self.key, number: self.number, epoch: self.cur }
+    }
+
+    /// Straight to the entity.
+    pub fn deliver(&mut self, cx: &mut Cx<'_, H>, parcel: H::Parcel) {
+        let mut turns = self.turns(cx);
+        self.entities.deliver(&mut turns, parcel);
+    }
+
+    // ---- records ------------------------------------------------------------------------------------------------------------
+
+    /// Assign: run it, as new or on.
+    pub fn assign(&mut self, cx: &mut Cx<'_, H>, epoch: Epoch, base: Epoch) {
+        self.learn(epoch, cx.env.me);
+        if epoch <= self.seen {
+            return self.answer(cx);
+        }
+        if matches!(self.state, State::Running | State::Stopping { .. }) {
+            (self.seen, self.cur, self.state, self.refused) = (epoch, epoch, State::Running, None);
+        } else {
+            self.abandon_transfer(cx);
+            self.give_up_gate(cx, DropReason::HomeLost);
+            self.routes.drop_below(base);
+            (self.seen, self.cur, self.start, self.base) = (epoch, epoch, base, base);
+            (self.state, self.refused, self.handed) = (State::Running, None, None);
+            if !cx.env.hosted.contains(&self.key.ty) {
+                self.parked = Some(Box::new((Cargo::default(), cx.env.me)));
+            }
+        }
+        self.confirm(cx);
+    }
+
+    /// Move: hand it over to `to`.
+    pub fn move_to(&mut self, cx: &mut Cx<'_, H>, epoch: Epoch, to: NodeId) {
+        self.learn(epoch, to);
+        if epoch <= self.seen {
+            return self.answer(cx);
+        }
+        if cx.env.removed.contains(&to) {
+            // The record that must follow names this node, or takes the shard from both.
+            return;
+        }
+        match self.state {
+            State::Running | State::Stopping { .. } if to != cx.env.me => {
+                (self.seen, self.state) = (epoch, State::Stopping { epoch, to });
+                self.stop(cx);
+            }
+            State::Receiving(_) => {}
+            State::None => self.refuse(cx, epoch, "the shard does not run here".into()),
+            _ => self.refuse(cx, epoch, "the shard is here already".into()),
+        }
+    }
+
+    /// The newest record, from wherever. Older ones are known to be superseded.
+    pub fn record(&mut self, cx: &mut Cx<'_, H>, epoch: Epoch, home: NodeId) {
+        let old = self.record;
+        if !self.learn(epoch, home) || cx.env.removed.contains(&home) {
+            return;
+        }
+        self.routes.retarget(epoch, home);
+        let idle = matches!(self.state, State::None);
+        if let Some((planned, me)) = old
+            && me == cx.env.me
+            && home != me
+            && idle
+            && planned > self.seen
+        {
+            self.seen = planned;
+            self.pin(cx, planned, planned, epoch, home);
+        }
+        self.sift(cx);
+    }
+
+    fn learn(&mut self, epoch: Epoch, home: NodeId) -> bool {
+        let newer = self.record.is_none_or(|(known, _)| epoch > known);
+        if newer {
+            self.record = Some((epoch, home));
+        }
+        newer
+    }
+
+    /// Says again what is known.
+    fn answer(&mut self, cx: &mut Cx<'_, H>) {
+        let shard = self.key;
+        if let Some((epoch, why)) = self.refused.clone().filter(|r| r.0 == self.seen) {
+            cx.report(ShardReport::MoveRefused { shard, epoch, why });
+        } else if self.state == State::Running {
+            cx.report(ShardReport::Owned { shard, epoch: self.cur, can_start: self.parked.is_none() });
+        }
+    }
+
+    fn refuse(&mut self, cx: &mut Cx<'_, H>, epoch: Epoch, why: String) {
+        self.seen = epoch;
+        self.refused = Some((epoch, why.clone()));
+        cx.report(ShardReport::MoveRefused { shard: self.key, epoch, why });
+    }
+
+    /// This node runs `cur` now.
+    fn confirm(&mut self, cx: &mut Cx<'_, H>) {
+        self.routes.arrived(cx.env.me, self.cur);
+        let can_start = self.parked.is_none();
+        cx.report(ShardReport::Owned { shard: self.key, epoch: self.cur, can_start });
+        if can_start {
+            cx.report(ShardReport::Running { shard: self.key, start: self.start, cur: self.cur });
+        }
+        self.sift(cx);
+    }
+
+    // ---- the old home -------------------------------------------------------------------------------------------------------
+
+    /// Goes on with the stop: at once, unless the right to run is suspended (handing over runs code of entities).
+    pub fn stop(&mut self, cx: &mut Cx<'_, H>) {
+        let State::Stopping { epoch, to } = self.state else { return };
+        if self.parked.is_none() && !cx.env.may_run() {
+            return cx.env.stops.push(self.number);
+        }
+        let mut cargo = match self.parked.take() {
+            Some(parked) => parked.0,
+            None => {
+                let mut turns = self.turns(cx);
+                match self.entities.hand_over(&mut turns) {
+                    Ok(states) => self.entities.pack(&mut turns, states),
+                    Err(why) => {
+                        self.state = State::Running;
+                        return self.refuse(cx, epoch, why);
+                    }
+                }
+            }
+        };
+        for (stream, entry) in self.gate.take() {
+            cargo.floors.push((stream, entry.floor));
+            cargo.held.extend(entry.held.into_iter().map(|held| (stream, held)));
+        }
+        let mut chunks = transfer::encode(&cargo, cx.env.now).into_iter().peekable();
+        while let Some(bytes) = chunks.next() {
+            let chunk = TransferChunk { epoch, base: self.base, last: chunks.peek().is_none(), bytes };
+            cx.report(ShardReport::Handoff { to, shard: self.key, item: HandoffItem::Transfer(chunk) });
+        }
+        self.end(cx);
+        self.handed = Some(epoch);
+        self.pin(cx, self.start, self.cur, epoch, to);
+        self.sift(cx);
+    }
+
+    fn end(&mut self, cx: &mut Cx<'_, H>) {
+        self.state = State::None;
+        cx.env.ended.push(self.key);
+        cx.report(ShardReport::Ended { shard: self.key, cur: self.cur });
+    }
+
+    // ---- the new home -------------------------------------------------------------------------------------------------------
+
+    fn chunk(&mut self, cx: &mut Cx<'_, H>, from: NodeId, chunk: TransferChunk) {
+        let TransferChunk { epoch, base, last, bytes } = chunk;
+        if epoch <= self.seen || !matches!(self.state, State::None | State::Receiving(_)) {
+            let mut late = Cargo::default();
+            self.unpack(cx, &mut late, &bytes);
+            return self.give_up(cx, late, DropReason::HomeLost);
+        }
+        self.learn(epoch, cx.env.me);
+        if self.incoming.as_ref().is_some_and(|i| (i.from, i.epoch) != (from, epoch)) {
+            self.abandon_transfer(cx);
+        }
+        let mut incoming = self.incoming.take().unwrap_or_else(|| Box::new(Incoming { from, epoch, cargo: Cargo::default() }));
+        self.state = State::Receiving(epoch);
+        self.unpack(cx, &mut incoming.cargo, &bytes);
+        if !last {
+            self.incoming = Some(incoming);
+            return;
+        }
+        (self.start, self.cur, self.seen, self.base) = (epoch, epoch, epoch, base);
+        (self.state, self.refused, self.handed) = (State::Running, None, None);
+        if cx.env.hosted.contains(&self.key.ty) {
+            self.install(cx, incoming.cargo, from);
+        } else {
+            self.parked = Some(Box::new((incoming.cargo, from)));
+        }
+        self.confirm(cx);
+    }
+
+    fn unpack(&self, cx: &Cx<'_, H>, cargo: &mut Cargo, bytes: &[u8]) {
+        if cargo.bytes + bytes.len() > TRANSFER_BYTES {
+            return tracing::error!(shard = ?self.key, limit = TRANSFER_BYTES, "transfer exceeds its limit: the rest is not taken in");
+        }
+        if let Err(error) = transfer::decode(cargo, self.key, bytes, cx.env.now) {
+            tracing::error!(shard = ?self.key, %error, "malformed transfer: the rest of this chunk is not taken in");
+        }
+    }
+
+    /// The type is hosted now: what was only kept starts.
+    pub fn host(&mut self, cx: &mut Cx<'_, H>) {
+        if let Some(parked) = self.parked.take() {
+            let (cargo, from) = *parked;
+            self.install(cx, cargo, from);
+            self.confirm(cx);
+        }
+    }
+
+    fn install(&mut self, cx: &mut Cx<'_, H>, cargo: Cargo, from: NodeId) {
+        for (stream, floor) in cargo.floors {
+            self.gate.adopt_floor(stream, floor);
+        }
+        for (stream, held) in cargo.held {
+            self.gate.adopt_held(stream, held);
+        }
+        for (key, state) in cargo.states {
+            let hash = xxhash_rust::xxh3::xxh3_64(&key);
+            self.entities.adopt(&mut self.turns(cx), hash, &key, state, from);
+        }
+        for envelope in cargo.mail {
+            self.deliver(cx, H::Parcel::from_envelope(envelope));
+        }
+        // Removals learned before the gate came here (CE-23).
+        let gone: Vec<_> = self.gate.streams().filter(|stream| cx.env.removed.contains(stream)).collect();
+        for stream in gone {
+            self.release_removed(cx, stream);
+        }
+    }
+
+    fn abandon_transfer(&mut self, cx: &mut Cx<'_, H>) {
+        if let Some(incoming) = self.incoming.take() {
+            self.give_up(cx, incoming.cargo, DropReason::HomeLost);
+        }
+        if matches!(self.state, State::Receiving(_)) {
+            self.state = State::None;
+        }
+    }
+
+    fn give_up(&mut self, cx: &mut Cx<'_, H>, cargo: Cargo, reason: DropReason) {
+        for envelope in cargo.mail.into_iter().chain(cargo.held.into_iter().map(|(_, held)| held.item)) {
+            self.undelivered(cx, envelope, reason);
+        }
+    }
+
+    fn give_up_gate(&mut self, cx: &mut Cx<'_, H>, reason: DropReason) {
+        for held in self.gate.take().into_values().flat_map(|entry| entry.held) {
+            self.undelivered(cx, held.item, reason);
+        }
+    }
+
+    fn undelivered(&self, cx: &mut Cx<'_, H>, envelope: Envelope, reason: DropReason) {
+        cx.host.undelivered(self.key, H::Parcel::from_envelope(envelope), reason);
+    }
+
+    fn undelivered_what(&self, cx: &mut Cx<'_, H>, what: What, reason: DropReason) {
+        // Fences and their kin are repeated by their senders; nobody waits for a probe.
+        if let What::Item { item: Item::Msg { envelope, .. }, .. } = what {
+            self.undelivered(cx, envelope, reason);
+        }
+    }
+
+    // ---- what arrives -------------------------------------------------------------------------------------------------------
+
+    /// An item of the stream, sent here directly.
+    pub fn direct(&mut self, cx: &mut Cx<'_, H>, stream: NodeId, item: Item) {
+        if let Item::Msg { tag, mode: Mode::Settled, .. } = item
+            && tag == self.cur
+            && self.gate.is_clear()
+            && self.runs()
+        {
+            let Item::Msg { envelope, .. } = item else { return };
+            return self.deliver(cx, H::Parcel::from_envelope(envelope));
+        }
+        self.arrive(cx, item.aim(), What::Item { stream, item });
+    }
+
+    /// The next item of a hand-off lane.
+    pub fn handoff(&mut self, cx: &mut Cx<'_, H>, from: NodeId, item: HandoffItem) {
+        if self.stalled.contains_key(&from) || !is_due(&item, cx) {
+            let (bytes, limits) = (weight(&item), cx.env.limits);
+            let queue = self.stalled.entry(from).or_default();
+            let full = match item {
+                HandoffItem::Transfer(_) => self.stalled_bytes + bytes > TRANSFER_BYTES,
+                _ => queue.len() >= limits.awaiting || self.stalled_bytes + bytes > limits.awaiting_bytes,
+            };
+            if full {
+                return self.give_up_item(cx, item, DropReason::MoveBufferFull);
+            }
+            self.stalled_bytes += bytes;
+            return queue.push_back(item);
+        }
+        self.accept(cx, from, item);
+    }
+
+    fn accept(&mut self, cx: &mut Cx<'_, H>, from: NodeId, item: HandoffItem) {
+        match item {
+            HandoffItem::Transfer(chunk) => self.chunk(cx, from, chunk),
+            HandoffItem::Forwarded(Forwarded { aim, stream, item, .. }) => self.arrive(cx, aim, What::Item { stream, item }),
+            HandoffItem::Probe { origin, route, number, aim, .. } => self.arrive(cx, aim, What::Probe { origin, route, number }),
+        }
+    }
+
+    fn give_up_item(&mut self, cx: &mut Cx<'_, H>, item: HandoffItem, reason: DropReason) {
+        match item {
+            HandoffItem::Transfer(chunk) => {
+                let mut cargo = Cargo::default();
+                self.unpack(cx, &mut cargo, &chunk.bytes);
+                self.give_up(cx, cargo, reason);
+            }
+            HandoffItem::Forwarded(f) => self.undelivered_what(cx, What::Item { stream: f.stream, item: f.item }, reason),
+            HandoffItem::Probe { .. } => {}
+        }
+    }
+
+    /// "An item with aim x arrives", first rule that fits. Each turn of the loop raises the aim.
+    fn arrive(&mut self, cx: &mut Cx<'_, H>, mut aim: Epoch, what: What) {
+        loop {
+            let here = matches!(self.state, State::Running | State::Stopping { .. });
+            if here && self.start <= aim && aim <= self.cur {
+                return if self.parked.is_none() { self.admit(cx, what) } else { self.wait(cx, aim, what) };
+            }
+            if let Some(route) = self.routes.find(aim) {
+                match route.node {
+                    Some(node) if node == cx.env.me => {
+                        aim = route.aim;
+                        continue;
+                    }
+                    Some(node) => {
+                        let item = carry(route, what, cx.env.now);
+                        return cx.report(ShardReport::Handoff { to: node, shard: self.key, item });
+                    }
+                    None => {
+                        let lost = route.aim;
+                        self.ask(cx, above(lost));
+                        return self.wait(cx, aim, what);
+                    }
+                }
+            }
+            if aim > self.seen {
+                let coming = matches!(self.state, State::Receiving(epoch) if epoch == aim);
+                match self.target(cx, aim) {
+                    // A newer record elsewhere: the one that named this node never came to anything.
+                    Some((epoch, home)) if home != cx.env.me && !coming && !here => {
+                        self.seen = aim;
+                        self.pin(cx, aim, aim, epoch, home);
+                        continue;
+                    }
+                    _ => {
+                        self.ask(cx, aim);
+                        return self.wait(cx, aim, what);
+                    }
+                }
+            }
+            if here {
+                return if self.parked.is_none() { self.admit(cx, what) } else { self.wait(cx, aim, what) };
+            }
+            match self.target(cx, aim) {
+                Some((epoch, home)) => self.pin(cx, aim, aim, epoch, home),
+                None => {
+                    self.ask(cx, above(aim));
+                    return self.wait(cx, aim, what);
+                }
+            }
+        }
+    }
+
+    /// The newest known record above `aim` whose home is a member.
+    fn target(&self, cx: &Cx<'_, H>, aim: Epoch) -> Option<(Epoch, NodeId)> {
+        self.record.filter(|(epoch, home)| *epoch > aim && !cx.env.removed.contains(home))
+    }
+
+    fn pin(&mut self, cx: &mut Cx<'_, H>, lo: Epoch, hi: Epoch, aim: Epoch, node: NodeId) {
+        let (id, used) = (cx.env.number(), cx.env.now);
+        self.routes.add(Route { lo, hi, aim, node: Some(node), after: vec![], id, used, probe: None });
+        cx.env.timers.insert((used + cx.env.linger, Timer::Route { shard: self.number, route: id }));
+    }
+
+    fn ask(&mut self, cx: &mut Cx<'_, H>, aim: Epoch) {
+        if aim > self.asked && self.record.is_none_or(|(epoch, home)| epoch < aim || cx.env.removed.contains(&home)) {
+            self.asked = aim;
+            cx.report(ShardReport::Unknown { shard: self.key, aim });
+        }
+    }
+
+    /// Into `awaiting`, within its bounds.
+    fn wait(&mut self, cx: &mut Cx<'_, H>, aim: Epoch, what: What) {
+        let (bytes, limits) = (what.bytes(), cx.env.limits);
+        // Signs without a message have room of their own: losing one costs its sender a second.
+        let items = if what.is_message() { limits.awaiting } else { limits.awaiting * 2 };
+        if self.awaiting.len() >= items || self.awaiting_bytes + bytes > limits.awaiting_bytes {
+            return self.undelivered_what(cx, what, DropReason::MoveBufferFull);
+        }
+        self.awaiting_bytes += bytes;
+        self.awaiting.push_back((aim, what));
+    }
+
+    /// Looks again at all that waits, in order. A running home takes everything aimed up to its epoch (CE-16, CE-26).
+    fn sift(&mut self, cx: &mut Cx<'_, H>) {
+        self.awaiting_bytes = 0;
+        for (aim, what) in std::mem::take(&mut self.awaiting) {
+            if self.runs() && aim <= self.cur { self.admit(cx, what) } else { self.arrive(cx, aim, what) }
+        }
+    }
+
+    /// At the home: through the gate.
+    fn admit(&mut self, cx: &mut Cx<'_, H>, what: What) {
+        let (stream, item) = match what {
+            What::Probe { origin, route, number } => {
+                return cx.report(ShardReport::ProbeAck { origin, shard: self.key, route, number });
+            }
+            What::Item { stream, item } => (stream, item),
+        };
+        if cx.env.removed.contains(&stream) {
+            return self.undelivered_what(cx, What::Item { stream, item }, DropReason::SenderRemoved);
+        }
+        let (base, room, mut out) = (self.base, cx.env.limits.room, vec![]);
+        match item {
+            Item::Msg { tag, mode, envelope } => self.gate.message(stream, base, Held { tag, mode, item: envelope }, room, &mut out),
+            Item::Fence { p } => self.gate.fence(stream, base, p, &mut out),
+            Item::Over { p, tag } => self.gate.over(stream, base, p, tag, &mut out),
+            Item::Settle { tag } => self.gate.settle(stream, tag),
+        }
+        self.pass(cx, stream, out);
+    }
+
+    fn release_removed(&mut self, cx: &mut Cx<'_, H>, stream: NodeId) {
+        let mut out = vec![];
+        self.gate.removed(stream, &mut out);
+        self.pass(cx, stream, out);
+    }
+
+    fn pass(&mut self, cx: &mut Cx<'_, H>, stream: NodeId, out: Vec<Out<Envelope>>) {
+        for out in out {
+            match out {
+                Out::Deliver(envelope) => self.deliver(cx, H::Parcel::from_envelope(envelope)),
+                Out::Drop(envelope, reason) => self.undelivered(cx, envelope, reason),
+                Out::Ack(p) => cx.report(ShardReport::StreamAck { stream, shard: self.key, p }),
+            }
+        }
+    }
+
+    // ---- removals, probes, the end ------------------------------------------------------------------------------------------
+
+    /// That node is gone; `cx.env.removed` names it already.
+    pub fn removed(&mut self, cx: &mut Cx<'_, H>, node: NodeId) {
+        for item in self.stalled.remove(&node).into_iter().flatten() {
+            self.stalled_bytes -= weight(&item);
+            self.give_up_item(cx, item, DropReason::LinkLost);
+        }
+        if self.incoming.as_ref().is_some_and(|incoming| incoming.from == node) {
+            self.abandon_transfer(cx);
+        }
+        if matches!(self.state, State::Stopping { to, .. } if to == node) {
+            self.state = State::Running;
+        }
+        if self.runs() {
+            self.release_removed(cx, node);
+        }
+        self.routes.removed(node);
+        match self.record {
+            Some((_, home)) if home == node => self.asked = Epoch::ZERO,
+            Some((epoch, home)) if !cx.env.removed.contains(&home) => self.routes.retarget(epoch, home),
+            _ => {}
+        }
+        for from in self.stalled.keys().copied().collect::<Vec<_>>() {
+            let mut queue = self.stalled.remove(&from).unwrap_or_default();
+            while queue.front().is_some_and(|item| is_due(item, cx)) {
+                let Some(item) = queue.pop_front() else { break };
+                self.stalled_bytes -= weight(&item);
+                self.accept(cx, from, item);
+            }
+            if !queue.is_empty() {
+                self.stalled.insert(from, queue);
+            }
+        }
+        self.sift(cx);
+    }
+
+    /// A route's timer.
+    pub fn linger(&mut self, cx: &mut Cx<'_, H>, id: u64) {
+        let (now, linger) = (cx.env.now, cx.env.linger);
+        let due = match self.routes.linger(id, now, linger) {
+            Linger::Gone => return,
+            Linger::Later(due) => due,
+            Linger::Probe => {
+                let number = cx.env.number();
+                if let Some(route) = self.routes.by_id(id)
+                    && let Some(to) = route.node.filter(|node| *node != cx.env.me)
+                {
+                    route.probe = Some(number);
+                    let (aim, after, origin) = (route.aim, route.after.clone(), cx.env.me);
+                    let item = HandoffItem::Probe { origin, route: id, number, aim, after };
+                    cx.report(ShardReport::Handoff { to, shard: self.key, item });
+                }
+                now + linger
+            }
+        };
+        cx.env.timers.insert((due, Timer::Route { shard: self.number, route: id }));
+    }
+
+    /// For good: nothing is handed over.
+    pub fn shut(&mut self, cx: &mut Cx<'_, H>, why: StopReason) {
+        let reason = if why == StopReason::Fenced { DropReason::Fenced } else { DropReason::Shutdown };
+        let here = matches!(self.state, State::Running | State::Stopping { .. });
+        let mut turns = self.turns(cx);
+        for parcel in self.entities.stop_all(&mut turns, why) {
+            turns.undelivered(parcel, reason);
+        }
+        self.give_up_gate(cx, reason);
+        self.abandon_transfer(cx);
+        if let Some(parked) = self.parked.take() {
+            self.give_up(cx, parked.0, reason);
+        }
+        self.awaiting_bytes = 0;
+        for (_, what) in std::mem::take(&mut self.awaiting) {
+            self.undelivered_what(cx, what, reason);
+        }
+        self.stalled_bytes = 0;
+        for item in std::mem::take(&mut self.stalled).into_values().flatten() {
+            self.give_up_item(cx, item, reason);
+        }
+        if here {
+            self.end(cx);
+        }
+    }
+
+    /// For a new authority; `None` if nothing is known.
+    pub fn fact(&self) -> Option<ShardFact> {
+        let state = match self.state {
+            State::None => match self.handed {
+                Some(epoch) if epoch == self.seen => FactState::HandedOver(epoch),
+                _ => FactState::None,
+            },
+            State::Receiving(epoch) => FactState::Receiving(epoch),
+            State::Running => FactState::Running(self.cur),
+            State::Stopping { epoch, .. } => FactState::Stopping(epoch),
+        };
+        let known = self.seen > Epoch::ZERO || self.record.is_some() || state != FactState::None;
+        known.then_some(ShardFact { shard: self.key, state, seen: self.seen, base: self.base, heard: self.record })
+    }
+
+    /// Asserts the invariants. Returns messages in mailboxes, and their bytes.
+    pub fn check(&self) -> (usize, usize) {
+        let here = matches!(self.state, State::Running | State::Stopping { .. });
+        assert!(
+            !here || (self.start <= self.cur && self.cur <= self.seen && self.base <= self.cur),
+            "{:?}: a stay within what was seen",
+            self.key
+        );
+        assert!(self.runs() || (self.entities.is_empty() && self.gate.is_clear()), "{:?}: entities only where they run", self.key);
+        assert_eq!(self.incoming.is_some(), matches!(self.state, State::Receiving(_)), "{:?}: receiving", self.key);
+        assert!(self.parked.is_none() || here, "{:?}: parked only by the record", self.key);
+        assert!(!self.runs() || self.awaiting.iter().all(|(aim, _)| *aim > self.cur), "{:?}: a home runs what waits", self.key);
+        assert_eq!(self.awaiting.iter().map(|(_, what)| what.bytes()).sum::<usize>(), self.awaiting_bytes, "{:?}: bytes waiting", self.key);
+        assert_eq!(self.stalled.values().flatten().map(weight).sum::<usize>(), self.stalled_bytes, "{:?}: bytes stalled", self.key);
+        assert!(self.routes.iter().all(|r| r.lo <= r.hi && r.hi < r.aim), "{:?}: routes lead forward", self.key);
+        self.gate.check();
+        self.entities.check()
+    }
+}
+
+/// The least epoch that can be the answer.
+fn above(aim: Epoch) -> Epoch {
+    Epoch(aim.0 + 1).min(Epoch::MAX)
+}
+
+/// Along a route.
+fn carry(route: &mut Route, what: What, now: Time) -> HandoffItem {
+    let (aim, after) = (route.aim, route.after.clone());
+    match what {
+        What::Item { stream, item } => {
+            (route.used, route.probe) = (now, None);
+            HandoffItem::Forwarded(Forwarded { aim, after, stream, item })
+        }
+        What::Probe { origin, route, number } => HandoffItem::Probe { origin, route, number, aim, after },
+    }
+}
+
+fn is_due<H>(item: &HandoffItem, cx: &Cx<'_, H>) -> bool {
+    match item {
+        HandoffItem::Transfer(_) => true,
+        HandoffItem::Forwarded(Forwarded { after, .. }) | HandoffItem::Probe { after, .. } => {
+            after.iter().all(|node| cx.env.removed.contains(node))
+        }
+    }
+}
+
+fn weight(item: &HandoffItem) -> usize {
+    match item {
+        HandoffItem::Transfer(chunk) => chunk.bytes.len(),
+        HandoffItem::Forwarded(Forwarded { item: Item::Msg { envelope, .. }, .. }) => envelope.bytes(),
+        _ => size_of::<HandoffItem>(),
+    }
+}

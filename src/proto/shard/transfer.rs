@@ -1,0 +1,252 @@
+//! What travels when a shard moves: entity states, mailboxes and gate, in chunks.
+//!
+//! Layout of a chunk: records, each a kind byte and its fields, little-endian. A state too large for one chunk goes on in the next one.
+
+use std::time::Duration;
+
+use super::gate::{Held, Weight};
+use crate::{
+    Epoch, NodeId, ShardKey, Time,
+    proto::{
+        handoff::{Ask, Envelope, Mode},
+        wire::{Malformed, Reader, Writer},
+    },
+};
+
+/// A chunk is closed when it has grown to this many bytes; only a single message can be larger.
+pub(super) const CHUNK_BYTES: usize = 64 << 10;
+/// Largest whole transfer: a shard with more state does not move, and nothing beyond it is taken in.
+pub(super) const TRANSFER_BYTES: usize = 256 << 20;
+
+const ENTITY: u8 = 1;
+const MORE: u8 = 2;
+const MAIL: u8 = 3;
+const STREAM: u8 = 4;
+const HELD: u8 = 5;
+
+/// Everything of a shard that changes its home.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(super) struct Cargo {
+    /// Key and state of each entity that hands one over.
+    pub states: Vec<(Box<[u8]>, Vec<u8>)>,
+    /// Waiting messages, per entity in their order.
+    pub mail: Vec<Envelope>,
+    /// Floors of streams.
+    pub floors: Vec<(NodeId, Epoch)>,
+    /// Held messages, per stream in their order.
+    pub held: Vec<(NodeId, Held<Envelope>)>,
+    /// Bytes of all of it.
+    pub bytes: usize,
+}
+
+impl Weight for Envelope {
+    fn bytes(&self) -> usize {
+        self.bytes.len() + size_of::<Self>()
+    }
+}
+
+/// Cuts a cargo into chunks; at least one, if only an empty one.
+pub(super) fn encode(cargo: &Cargo, now: Time) -> Vec<Box<[u8]>> {
+    let mut out = Chunks::default();
+    for &(stream, floor) in &cargo.floors {
+        out.next().u8(STREAM).u128(stream.raw()).u64(floor.get());
+    }
+    for (key, state) in &cargo.states {
+        let (head, mut rest) = state.split_at(state.len().min(CHUNK_BYTES));
+        let key_len = u8::try_from(key.len()).expect("keys are at most 255 bytes long, or they would not have fitted an envelope");
+        out.next().u8(ENTITY).u8(key_len).bytes(key).count(head.len()).bytes(head);
+        while !rest.is_empty() {
+            let (part, behind) = rest.split_at(rest.len().min(CHUNK_BYTES));
+            out.next().u8(MORE).count(part.len()).bytes(part);
+            rest = behind;
+        }
+    }
+    for envelope in &cargo.mail {
+        put_envelope(out.next().u8(MAIL), envelope, now);
+    }
+    for (stream, held) in &cargo.held {
+        let (kind, p) = match held.mode {
+            Mode::Settled => (0, Epoch::ZERO),
+            Mode::Wait(p) => (1, p),
+            Mode::Over(p) => (2, p),
+        };
+        let w = out.next().u8(HELD).u128(stream.raw()).u64(held.tag.get()).u8(kind).u64(p.get());
+        put_envelope(w, &held.item, now);
+    }
+    out.finish()
+}
+
+/// Adds a chunk to what came before it. What stands in front of malformed bytes has been added.
+pub(super) fn decode(cargo: &mut Cargo, shard: ShardKey, chunk: &[u8], now: Time) -> Result<(), Malformed> {
+    cargo.bytes += chunk.len();
+    let mut r = Reader::new(chunk);
+    while r.left() > 0 {
+        match r.u8("kind")? {
+            ENTITY => {
+                let n = usize::from(r.u8("key length")?);
+                let key = r.bytes("key", n)?.into();
+                let n = r.count("state", 1, TRANSFER_BYTES)?;
+                cargo.states.push((key, r.bytes("state", n)?.to_vec()));
+            }
+            MORE => {
+                let n = r.count("state", 1, TRANSFER_BYTES)?;
+                let part = r.bytes("state", n)?;
+                let (_, state) = cargo.states.last_mut().ok_or(Malformed::Unknown { field: "kind", value: u64::from(MORE) })?;
+                state.extend_from_slice(part);
+            }
+            MAIL => cargo.mail.push(envelope(&mut r, shard, now)?),
+            STREAM => cargo.floors.push((NodeId::from_raw(r.u128("stream")?), epoch(&mut r, "floor")?)),
+            HELD => {
+                let stream = NodeId::from_raw(r.u128("stream")?);
+                let tag = epoch(&mut r, "tag")?;
+                let kind = r.u8("mode")?;
+                let p = epoch(&mut r, "path")?;
+                let mode = match kind {
+                    0 => Mode::Settled,
+                    1 => Mode::Wait(p),
+                    2 => Mode::Over(p),
+                    _ => return Err(Malformed::Unknown { field: "mode", value: u64::from(kind) }),
+                };
+                let item = envelope(&mut r, shard, now)?;
+                cargo.held.push((stream, Held { tag, mode, item }));
+            }
+            kind => return Err(Malformed::Unknown { field: "kind", value: u64::from(kind) }),
+        }
+    }
+    Ok(())
+}
+
+fn put_envelope(w: &mut Writer, envelope: &Envelope, now: Time) {
+    match envelope.ask {
+        None => w.u8(0),
+        Some(ask) => {
+            let rest = u64::try_from(ask.deadline.since(now).as_nanos()).unwrap_or(u64::MAX);
+            w.u8(1).u128(ask.node.raw()).u64(ask.correlation).u64(rest)
+        }
+    };
+    w.u8(envelope.key_len).count(envelope.bytes.len()).bytes(&envelope.bytes);
+}
+
+fn envelope(r: &mut Reader<'_>, shard: ShardKey, now: Time) -> Result<Envelope, Malformed> {
+    let ask = match r.u8("ask")? {
+        0 => None,
+        1 => Some(Ask {
+            node: NodeId::from_raw(r.u128("asker")?),
+            correlation: r.u64("correlation")?,
+            deadline: now + Duration::from_nanos(r.u64("rest of the deadline")?),
+        }),
+        value => return Err(Malformed::Unknown { field: "ask", value: u64::from(value) }),
+    };
+    let key_len = r.u8("key length")?;
+    let n = r.count("message", 1, TRANSFER_BYTES)?;
+    if n < usize::from(key_len) {
+        return Err(Malformed::Truncated { field: "key", needed: usize::from(key_len), left: n });
+    }
+    Ok(Envelope { shard, ask, key_len, bytes: r.bytes("message", n)?.into() })
+}
+
+fn epoch(r: &mut Reader<'_>, field: &'static str) -> Result<Epoch, Malformed> {
+    let value = r.u64(field)?;
+    Epoch::from_raw(value).ok_or(Malformed::TooLarge { field, value, max: Epoch::MAX.get() })
+}
+
+#[derive(Default)]
+struct Chunks {
+    done: Vec<Box<[u8]>>,
+    open: Writer,
+}
+
+impl Chunks {
+    /// Where the next record goes.
+    fn next(&mut self) -> &mut Writer {
+        if self.open.0.len() >= CHUNK_BYTES {
+            self.done.push(std::mem::take(&mut self.open.0).into_boxed_slice());
+        }
+        &mut self.open
+    }
+
+    fn finish(mut self) -> Vec<Box<[u8]>> {
+        if !self.open.0.is_empty() || self.done.is_empty() {
+            self.done.push(self.open.0.into_boxed_slice());
+        }
+        self.done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{ShardId, TypeId};
+
+    const S: ShardKey = ShardKey { ty: TypeId(1), shard: ShardId(2) };
+
+    fn cargo(states: &[usize]) -> Cargo {
+        let ask = Ask { node: NodeId::from_raw(9), correlation: 4, deadline: Time::from_nanos(150) };
+        let message = |n: u8| Envelope::new(S, (n == 2).then_some(ask), b"key", &[n; 5]).unwrap();
+        Cargo {
+            states: states.iter().map(|&n| (b"k".to_vec().into(), vec![n as u8; n])).collect(),
+            mail: vec![message(1), message(2)],
+            floors: vec![(NodeId::from_raw(3), Epoch(4))],
+            held: vec![
+                (NodeId::from_raw(3), Held { tag: Epoch(6), mode: Mode::Wait(Epoch(5)), item: message(3) }),
+                (NodeId::from_raw(3), Held { tag: Epoch(6), mode: Mode::Settled, item: message(2) }),
+            ],
+            bytes: 0,
+        }
+    }
+
+    #[test]
+    fn what_was_packed_is_unpacked_and_asks_keep_their_remaining_time() {
+        let sent = cargo(&[0, 10, CHUNK_BYTES, 3 * CHUNK_BYTES + 1]);
+        let chunks = encode(&sent, Time::from_nanos(100));
+        assert!(
+            chunks.len() > 3 && chunks.iter().all(|c| c.len() < 2 * CHUNK_BYTES + 300),
+            "{:?}",
+            chunks.iter().map(|c| c.len()).collect::<Vec<_>>()
+        );
+        let mut got = Cargo::default();
+        for chunk in &chunks {
+            decode(&mut got, S, chunk, Time::from_nanos(1_000)).unwrap();
+        }
+        assert_eq!(got.mail[1].ask.unwrap().deadline, Time::from_nanos(1_050));
+        got.mail[1].ask = sent.mail[1].ask;
+        got.held[1].1.item.ask = sent.mail[1].ask;
+        assert_eq!(got.bytes, chunks.iter().map(|c| c.len()).sum::<usize>());
+        got.bytes = 0;
+        assert_eq!(got, sent);
+    }
+
+    #[test]
+    fn an_empty_shard_is_one_empty_chunk() {
+        assert_eq!(encode(&Cargo::default(), Time::ZERO).len(), 1);
+    }
+
+    #[test]
+    fn every_cut_is_refused() {
+        let [chunk] = &encode(&cargo(&[10]), Time::ZERO)[..] else { panic!("one chunk") };
+        let mut whole = 0;
+        for cut in 0..chunk.len() {
+            whole += usize::from(decode(&mut Cargo::default(), S, &chunk[..cut], Time::ZERO).is_ok());
+        }
+        assert_eq!(whole, 6, "only cuts between records are readable");
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), kind in 0u8..7) {
+            let mut cargo = Cargo::default();
+            let _ = decode(&mut cargo, S, &[&[kind][..], &bytes].concat(), Time::MAX);
+            let _ = encode(&cargo, Time::MAX);
+        }
+
+        #[test]
+        fn a_flipped_byte_never_panics(at in 0usize..200, to in any::<u8>()) {
+            let mut chunk = encode(&cargo(&[10, 20]), Time::ZERO)[0].to_vec();
+            let at = at % chunk.len();
+            chunk[at] = to;
+            let _ = decode(&mut Cargo::default(), S, &chunk, Time::ZERO);
+        }
+    }
+}
