@@ -568,6 +568,23 @@ fn one_connection_serves_many_requests() {
 }
 
 #[test]
+fn no_answer_from_another_thread_is_overlooked() {
+    let node = Node::start();
+    std::thread::scope(|scope| {
+        for c in 0..4 {
+            let mut client = node.client();
+            scope.spawn(move || {
+                for n in 0..2000 {
+                    let answer = client.ask(&post(&format!("/api/v1/entities/counter/k{c}-{n}/add"), "{}"));
+                    assert_eq!(answer.json()["result"]["key"], format!("k{c}-{n}"));
+                }
+            });
+        }
+    });
+    assert_eq!(node.metrics.http.by_class[1].get(), 8000);
+}
+
+#[test]
 fn pipelined_requests_are_answered_in_order() {
     let node = Node::start();
     let mut client = node.client();
@@ -630,6 +647,9 @@ fn a_body_that_is_too_large_is_refused_before_it_is_read() {
     let detail = answer.problem(413, "E-HTTP-004");
     assert!(detail.contains("1001") && detail.contains("1000") && detail.contains("limits.http_body"), "{detail}");
     assert_eq!((answer.header("connection"), node.refused(HttpRefusal::BodyTooLarge)), (Some("close"), 1));
+    let reading = "GET /metrics HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5000\r\n";
+    let usual = Node::start();
+    assert!(usual.client().ask(reading).problem(413, "E-HTTP-004").contains("16384"));
     // What the client still sends does not make it lose the answer.
     let mut client = node.client();
     client.send("POST /api/v1/batch HTTP/1.1\r\nHost: h\r\nContent-Length: 4000000\r\n\r\n");

@@ -59,7 +59,9 @@ impl Problem {
     }
 
     pub(super) fn body_too_large(size: &str, limit: usize) -> Self {
-        let detail = format!("the body has {size} bytes, at most {limit} are taken; send less at once, or raise limits.http_body");
+        let detail = format!(
+            "the body has {size} bytes, at most {limit} are taken; send less at once (limits.http_body bounds writes; a request that reads needs no body)"
+        );
         Self::new(HttpRefusal::BodyTooLarge, 413, "E-HTTP-004", "body too large", detail).with("limit", limit)
     }
 
