@@ -76,8 +76,8 @@ impl Source for Fake {
             warnings: vec![],
         }
     }
-    fn members(&self) -> Vec<Member> {
-        vec![Member {
+    fn members(&self, done: Done<Vec<Member>>) {
+        done(Ok(vec![Member {
             addr: host(7301),
             incarnation: Incarnation(u64::MAX),
             status: "up".into(),
@@ -88,7 +88,7 @@ impl Source for Fake {
             app_version: "1".into(),
             shards: Some(3),
             entities: None,
-        }]
+        }]));
     }
     fn config(&self) -> Vec<Setting> {
         let setting =

@@ -49,7 +49,8 @@ fn handoffs(shard: ShardKey) -> impl Strategy<Value = HandoffItem> {
             .prop_map(|(epoch, base, last, bytes)| { HandoffItem::Transfer(TransferChunk { epoch, base, last, bytes: bytes.into() }) }),
         (epochs(), prop::collection::vec(nodes(), 0..5), nodes(), items(shard))
             .prop_map(|(aim, after, stream, item)| HandoffItem::Forwarded(Forwarded { aim, after, stream, item })),
-        (nodes(), any::<u64>(), any::<u64>()).prop_map(|(origin, route, number)| HandoffItem::Probe { origin, route, number }),
+        (nodes(), any::<u64>(), any::<u64>(), epochs(), prop::collection::vec(nodes(), 0..5))
+            .prop_map(|(origin, route, number, aim, after)| HandoffItem::Probe { origin, route, number, aim, after }),
     ]
 }
 
