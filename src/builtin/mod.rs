@@ -6,6 +6,7 @@
 pub mod aircraft;
 mod body;
 pub mod counter;
+pub mod hosting;
 pub mod probe;
 mod ranges;
 pub mod register;
@@ -13,6 +14,7 @@ pub mod register;
 use serde_json::Value;
 
 pub use body::BodyError;
+pub use hosting::host;
 pub use ranges::Ranges;
 
 /// The entity types by name.

@@ -26,12 +26,17 @@ pub struct At {
 }
 
 impl At {
-    fn admin(&self, token: Option<String>) -> Result<Admin, Failure> {
+    /// Whether machines read the answer.
+    pub fn is_json(&self) -> bool {
+        self.json
+    }
+
+    pub fn admin(&self, token: Option<String>) -> Result<Admin, Failure> {
         Admin::new(&self.at, token)
     }
 
     /// The answer as JSON, or as the table made of it.
-    fn show(&self, answer: &Value, table: impl FnOnce() -> String) -> Result<(), Failure> {
+    pub fn show(&self, answer: &Value, table: impl FnOnce() -> String) -> Result<(), Failure> {
         match self.json {
             true => say(&answer.to_string()),
             false => say(&table()),
@@ -62,7 +67,8 @@ pub fn say(text: &str) -> Result<(), Failure> {
     }
 }
 
-fn rows(answer: &Value, name: &str) -> Vec<Value> {
+/// The rows of an answer.
+pub fn rows(answer: &Value, name: &str) -> Vec<Value> {
     answer[name].as_array().cloned().unwrap_or_default()
 }
 

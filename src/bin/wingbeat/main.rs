@@ -1,6 +1,7 @@
 //! The command line: one file per subject, JSON for machines, tables for people.
 
 mod ask;
+mod config;
 mod demo;
 mod fail;
 mod http;
@@ -25,6 +26,8 @@ struct Cli {
 enum Command {
     /// Replay real flights to a cluster of real processes, kill one half way, and compare the sums
     Demo(demo::DemoArgs),
+    /// Run a node that hosts the built-in entity types, until SIGTERM
+    Node(node::NodeArgs),
     /// What a node thinks of itself and its cluster
     Status(ask::At),
     /// The members of the cluster
@@ -41,6 +44,8 @@ enum Command {
     Events(ask::Events),
     /// Messages that were accepted and not handled, by reason
     Drops(ask::At),
+    /// What a node runs with, or every setting that there is
+    Config(config::ConfigArgs),
     /// Hand the shards of a member to others and take it out of the cluster
     Leave(ask::Act),
     /// Declare a member dead
@@ -69,6 +74,7 @@ fn main() -> ExitCode {
 fn run(command: &Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Demo(args) => demo::run(args),
+        Command::Node(args) => node::run(args),
         Command::Status(at) => ask::status(at),
         Command::Members(at) => ask::members(at),
         Command::Links(at) => ask::links(at),
@@ -77,6 +83,7 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
         Command::Handoffs(at) => ask::handoffs(at),
         Command::Events(args) => ask::events(args),
         Command::Drops(at) => ask::drops(at),
+        Command::Config(args) => config::run(args),
         Command::Leave(args) => ask::leave(args),
         Command::Down(args) => ask::down(args),
     }
