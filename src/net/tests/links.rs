@@ -390,10 +390,10 @@ fn under_random_closes_nothing_is_reordered_or_doubled() {
         let start = Instant::now();
         while !(0..3).all(|me| (0..3).all(|peer| me == peer || heard(&nodes[me], &ids[peer]))) {
             assert!(start.elapsed() < PATIENCE, "seed {seed}: not everybody reaches everybody");
-            for from in 0..3 {
-                for to in (0..3).filter(|to| *to != from) {
+            for node in &mut nodes {
+                for to in ids.iter().filter(|to| to.id() != node.me.id()) {
                     number += 1;
-                    nodes[from].send(&ids[to].addr, Some(ids[to].id()), &numbered(number)).unwrap();
+                    node.send(&to.addr, Some(to.id()), &numbered(number)).unwrap();
                 }
             }
             for _ in 0..5 {
