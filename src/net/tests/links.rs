@@ -391,7 +391,8 @@ fn under_random_closes_nothing_is_reordered_or_doubled() {
         while !(0..3).all(|me| (0..3).all(|peer| me == peer || heard(&nodes[me], &ids[peer]))) {
             assert!(start.elapsed() < PATIENCE, "seed {seed}: not everybody reaches everybody");
             for node in &mut nodes {
-                for to in ids.iter().filter(|to| to.id() != node.me.id()) {
+                let me = node.me.id();
+                for to in ids.iter().filter(|to| to.id() != me) {
                     number += 1;
                     node.send(&to.addr, Some(to.id()), &numbered(number)).unwrap();
                 }
