@@ -8,6 +8,7 @@ mod conn;
 mod counters;
 mod dial;
 mod greet;
+mod resolver;
 mod session;
 mod stream;
 mod sys;
@@ -26,6 +27,7 @@ use std::{
 
 use mio::{Events, Interest, Poll, Token, Waker, net::TcpListener};
 
+pub use self::resolver::{Resolution, Resolver};
 use self::{
     accept::Accept,
     conn::{ConnId, Conns},
