@@ -123,16 +123,7 @@ impl Subject {
         let spread = tuning.first / 4;
         intervals.record(tuning.first.saturating_sub(spread));
         intervals.record(tuning.first + spread);
-        Self {
-            intervals,
-            since: None,
-            last_reply: None,
-            outage: false,
-            seq: 0,
-            sent: VecDeque::new(),
-            answered: 0,
-            trips: VecDeque::new(),
-        }
+        Self { intervals, since: None, last_reply: None, outage: false, seq: 0, sent: VecDeque::new(), answered: 0, trips: VecDeque::new() }
     }
 
     /// Numbers the next beat.

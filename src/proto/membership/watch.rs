@@ -118,6 +118,7 @@ impl Membership {
             }
             LinkEvent::Down { peer, addr, cause, .. } => {
                 self.seeker_link_down(addr, cause);
+                self.newcomer_link_down(addr, cause);
                 self.weigh_link_down(now, *peer, addr, cause);
             }
             LinkEvent::Blocked { .. } | LinkEvent::Writable { .. } => {}
