@@ -410,7 +410,7 @@ fn random_and_mutated_datagrams_only_move_counters() {
 
 #[test]
 fn splits_of_ten_leave_one_side() {
-    for seed in 0..SEEDS / 2 {
+    for seed in 0..SEEDS / 5 {
         for (here, there) in [
             (vec![1, 2, 3, 4, 5, 6], vec![7, 8, 9, 10]),
             (vec![5, 6, 7, 8, 9, 10], vec![1, 2, 3, 4]),
@@ -455,7 +455,7 @@ fn a_cut_between_two_removes_nobody() {
 
 #[test]
 fn forty_nodes_whose_state_needs_links_form_one_cluster() {
-    for seed in 0..3 {
+    for seed in 0..1 {
         let mut world = World::new(seed);
         let all: Vec<usize> = (1..=40).collect();
         for &n in &all {
