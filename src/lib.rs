@@ -6,6 +6,9 @@ extern crate self as wingbeat;
 #[doc(hidden)]
 pub mod admin;
 mod api;
+#[cfg(feature = "admin")]
+#[doc(hidden)]
+pub mod builtin;
 pub mod config;
 mod engine;
 mod error;

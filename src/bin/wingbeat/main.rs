@@ -1,1 +1,114 @@
-fn main() {}
+//! The command line: one file per subject, JSON for machines, tables for people.
+
+mod ask;
+mod bench;
+mod config;
+mod demo;
+mod fail;
+mod http;
+mod node;
+mod sim;
+mod table;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use self::fail::{Exit, Failure};
+
+/// Clustering for latency-sensitive services: run a node, watch it work, ask a cluster
+#[derive(Parser, Debug)]
+#[command(name = "wingbeat", version, max_term_width = 120)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Replay real flights to a cluster of real processes, kill one half way, and compare the sums
+    Demo(demo::DemoArgs),
+    /// Run a node that hosts the built-in entity types, until SIGTERM
+    Node(node::NodeArgs),
+    /// Run a scenario in the simulator
+    Sim(sim::SimArgs),
+    /// Measure, with the raw limit of the machine in the same run
+    Bench(bench::BenchArgs),
+    /// What a node thinks of itself and its cluster
+    Status(ask::At),
+    /// The members of the cluster
+    Members(ask::At),
+    /// How nodes see each other
+    Links(ask::At),
+    /// Where the shards of an entity type live
+    Shards(ask::Shards),
+    /// Where one entity lives
+    Where(ask::Where),
+    /// Shards on the move
+    Handoffs(ask::At),
+    /// What happened lately
+    Events(ask::Events),
+    /// Messages that were accepted and not handled, by reason
+    Drops(ask::At),
+    /// What a node runs with, or every setting that there is
+    Config(config::ConfigArgs),
+    /// Hand the shards of a member to others and take it out of the cluster
+    Leave(ask::Act),
+    /// Declare a member dead
+    Down(ask::Act),
+}
+
+/// Counts allocations for `bench`; otherwise the system's allocator.
+#[global_allocator]
+static ALLOCATOR: bench::Counting = bench::Counting;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are what was asked for; everything else is wrong usage, which has the exit code 1 here.
+            let asked_for = !error.use_stderr();
+            let _ = error.print();
+            return if asked_for { ExitCode::SUCCESS } else { Exit::Usage.into() };
+        }
+    };
+    match run(&cli.command) {
+        Ok(code) => code,
+        Err(failure) => {
+            eprintln!("{failure}");
+            failure.exit.into()
+        }
+    }
+}
+
+fn run(command: &Command) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Demo(args) => demo::run(args),
+        Command::Node(args) => node::run(args),
+        Command::Sim(args) => Ok(sim::run(args.clone())),
+        Command::Bench(args) => Ok(bench::run(args)),
+        Command::Status(at) => ask::status(at),
+        Command::Members(at) => ask::members(at),
+        Command::Links(at) => ask::links(at),
+        Command::Shards(args) => ask::shards(args),
+        Command::Where(args) => ask::locate(args),
+        Command::Handoffs(at) => ask::handoffs(at),
+        Command::Events(args) => ask::events(args),
+        Command::Drops(at) => ask::drops(at),
+        Command::Config(args) => config::run(args),
+        Command::Leave(args) => ask::leave(args),
+        Command::Down(args) => ask::down(args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

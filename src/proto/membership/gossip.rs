@@ -237,7 +237,7 @@ impl Membership {
 
     /// Whether this node's own seen mark may stand: not while it exits and its hand-offs are under way.
     pub(super) fn may_mark(&self) -> bool {
-        self.farewell.drained || self.status().is_some_and(|s| s < MemberStatus::Exiting)
+        self.status().is_some_and(|s| s < MemberStatus::Exiting || self.farewell.drained)
     }
 
     /// Sets the mark that was withheld.
@@ -274,6 +274,12 @@ impl Membership {
             }
         }
         self.spread.was_converged = converged;
+    }
+
+    /// Pushes what changed without waiting: this node ends.
+    pub(super) fn flush_last(&mut self, now: Time) {
+        self.spread.last_burst = None;
+        self.flush_changes(now);
     }
 
     /// When gossip is due.

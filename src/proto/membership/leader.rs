@@ -51,9 +51,9 @@ pub(crate) fn converged(state: &State, verdict: &Verdict, past_unreachable: bool
 /// All that the leader may do now, in one step; false if nothing. The caller ticks the clock.
 pub(crate) fn act(state: &mut State, verdict: &Verdict, config: &Config, now: Time) -> bool {
     if converged(state, verdict, false) {
-        let promoted = promote(state, verdict, config);
-        let moved = exit_leavers(state);
-        return remove_finished(state, now) | promoted | moved;
+        // Removal first: the seen marks are of this version, and say nothing of the exits that it begins.
+        let removed = remove_finished(state, now);
+        return removed | promote(state, verdict, config) | exit_leavers(state);
     }
     config.membership.converge_past_unreachable && converged(state, verdict, true) && promote(state, verdict, config)
 }

@@ -67,7 +67,7 @@ impl Membership {
             _ => return false,
         };
         // The others must not have to wait for silence.
-        self.flush_changes(now);
+        self.flush_last(now);
         self.end(ending);
         true
     }

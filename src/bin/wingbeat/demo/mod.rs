@@ -1,0 +1,383 @@
+//! `wingbeat demo`: real processes, real flights, a killed node, the right sums.
+
+pub mod client;
+pub mod drive;
+pub mod feeder;
+pub mod flights;
+pub mod lines;
+pub mod nodes;
+pub mod reference;
+pub mod shards;
+mod show;
+#[cfg(test)]
+mod tests;
+pub mod verdict;
+
+use std::{
+    ops::ControlFlow,
+    path::PathBuf,
+    process::ExitCode,
+    str::FromStr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use self::{
+    drive::{End, Plan, Watch, drive},
+    feeder::Feeder,
+    flights::{Flights, Source},
+    nodes::{Nodes, Starting},
+    shards::Shards,
+    show::Show,
+    verdict::Verdict,
+};
+use crate::{
+    ask::say,
+    fail::{Exit, Failure},
+    http::Admin,
+};
+
+/// How long a paced replay takes.
+const PACE: Duration = Duration::from_secs(30);
+/// How long the nodes may take to form a cluster.
+const UP_WITHIN: Duration = Duration::from_secs(60);
+/// How long the comparison waits for the replacement to join. It is not needed for the sums to be right.
+const REPLACED_WITHIN: Duration = Duration::from_secs(30);
+/// How often it is asked where the shards are.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How often members are asked for while one waits for them.
+const ASK_EVERY: Duration = Duration::from_millis(20);
+/// Lines about aircraft that do not agree.
+const DIFFERENCES_SHOWN: usize = 50;
+
+/// Replay flights to a cluster of real processes, kill one half way, and compare the sums.
+#[derive(Args, Clone, Debug)]
+pub struct DemoArgs {
+    /// Node processes to start
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(3..=32))]
+    nodes: u16,
+    /// Replay as fast as the cluster takes it, instead of in 30 seconds
+    #[arg(long)]
+    max: bool,
+    /// When to kill a node, in percent of the flights; `never` kills none
+    #[arg(long, value_name = "PERCENT", default_value = "50%")]
+    kill_at: KillAt,
+    /// Flights to replay, .csv or .csv.gz; default: two weeks of flights from New York
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// A share of the flights, or never.
+#[derive(Copy, Clone, Debug, PartialEq)]
+struct KillAt(Option<f64>);
+
+impl FromStr for KillAt {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "never" {
+            return Ok(Self(None));
+        }
+        let percent = text.strip_suffix('%').unwrap_or(text).parse::<f64>().ok().filter(|percent| (0.0..=100.0).contains(percent));
+        percent.map(|percent| Self(Some(percent / 100.0))).ok_or_else(|| "expected 0% to 100%, or `never`".into())
+    }
+}
+
+/// Runs the demo.
+pub fn run(args: &DemoArgs) -> Result<ExitCode, Failure> {
+    let interrupted = interruption()?;
+    // The file comes first: what is wrong with it is said before anything is started.
+    let source = Source::open(args.data.as_deref())?;
+    let flights = Arc::new(Flights::read(&source)?);
+    let sums = thread::spawn(move || reference::sums(&source.text).map_err(|why| (source.name, why)));
+    let show = Show::new(flights.len() as u64, args.json);
+    show.say(&format!(
+        "{} flights of {} aircraft, {} to {}; {} rows without tail number belong to none",
+        flights.len(),
+        flights.aircraft().len(),
+        flights::shown(flights.in_order()[0].departs),
+        flights::shown(flights.in_order()[flights.len() - 1].departs),
+        flights.unattributed()
+    ));
+
+    let mut nodes = Nodes::new()?;
+    let started = Instant::now();
+    start_all(&mut nodes, args.nodes, &interrupted)?;
+    if let Some(exit) = asked_to_end(&interrupted) {
+        return Ok(exit);
+    }
+    show.say(&format!("{} nodes up after {:.1} s", args.nodes, started.elapsed().as_secs_f64()));
+
+    let first = nodes.first();
+    let plan = Plan { pace: (!args.max).then_some(PACE), ..Plan::new(first.admin) };
+    let admin = Admin::new(&first.admin.to_string(), None)?;
+    let mut stage = Stage::new(args, nodes, admin, show, &interrupted);
+    let fed = Instant::now();
+    let (feeder, end) = drive(&flights, &plan, &mut stage)?;
+    let seconds = fed.elapsed().as_secs_f64();
+    stage.look();
+    stage.show.end();
+    if let Some(exit) = asked_to_end(&interrupted) {
+        return Ok(exit);
+    }
+
+    let expected = sums.join().map_err(|_| broken("summing up the file panicked"))?;
+    let expected = expected.map_err(|(name, why)| Failure::usage("E-CLI-023", format!("{name}: {why}"), "correct the file"))?;
+    let reports = flights.aircraft().iter().enumerate().map(|(index, aircraft)| (aircraft.tailnum.as_str(), feeder.report(index)));
+    let verdict = Verdict::new(&expected, reports);
+    let outcome = Outcome { args, flights: &flights, feeder: &feeder, verdict: &verdict, stage: &stage, seconds };
+    outcome.show(end)?;
+    Ok(if verdict.holds() { ExitCode::SUCCESS } else { Exit::Unhealthy.into() })
+}
+
+/// Set to the number of a signal that asks the demo to end.
+fn interruption() -> Result<Arc<AtomicUsize>, Failure> {
+    let flag = Arc::new(AtomicUsize::new(0));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register_usize(signal, Arc::clone(&flag), signal as usize)
+            .map_err(|error| broken(&format!("cannot catch signal {signal}: {error}")))?;
+    }
+    Ok(flag)
+}
+
+fn asked_to_end(interrupted: &AtomicUsize) -> Option<ExitCode> {
+    match interrupted.load(Ordering::Relaxed) as i32 {
+        0 => None,
+        SIGINT => Some(Exit::Interrupted.into()),
+        _ => Some(Exit::Terminated.into()),
+    }
+}
+
+fn broken(what: &str) -> Failure {
+    Failure::unhealthy("E-CLI-031", what, "this is a fault of the program")
+}
+
+/// Starts the nodes, the first one alone, and waits until all of them are up.
+fn start_all(nodes: &mut Nodes, count: u16, interrupted: &AtomicUsize) -> Result<(), Failure> {
+    nodes.start()?;
+    let others: Result<Vec<Starting>, Failure> = (1..count).map(|_| nodes.spawn()).collect();
+    for starting in others? {
+        let node = starting.wait(|| interrupted.load(Ordering::Relaxed) != 0)?;
+        nodes.add(node);
+    }
+    let deadline = Instant::now() + UP_WITHIN;
+    let asks: Vec<Admin> = nodes.iter().map(|node| Admin::new(&node.admin.to_string(), None)).collect::<Result<_, _>>()?;
+    // Every node has to see every other one, so that no request of the driver meets a node that is only joining.
+    for admin in &asks {
+        while up(admin).len() < count as usize {
+            nodes.check()?;
+            if interrupted.load(Ordering::Relaxed) != 0 {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                let what = format!("{} of {count} nodes were up after {} s", up(admin).len(), UP_WITHIN.as_secs());
+                return Err(Failure::unreachable("E-CLI-044", what, "try again on a machine that is less busy"));
+            }
+            thread::sleep(ASK_EVERY);
+        }
+    }
+    Ok(())
+}
+
+/// Addresses of the members that a node sees up and reachable; none while it does not answer.
+fn up(admin: &Admin) -> Vec<String> {
+    let Ok(answer) = admin.get("/api/v1/members") else { return Vec::new() };
+    let members = answer["members"].as_array().cloned().unwrap_or_default();
+    let is_up = members.iter().filter(|member| member["status"] == "up" && member["reachable"] == true);
+    is_up.filter_map(|member| member["addr"].as_str().map(Into::into)).collect()
+}
+
+/// The killed node's replacement, step by step.
+enum Replacement {
+    None,
+    Starting(Starting),
+    Joining { addr: String, since: Duration },
+    Up,
+    Late,
+}
+
+/// What happens on the stage while the flights are fed: the kill, the replacement, the picture.
+struct Stage<'a> {
+    nodes: Nodes,
+    admin: Admin,
+    show: Show,
+    shards: Shards,
+    interrupted: &'a AtomicUsize,
+    kill_at: Option<f64>,
+    killed: Option<String>,
+    replacement: Replacement,
+    next_look: Duration,
+    in_verification: bool,
+}
+
+impl<'a> Stage<'a> {
+    fn new(args: &DemoArgs, nodes: Nodes, admin: Admin, show: Show, interrupted: &'a AtomicUsize) -> Self {
+        Self {
+            nodes,
+            admin,
+            show,
+            shards: Shards::default(),
+            interrupted,
+            kill_at: args.kill_at.0,
+            killed: None,
+            replacement: Replacement::None,
+            next_look: Duration::ZERO,
+            in_verification: false,
+        }
+    }
+
+    /// Looks where the shards are. A node that is too busy to say so is asked again later.
+    fn look(&mut self) {
+        let _ = self.shards.look(&self.admin);
+    }
+
+    fn shown(&self) -> String {
+        self.shards.shown(self.nodes.iter().map(|node| (node.name.as_str(), node.addr.as_str())))
+    }
+
+    /// Kills the node that holds the most shards; never the one that the driver talks to.
+    fn kill(&mut self, feeder: &Feeder) -> Result<(), Failure> {
+        self.look();
+        let held = |addr: &str| self.shards.held_by(addr);
+        let victims = self.nodes.iter().enumerate().skip(1);
+        let Some((index, count)) = victims.map(|(index, node)| (index, held(&node.addr))).max_by_key(|&(_, count)| count) else {
+            return Ok(());
+        };
+        let name = self.nodes.iter().nth(index).map(|node| node.name.clone()).unwrap_or_default();
+        let addr = self.nodes.kill(index)?;
+        let tally = feeder.tally();
+        self.show.say(&format!("killed {name} ({addr}) with {count} shards after {} of {} flights", tally.arrived, feeder.total()));
+        self.killed = Some(addr);
+        self.replacement = Replacement::Starting(self.nodes.spawn()?);
+        Ok(())
+    }
+
+    fn replace(&mut self, now: Duration) -> Result<(), Failure> {
+        match &mut self.replacement {
+            Replacement::Starting(starting) => {
+                if let Some(node) = starting.poll()? {
+                    let addr = node.addr.clone();
+                    self.show.say(&format!("started {} ({addr}) in its place", node.name));
+                    self.nodes.add(node);
+                    self.replacement = Replacement::Joining { addr, since: now };
+                }
+            }
+            Replacement::Joining { addr, since } => {
+                if up(&self.admin).contains(addr) {
+                    self.show.say(&format!("{addr} is up"));
+                    self.replacement = Replacement::Up;
+                } else if now > *since + REPLACED_WITHIN {
+                    self.show.say(&format!("warning: {addr} did not join within {} s", REPLACED_WITHIN.as_secs()));
+                    self.replacement = Replacement::Late;
+                }
+            }
+            Replacement::None | Replacement::Up | Replacement::Late => {}
+        }
+        Ok(())
+    }
+}
+
+impl Watch for Stage<'_> {
+    fn tick(&mut self, feeder: &Feeder, departed_until: i64, now: Duration) -> Result<ControlFlow<()>, Failure> {
+        if self.interrupted.load(Ordering::Relaxed) != 0 {
+            return Ok(ControlFlow::Break(()));
+        }
+        let arrived = feeder.tally().arrived;
+        if self.killed.is_none() && self.kill_at.is_some_and(|share| arrived as f64 >= share * feeder.total() as f64) {
+            self.kill(feeder)?;
+        }
+        if now >= self.next_look {
+            self.next_look = now + LOOK_EVERY;
+            self.nodes.check()?;
+            self.replace(now)?;
+            self.look();
+            let shards = self.shown();
+            self.show.progress(arrived, feeder.total(), &flights::shown(departed_until), &shards, now);
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn may_verify(&mut self, _now: Duration) -> bool {
+        let killed = self.killed.is_some() || self.kill_at.is_none();
+        let ready = killed && !matches!(self.replacement, Replacement::Starting(_) | Replacement::Joining { .. });
+        if ready && !std::mem::replace(&mut self.in_verification, true) {
+            self.show.say(&format!("every flight has arrived; shards: {}; asking every aircraft for its sums", self.shown()));
+        }
+        ready
+    }
+}
+
+/// Everything that the result is made of.
+struct Outcome<'a> {
+    args: &'a DemoArgs,
+    flights: &'a Flights,
+    feeder: &'a Feeder,
+    verdict: &'a Verdict,
+    stage: &'a Stage<'a>,
+    seconds: f64,
+}
+
+impl Outcome<'_> {
+    fn show(&self, end: End) -> Result<(), Failure> {
+        if end == End::Stuck {
+            self.stage.show.say(&format!("gave up: {}", self.feeder.tally().last_failure.as_deref().unwrap_or("nothing moved any more")));
+        }
+        for difference in self.verdict.differences.iter().take(DIFFERENCES_SHOWN) {
+            self.stage.show.say(difference);
+        }
+        if self.verdict.differences.len() > DIFFERENCES_SHOWN {
+            self.stage.show.say(&format!("and {} more", self.verdict.differences.len() - DIFFERENCES_SHOWN));
+        }
+        match self.args.json {
+            true => say(&self.json().to_string()),
+            false => self.tell(),
+        }
+    }
+
+    fn json(&self) -> serde_json::Value {
+        let tally = self.feeder.tally();
+        json!({
+            "aircraft": self.verdict.aircraft,
+            "agree": self.verdict.agree,
+            "flights": self.flights.len(),
+            "unattributed": self.flights.unattributed(),
+            "applied": self.verdict.applied,
+            "resent": tally.resent,
+            "nodes": self.args.nodes,
+            "killed": u32::from(self.stage.killed.is_some()),
+            "moved_shards": self.stage.shards.moved,
+            "unavailable_ms_max": tally.unavailable_max.as_millis() as u64,
+            "seconds": (self.seconds * 1_000.0).round() / 1_000.0,
+            "flights_per_s": (self.flights.len() as f64 / self.seconds.max(0.001)).round(),
+            "failed_lines": tally.failed_lines,
+            "started_anew": tally.started_anew,
+        })
+    }
+
+    fn tell(&self) -> Result<(), Failure> {
+        let tally = self.feeder.tally();
+        say(&format!(
+            "{} flights applied in {:.1} s ({:.0} a second), {} of them sent again; {} shards moved; an aircraft was unavailable for {:.1} s at most; \
+             {} rows belong to no aircraft",
+            self.verdict.applied,
+            self.seconds,
+            self.flights.len() as f64 / self.seconds.max(0.001),
+            tally.resent,
+            self.stage.shards.moved,
+            tally.unavailable_max.as_secs_f64(),
+            self.flights.unattributed()
+        ))?;
+        say(&format!("{}/{} aircraft agree", self.verdict.agree, self.verdict.aircraft))
+    }
+}

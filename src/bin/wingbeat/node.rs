@@ -1,0 +1,152 @@
+//! `wingbeat node`: runs a node that hosts the built-in entity types.
+
+use std::{
+    io::{self, IsTerminal, Read},
+    net::SocketAddr,
+    path::PathBuf,
+    process::ExitCode,
+    thread,
+};
+
+use clap::Args;
+use serde_json::json;
+use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
+use wingbeat::{Cluster, Config, ShutdownReason, ShutdownReport, StartError, builtin};
+
+use crate::{
+    ask::say,
+    fail::{Exit, Failure},
+};
+
+/// Arguments of `wingbeat node`.
+#[derive(Args, Clone, Debug)]
+pub struct NodeArgs {
+    /// Configuration, TOML; everything has a default, and flags win over it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where other nodes reach this one, TCP and UDP; port 0 takes a free one
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<SocketAddr>,
+    /// A node to join through; may be given several times, the order counts
+    #[arg(long, value_name = "ADDR")]
+    pub seed: Vec<String>,
+    /// Where it answers HTTP; port 0 takes a free one
+    #[arg(long, value_name = "ADDR")]
+    pub admin: Option<SocketAddr>,
+    /// Where it keeps what must survive a restart
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<String>,
+    /// Ends at once when standard input ends: a parent that is gone, however it went, leaves no node behind
+    #[arg(long)]
+    pub exit_with_parent: bool,
+    /// Says where it listens as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What is logged without `WINGBEAT_LOG`.
+const LOG: &str = "info";
+
+/// Runs a node until it has left, was told to end, or was removed.
+pub fn run(args: &NodeArgs) -> Result<ExitCode, Failure> {
+    log()?;
+    let config = Config::from_layers(args.config.as_deref(), std::env::vars_os(), &args.flags()).map_err(|errors| {
+        Failure::usage("E-CLI-010", errors.to_string(), "`wingbeat config --defaults` lists all settings with what they may be")
+    })?;
+    for warning in config.warnings() {
+        tracing::warn!(target: "wingbeat::config", "{warning}");
+    }
+    let cluster = Cluster::builder(config).start().map_err(not_started)?;
+    builtin::host(&cluster)
+        .map_err(|error| Failure::usage("E-CLI-012", error.to_string(), "start the node again with what the cluster has"))?;
+    announce(&cluster, args.json)?;
+    if args.exit_with_parent {
+        thread::spawn(end_with_parent);
+    }
+    Ok(ended(&cluster.run_until_signal()))
+}
+
+impl NodeArgs {
+    /// The flags as settings.
+    fn flags(&self) -> Vec<(&'static str, String)> {
+        let mut flags = Vec::new();
+        let mut add = |key, value: Option<String>| flags.extend(value.map(|value| (key, value)));
+        add("node.listen", self.listen.map(|addr| addr.to_string()));
+        add("admin.listen", self.admin.map(|addr| addr.to_string()));
+        add("node.data_dir", self.data_dir.clone());
+        add("cluster.seeds", (!self.seed.is_empty()).then(|| self.seed.join(",")));
+        flags
+    }
+}
+
+/// Logs to standard error; standard output belongs to the announcement.
+fn log() -> Result<(), Failure> {
+    let wanted = std::env::var("WINGBEAT_LOG").unwrap_or_else(|_| LOG.into());
+    let filter: Targets = wanted.parse().map_err(|error| {
+        Failure::usage(
+            "E-CLI-013",
+            format!("WINGBEAT_LOG is {wanted:?}: {error}"),
+            "write a level, or targets with levels: `info,wingbeat::net=debug`",
+        )
+    })?;
+    let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
+    tracing_subscriber::registry().with(layer).with(filter).init();
+    Ok(())
+}
+
+fn not_started(error: StartError) -> Failure {
+    let next = match &error {
+        StartError::Config(_) => "`wingbeat config --defaults` lists all settings with what they may be",
+        StartError::Bind { .. } => "",
+        _ => "look at the limits of the process and of the machine",
+    };
+    Failure::usage("E-CLI-011", format!("{} {error}", error.code()), next)
+}
+
+/// Says where the node listens, for whoever started it.
+fn announce(cluster: &Cluster, json: bool) -> Result<(), Failure> {
+    let (addr, admin) = (cluster.addr(), cluster.admin_addr());
+    let incarnation = format!("{:016x}", cluster.id().incarnation());
+    let name = &cluster.config().cluster.name;
+    if json {
+        let admin = admin.map(|admin| admin.to_string());
+        return say(&json!({"cluster": name, "addr": addr.to_string(), "incarnation": incarnation, "admin": admin}).to_string());
+    }
+    let admin = admin.map_or_else(|| "no HTTP (`--admin 127.0.0.1:8301` opens it)".into(), |admin| format!("http://{admin}"));
+    say(&format!("node {addr}:{incarnation} of cluster {name:?}, {admin}"))
+}
+
+/// Standard input is a pipe that the parent holds and never writes to: its end is the parent's end.
+fn end_with_parent() {
+    let mut ignored = [0; 64];
+    let mut input = io::stdin().lock();
+    loop {
+        match input.read(&mut ignored) {
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
+    }
+    std::process::exit(Exit::Unreachable as i32);
+}
+
+/// The exit code that the end of a node has, and a word about it where it is not 0.
+fn ended(report: &ShutdownReport) -> ExitCode {
+    for late in &report.overran {
+        eprintln!("warning: {late}");
+    }
+    match &report.reason {
+        ShutdownReason::Downed(why) => {
+            let next = "find out why the others did not hear from it; start it again and it joins as a new member";
+            eprintln!("{}", Failure::unhealthy("E-CLI-014", format!("the cluster removed this node: {why}"), next));
+            Exit::Unhealthy.into()
+        }
+        ShutdownReason::Refused(why) => {
+            let next = "correct the configuration; a refusal is final and is not tried again";
+            eprintln!("{}", Failure::usage("E-CLI-015", format!("the cluster does not take this node: {why}"), next));
+            Exit::Usage.into()
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}
