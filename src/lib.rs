@@ -18,6 +18,8 @@ pub mod metrics;
 #[doc(hidden)]
 pub mod net;
 pub mod proto;
+#[doc(hidden)]
+pub mod sim;
 mod time;
 
 #[doc(hidden)]

@@ -2,7 +2,6 @@
 
 use std::{
     collections::VecDeque,
-    fmt::Write as _,
     sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -20,6 +19,8 @@ const EVENT_BYTES_MAX: usize = 1500;
 const KIND_BYTES_MAX: usize = 32;
 // A subscriber that asks for everything that is kept must not be cut off for it.
 const _: () = assert!(EVENTS_KEPT * (EVENT_BYTES_MAX + 2 * KIND_BYTES_MAX + 64) < STREAM_BYTES_MAX);
+/// What ends a server-sent event.
+const END: &str = "\n\n";
 /// Milliseconds after which a subscriber that lost its connection should try again.
 const RETRY_MS: u32 = 1000;
 
@@ -38,11 +39,14 @@ struct Inner {
     subscribers: Vec<StreamWriter>,
 }
 
+/// Rendered once, when it is pushed: readers only copy, and hold the lock no longer than that.
+#[derive(Clone)]
 struct Kept {
     id: u64,
-    kind: Box<str>,
-    /// The whole event as JSON on one line.
-    json: Box<str>,
+    /// As a server-sent event.
+    frame: Arc<[u8]>,
+    /// Where in the frame its JSON begins; it goes on to the two newlines at the end.
+    json_at: usize,
 }
 
 #[derive(Serialize)]
@@ -66,35 +70,29 @@ impl EventRing {
         let kind: Box<str> = kind.chars().filter(char::is_ascii_graphic).take(KIND_BYTES_MAX).collect();
         let mut inner = self.inner.lock();
         inner.newest += 1;
-        let id = inner.newest;
-        let json = serde_json::to_string(&Row { id, event: &kind, at_unix_ms, data }).ok().filter(|json| json.len() <= EVENT_BYTES_MAX);
-        let json = json.or_else(|| serde_json::to_string(&Row { id, event: &kind, at_unix_ms, data: &() }).ok()).unwrap_or_default().into();
+        let kept = Kept::new(inner.newest, &kind, at_unix_ms, data);
+        inner.subscribers.retain(|subscriber| subscriber.send(kept.frame.clone()));
         if inner.kept.len() == EVENTS_KEPT {
             inner.kept.pop_front();
-        }
-        let kept = Kept { id, kind, json };
-        if !inner.subscribers.is_empty() {
-            let mut text = String::new();
-            kept.write(&mut text);
-            let bytes: Arc<[u8]> = text.into_bytes().into();
-            inner.subscribers.retain(|subscriber| subscriber.send(bytes.clone()));
         }
         inner.kept.push_back(kept);
     }
 
     /// The kept events as `{"events": [..], "newest": id}`.
     pub fn to_json(&self) -> Vec<u8> {
-        let inner = self.inner.lock();
-        let mut json = String::from("{\"events\":[");
-        for (at, kept) in inner.kept.iter().enumerate() {
+        let (kept, newest) = {
+            let inner = self.inner.lock();
+            (inner.kept.clone(), inner.newest)
+        };
+        let mut json = b"{\"events\":[".to_vec();
+        for (at, kept) in kept.iter().enumerate() {
             if at > 0 {
-                json.push(',');
+                json.push(b',');
             }
-            json.push_str(&kept.json);
+            json.extend_from_slice(kept.json());
         }
-        // Writing to a `String` cannot fail.
-        let _ = writeln!(json, "],\"newest\":{}}}", inner.newest);
-        json.into_bytes()
+        json.extend_from_slice(format!("],\"newest\":{newest}}}\n").as_bytes());
+        json
     }
 
     /// Adds a subscriber. With the id of the last event that it has seen (0: none) it first gets what came since, as far as it is kept;
@@ -102,7 +100,7 @@ impl EventRing {
     pub fn subscribe(&self, last_seen: Option<u64>, subscriber: StreamWriter) -> u64 {
         let mut inner = self.inner.lock();
         inner.subscribers.retain(|s| !s.is_closed());
-        let mut text = format!("retry: {RETRY_MS}\n\n");
+        let mut text = format!("retry: {RETRY_MS}\n\n").into_bytes();
         let mut missed = 0;
         if let Some(last_seen) = last_seen {
             // An id from before a restart of this node: all that is kept is new to this subscriber.
@@ -110,11 +108,11 @@ impl EventRing {
             let oldest = inner.kept.front().map_or(inner.newest + 1, |kept| kept.id);
             missed = (oldest - 1).saturating_sub(last_seen);
             if missed > 0 {
-                let _ = write!(text, "event: lagged\ndata: {{\"missed\":{missed}}}\n\n");
+                text.extend_from_slice(format!("event: lagged\ndata: {{\"missed\":{missed}}}\n\n").as_bytes());
             }
-            inner.kept.iter().filter(|kept| kept.id > last_seen).for_each(|kept| kept.write(&mut text));
+            inner.kept.iter().filter(|kept| kept.id > last_seen).for_each(|kept| text.extend_from_slice(&kept.frame));
         }
-        if subscriber.send(text.into_bytes().into()) {
+        if subscriber.send(text.into()) {
             inner.subscribers.push(subscriber);
         }
         missed
@@ -127,8 +125,16 @@ impl EventRing {
 }
 
 impl Kept {
-    fn write(&self, out: &mut String) {
-        let _ = write!(out, "id: {}\nevent: {}\ndata: {}\n\n", self.id, self.kind, self.json);
+    fn new(id: u64, kind: &str, at_unix_ms: u64, data: &impl Serialize) -> Self {
+        let json = serde_json::to_string(&Row { id, event: kind, at_unix_ms, data }).ok().filter(|json| json.len() <= EVENT_BYTES_MAX);
+        // What has no JSON form or is too large is still an event; a number and a short text always have one.
+        let json = json.or_else(|| serde_json::to_string(&Row { id, event: kind, at_unix_ms, data: &() }).ok()).unwrap_or_default();
+        let head = format!("id: {id}\nevent: {kind}\ndata: ");
+        Self { id, json_at: head.len(), frame: [head.as_str(), &json, END].concat().into_bytes().into() }
+    }
+
+    fn json(&self) -> &[u8] {
+        &self.frame[self.json_at..self.frame.len() - END.len()]
     }
 }
 

@@ -138,12 +138,12 @@ impl Exchange {
     }
 
     fn body(&mut self, bounds: RequestBounds) -> Result<Step, Problem> {
-        let Phase::Body { reader, .. } = &mut self.phase else { return Ok(Step::More) };
+        let Phase::Body { head, reader } = &mut self.phase else { return Ok(Step::More) };
         match reader {
             BodyReader::Length(n) if *n <= self.unread.len() => Ok(self.finish_length()),
             BodyReader::Length(_) => Ok(Step::More),
             BodyReader::Chunks(chunks) => {
-                let (taken, whole) = chunks.read(&self.unread, bounds.body_bytes)?;
+                let (taken, whole) = chunks.read(&self.unread, head.request.method.body_bytes_max(bounds.body_bytes))?;
                 self.unread.drain(..taken);
                 if !whole {
                     return Ok(Step::More);

@@ -7,6 +7,8 @@ use crate::metrics::HttpRefusal;
 
 /// Most bytes of request line and headers together.
 pub const HEAD_BYTES_MAX: usize = 16 << 10;
+/// Most bytes of the body of a request that only reads: it means nothing there, and whoever may not write must not fill memory.
+const READ_BODY_BYTES_MAX: usize = 16 << 10;
 /// What a client that asked first is told when its body is wanted.
 pub(super) const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// Content type of JSON answers.
@@ -45,6 +47,11 @@ impl Method {
     /// Whether a request with it may change something.
     pub fn writes(self) -> bool {
         !matches!(self, Self::Get | Self::Head)
+    }
+
+    /// Most bytes of a body with it, where writes may have `limit`.
+    pub(super) fn body_bytes_max(self, limit: usize) -> usize {
+        if self.writes() { limit } else { limit.min(READ_BODY_BYTES_MAX) }
     }
 
     /// As written in a request.
@@ -124,7 +131,7 @@ pub(super) fn parse_head(bytes: &[u8], headers_max: usize, body_max: usize) -> R
     if latest && request.headers.iter().filter(|(name, _)| name == "host").count() != 1 {
         return Err(Problem::malformed("a request of HTTP/1.1 has exactly one `Host` header"));
     }
-    let framing = framing(&request, latest, body_max)?;
+    let framing = framing(&request, latest, request.method.body_bytes_max(body_max))?;
     let tokens = |name: &str, token: &str| {
         let values = request.headers.iter().filter(|(have, _)| have == name);
         values.flat_map(|(_, value)| value.split(',')).any(|t| t.trim().eq_ignore_ascii_case(token))
@@ -306,6 +313,7 @@ mod tests {
             ("\u{16}\u{3}\u{1}\r\n\r\n".to_owned(), 400),
             (format!("{post}a: 1\r\nb: 1\r\nc: 1\r\nd: 1\r\n\r\n"), 431),
             (format!("{post}Content-Length: 1001\r\n\r\n"), 413),
+            ("GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 16385\r\n\r\n".to_owned(), 413),
             (format!("{post}Content-Length: 99999999999999999999999\r\n\r\n"), 413),
             (format!("{post}Content-Length: -1\r\n\r\n"), 400),
             (format!("{post}Content-Length: +1\r\n\r\n"), 400),

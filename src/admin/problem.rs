@@ -27,9 +27,9 @@ pub struct Problem {
     /// Whether the message may have been handled.
     pub maybe_ran: Option<bool>,
     /// A further header of the answer.
-    pub header: Option<(&'static str, String)>,
+    pub header: Option<Box<(&'static str, String)>>,
     /// A further member of the object.
-    pub member: Option<(&'static str, serde_json::Value)>,
+    pub member: Option<Box<(&'static str, serde_json::Value)>>,
 }
 
 impl Problem {
@@ -40,7 +40,7 @@ impl Problem {
 
     /// The same with one more member.
     pub fn with(mut self, member: &'static str, value: impl Into<serde_json::Value>) -> Self {
-        self.member = Some((member, value.into()));
+        self.member = Some(Box::new((member, value.into())));
         self
     }
 
@@ -59,7 +59,9 @@ impl Problem {
     }
 
     pub(super) fn body_too_large(size: &str, limit: usize) -> Self {
-        let detail = format!("the body has {size} bytes, at most {limit} are taken; send less at once, or raise limits.http_body");
+        let detail = format!(
+            "the body has {size} bytes, at most {limit} are taken; send less at once (limits.http_body bounds writes; a request that reads needs no body)"
+        );
         Self::new(HttpRefusal::BodyTooLarge, 413, "E-HTTP-004", "body too large", detail).with("limit", limit)
     }
 
@@ -72,7 +74,7 @@ impl Problem {
         let detail =
             format!("all {limit} connections are in use; close some, use one for several requests, or raise limits.http_connections");
         let mut problem = Self::new(HttpRefusal::Connections, 503, "E-HTTP-006", "too many connections", detail);
-        problem.header = Some(("Retry-After", "1".into()));
+        problem.header = Some(Box::new(("Retry-After", "1".into())));
         problem
     }
 
@@ -87,7 +89,7 @@ impl Problem {
     pub(super) fn unauthorized(why: &str) -> Self {
         let detail = format!("{why}; send the value of admin.token as `Authorization: Bearer ..`");
         let mut problem = Self::new(HttpRefusal::Unauthorized, 401, "E-HTTP-008", "token needed", detail);
-        problem.header = Some(("WWW-Authenticate", "Bearer realm=\"wingbeat\"".into()));
+        problem.header = Some(Box::new(("WWW-Authenticate", "Bearer realm=\"wingbeat\"".into())));
         problem
     }
 
@@ -103,7 +105,7 @@ impl Problem {
     pub(super) fn method(method: &str, path: &str, allow: &str) -> Self {
         let detail = format!("`{}` has {allow}, not {method}", shorten(path));
         let mut problem = Self::new(HttpRefusal::Method, 405, "E-HTTP-011", "method not allowed", detail);
-        problem.header = Some(("Allow", allow.into()));
+        problem.header = Some(Box::new(("Allow", allow.into())));
         problem
     }
 
@@ -183,7 +185,7 @@ impl Serialize for Problem {
         if let Some(maybe_ran) = self.maybe_ran {
             map.serialize_entry("maybe_ran", &maybe_ran)?;
         }
-        if let Some((name, value)) = &self.member {
+        if let Some((name, value)) = self.member.as_deref() {
             map.serialize_entry(name, value)?;
         }
         map.end()
@@ -195,7 +197,7 @@ impl From<Problem> for Response {
         let mut body = problem.to_json();
         body.push(b'\n');
         let mut response = Self::new(problem.status, PROBLEM_JSON, body);
-        response.headers.extend(problem.header);
+        response.headers.extend(problem.header.map(|header| *header));
         response.refused = Some(problem.refusal);
         response
     }

@@ -171,9 +171,9 @@ mod tests {
     #[test]
     fn a_wrong_method_names_the_right_ones() {
         let problem = find(Method::Post, "/api/v1/status").err().unwrap();
-        assert_eq!((problem.status, problem.header), (405, Some(("Allow", "GET, HEAD".into()))));
+        assert_eq!((problem.status, problem.header), (405, Some(Box::new(("Allow", "GET, HEAD".into())))));
         let problem = find(Method::Other, "/api/v1/batch").err().unwrap();
-        assert_eq!((problem.status, problem.header), (405, Some(("Allow", "POST".into()))));
+        assert_eq!((problem.status, problem.header), (405, Some(Box::new(("Allow", "POST".into())))));
     }
 
     #[test]

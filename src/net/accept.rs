@@ -87,6 +87,13 @@ impl Accept {
         self.half_open.push_back((ip, id));
     }
 
+    /// Accepted connections, half-open ones by address, and half-open ones in the list.
+    #[cfg(test)]
+    pub fn totals(&self) -> (usize, usize, usize) {
+        let sum = |of: fn(&Counts) -> u32| self.per_ip.values().map(|c| of(c) as usize).sum();
+        (sum(|c| c.all), sum(|c| c.half_open), self.half_open.len())
+    }
+
     fn oldest_of(&self, ip: IpAddr) -> Option<ConnId> {
         self.half_open.iter().find(|(other, _)| *other == ip).map(|(_, id)| *id)
     }
@@ -125,7 +132,6 @@ impl Net {
         conn.stream.prepare();
         if conn.stream.register(self.poll.registry(), Token(FIRST_CONN + id.index as usize)).is_err() {
             self.end(id, LinkDown::Reset);
-            return;
         }
         // What came with the connection is reported by the registration.
     }

@@ -2,6 +2,8 @@
 
 use std::io;
 
+/// Room that an empty outbox keeps.
+const OUTBOX_KEPT_BYTES: usize = 1 << 20;
 /// Room for one read at least.
 const READ_BYTES_MIN: usize = 16 << 10;
 
@@ -63,9 +65,9 @@ impl Inbox {
         debug_assert!(self.end <= self.raw.len(), "read beyond the space");
     }
 
-    /// Gives room back that one large frame needed.
-    pub fn shrink(&mut self, to: usize) {
-        if self.is_empty() && self.raw.len() > to {
+    /// Gives room above `kept` bytes back once it is not needed.
+    pub fn shrink(&mut self, kept: usize, to: usize) {
+        if self.is_empty() && self.raw.len() > kept {
             self.raw = vec![0; to];
         }
     }
@@ -135,6 +137,7 @@ impl Outbox {
         let done = self.is_empty();
         if done {
             self.raw.clear();
+            self.raw.shrink_to(OUTBOX_KEPT_BYTES);
             (self.head, self.frame) = (0, 0);
         } else if self.frame > self.raw.len() / 2 {
             self.raw.drain(..self.frame);

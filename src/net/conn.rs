@@ -72,6 +72,8 @@ pub struct Conn {
     pub in_ready: bool,
     /// The peer has said that nothing more comes: read to the end, without trusting a short read to be the last.
     pub read_closed: bool,
+    /// The socket took no more; it reports when it does again.
+    pub stalled: bool,
     /// In the list of those with frames to write.
     pub in_dirty: bool,
     /// In the list of those with bytes to parse.
@@ -98,6 +100,7 @@ impl Conn {
             outbox: Outbox::default(),
             in_ready: false,
             read_closed: false,
+            stalled: false,
             in_dirty: false,
             in_parsing: false,
             partial_since: None,
@@ -124,10 +127,12 @@ impl Conn {
 
     /// Writes what the socket takes. An error ends the connection once what was read is parsed.
     pub fn write(&mut self) {
-        if self.ended.is_none()
-            && let Err(e) = self.outbox.write(|bytes| self.stream.write(bytes))
-        {
-            self.ended = Some(cause_of(&e));
+        if self.ended.is_some() || self.stalled {
+            return;
+        }
+        match self.outbox.write(|bytes| self.stream.write(bytes)) {
+            Ok(all) => self.stalled = !all,
+            Err(e) => self.ended = Some(cause_of(&e)),
         }
     }
 }
@@ -137,8 +142,13 @@ pub fn cause_of(error: &std::io::Error) -> LinkDown {
     use std::io::ErrorKind;
     match error.kind() {
         ErrorKind::ConnectionRefused => LinkDown::Refused,
-        ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => LinkDown::TimedOut,
-        _ => LinkDown::Reset,
+        ErrorKind::ConnectionReset
+        | ErrorKind::ConnectionAborted
+        | ErrorKind::BrokenPipe
+        | ErrorKind::NotConnected
+        | ErrorKind::WriteZero => LinkDown::Reset,
+        // No route, no descriptor, no local port: nothing that the peer did, so nothing that may count against it at once.
+        _ => LinkDown::TimedOut,
     }
 }
 

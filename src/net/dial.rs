@@ -44,7 +44,8 @@ struct Run {
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum State {
     Idle,
-    Resolving,
+    /// The resolver may take until this moment.
+    Resolving(Time),
     Connecting(ConnId),
     /// The next try is at this moment.
     Waiting(Time),
@@ -58,7 +59,9 @@ pub(super) struct Dial {
     failures: u32,
     /// Addresses of this try that were not tried yet.
     candidates: VecDeque<SocketAddr>,
-    /// Whom the caller wants even without frames.
+    /// The caller wants one try even without frames.
+    asked: bool,
+    /// Whom it wants then.
     wanted: Option<NodeId>,
     /// Peers reported as blocked while they have no session.
     blocked: BTreeSet<NodeId>,
@@ -66,7 +69,15 @@ pub(super) struct Dial {
 
 impl Dial {
     fn new() -> Self {
-        Self { runs: VecDeque::new(), state: State::Idle, failures: 0, candidates: VecDeque::new(), wanted: None, blocked: BTreeSet::new() }
+        Self {
+            runs: VecDeque::new(),
+            state: State::Idle,
+            failures: 0,
+            candidates: VecDeque::new(),
+            asked: false,
+            wanted: None,
+            blocked: BTreeSet::new(),
+        }
     }
 
     /// Bytes waiting.
@@ -75,13 +86,18 @@ impl Dial {
     }
 
     pub fn is_connecting(&self) -> bool {
-        matches!(self.state, State::Connecting(_) | State::Resolving)
+        matches!(self.state, State::Connecting(_) | State::Resolving(_))
     }
 
     /// The one life that everything here is for.
     pub fn expects(&self) -> Option<NodeId> {
         let Some(first) = self.runs.front() else { return self.wanted };
         first.node.filter(|_| self.runs.iter().all(|run| run.node == first.node))
+    }
+
+    /// Whether nothing is wanted here any longer.
+    fn is_over(&self) -> bool {
+        self.runs.is_empty() && !self.asked
     }
 
     fn bytes_for(&self, node: Option<NodeId>) -> usize {
@@ -116,7 +132,7 @@ impl Net {
             return;
         }
         let dial = self.dials.entry(addr.clone()).or_insert_with(Dial::new);
-        dial.wanted = node;
+        (dial.asked, dial.wanted) = (true, node);
         if dial.state == State::Idle {
             self.start_dial(addr, now);
         }
@@ -127,7 +143,11 @@ impl Net {
         if let Ok(found) = &result {
             self.remember_name(addr, found);
         }
-        let Some(dial) = self.dials.get_mut(addr).filter(|dial| dial.state == State::Resolving) else { return };
+        let Some(dial) = self.dials.get_mut(addr).filter(|dial| matches!(dial.state, State::Resolving(_))) else { return };
+        if dial.is_over() {
+            self.dials.remove(addr);
+            return;
+        }
         match result {
             Ok(found) if !found.is_empty() => {
                 dial.candidates = found.into();
@@ -193,9 +213,10 @@ impl Net {
                 self.next_candidate(addr, now);
             }
             None => {
-                dial.state = State::Resolving;
+                let until = now + RESOLVE_DEADLINE;
+                dial.state = State::Resolving(until);
                 self.events.push_back(NetEvent::Resolve { addr: addr.clone() });
-                self.arm(now + RESOLVE_DEADLINE, Timer::Dial(addr.clone()));
+                self.arm(until, Timer::Dial(addr.clone()));
             }
         }
     }
@@ -274,7 +295,7 @@ impl Net {
     /// `answers` answers at `addr`: drops what was meant for other lives.
     pub(super) fn dial_other(&mut self, addr: &NodeAddr, asked: Option<NodeId>, answers: NodeId, now: Time) {
         let Some(dial) = self.dials.get_mut(addr) else { return };
-        dial.wanted = None;
+        (dial.asked, dial.wanted) = (false, None);
         let mine = dial.take_for(answers);
         let others: Vec<Run> = std::mem::replace(&mut dial.runs, mine.into()).into();
         let blocked: BTreeSet<NodeId> = dial.blocked.iter().copied().filter(|peer| *peer != answers).collect();
@@ -302,7 +323,7 @@ impl Net {
         let at = now + backoff(dial.failures, &mut self.rng);
         dial.state = State::Waiting(at);
         dial.candidates.clear();
-        dial.wanted = None;
+        (dial.asked, dial.wanted) = (false, None);
         self.arm(at, Timer::Dial(addr.clone()));
     }
 
@@ -310,13 +331,15 @@ impl Net {
         let Some(dial) = self.dials.get_mut(addr) else { return };
         match dial.state {
             State::Waiting(at) if at <= now => {
-                if dial.runs.is_empty() {
+                if dial.is_over() {
                     self.dials.remove(addr);
                 } else {
                     self.start_dial(addr, now);
                 }
             }
-            State::Resolving => self.dial_failed(addr, LinkDown::Unresolved("the resolver did not answer in time".to_owned()), now),
+            State::Resolving(until) if until <= now => {
+                self.dial_failed(addr, LinkDown::Unresolved("the resolver did not answer in time".to_owned()), now)
+            }
             _ => {}
         }
     }
@@ -338,7 +361,8 @@ impl Net {
             State::Connecting(other) if other != id => Some(other),
             _ => None,
         };
-        let over = dial.runs.is_empty();
+        (dial.asked, dial.wanted) = (false, None);
+        let over = dial.is_over();
         let Some(conn) = self.conns.get_mut(id) else { return };
         for run in &runs {
             conn.outbox.append(&run.bytes);
@@ -367,10 +391,10 @@ impl Net {
             dial.blocked.remove(&node);
             let concerned = before != dial.runs.len() || dial.wanted == Some(node);
             if dial.wanted == Some(node) {
-                dial.wanted = None;
+                (dial.asked, dial.wanted) = (false, None);
             }
             if concerned
-                && dial.runs.is_empty()
+                && dial.is_over()
                 && let State::Connecting(id) = dial.state
             {
                 pending.push(id);

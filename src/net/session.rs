@@ -1,6 +1,6 @@
 //! Sessions that are up: reading, parsing, sending, ending.
 
-use std::{io, net::SocketAddr};
+use std::io;
 
 use super::{
     ENDED_MAX, Ended, Net, NetEvent, Timer, Unsent,
@@ -23,6 +23,10 @@ const TURN_READ_MAX: usize = 1 << 20;
 const INBOX_BYTES: usize = 64 << 10;
 /// Read buffer of a connection that has not greeted.
 const GREETING_INBOX_BYTES: usize = 1 << 10;
+/// Written before the turn ends if so much waits: it neither piles up here nor leaves the socket idle.
+const WRITE_EARLY_BYTES: usize = 256 << 10;
+/// A read buffer above this size is given back once it is empty: one large frame needed it.
+const INBOX_KEPT_BYTES: usize = 512 << 10;
 /// User messages are refused at this many times `limits.link_bytes`; the core was told at one.
 const BLOCKED_FACTOR: usize = 2;
 /// Nothing is accepted any longer at this many times `limits.link_bytes`.
@@ -74,6 +78,16 @@ impl Net {
         }
     }
 
+    /// Ends the sending side of all links, so that peers read all that was written before they see the end. For a node that stops: flush
+    /// until [`unsent_bytes`](Self::unsent_bytes) is 0 first, and go on polling for a moment, because a socket that is closed with something
+    /// unread takes back what the peer has not read either.
+    pub fn finish(&mut self, now: Time) {
+        self.flush(now);
+        for (_, conn) in self.conns.iter() {
+            conn.stream.finish();
+        }
+    }
+
     /// Closes the link with a node and forgets all that was read from it and not handed out, and all that waits for it (moves.md A2).
     pub fn close(&mut self, now: Time, node: NodeId, addr: &NodeAddr) {
         self.now = self.now.max(now);
@@ -87,12 +101,6 @@ impl Net {
             self.counters.frames_lost += lost;
             self.link(LinkEvent::Down { peer: Some(node), addr: addr.clone(), cause: LinkDown::Closed, lost });
         }
-    }
-
-    /// The remote end of the connection that carries the session with `node`.
-    pub fn remote_of(&self, node: NodeId) -> Option<SocketAddr> {
-        let conn = self.conns.get(*self.sessions.get(&node)?)?;
-        Some(SocketAddr::new(conn.ip, conn.session()?.addr.port))
     }
 
     /// The connection whose session is meant.
@@ -116,12 +124,16 @@ impl Net {
             return Err(unsent);
         }
         encode(frame, cx, limits.frame_bytes, conn.outbox.tail())?;
-        let over = conn.outbox.len() > limits.link_bytes;
+        let waiting = conn.outbox.len();
         if !conn.in_dirty {
             conn.in_dirty = true;
             self.dirty.push(id);
         }
-        if over
+        if waiting >= WRITE_EARLY_BYTES && !conn.stalled {
+            self.write(id);
+            return Ok(());
+        }
+        if waiting > limits.link_bytes
             && let Some(session) = conn.session_mut()
             && !session.blocked
         {
@@ -147,13 +159,19 @@ impl Net {
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.write();
         let (left, ended) = (conn.outbox.len(), conn.ended.is_some());
-        if let Some(session) = conn.session_mut()
-            && session.blocked
-            && left < limit / 2
-        {
-            session.blocked = false;
-            let peer = session.peer;
-            self.link(LinkEvent::Writable { peer });
+        let event = match conn.session_mut() {
+            Some(session) if session.blocked && left < limit / 2 => {
+                session.blocked = false;
+                Some(LinkEvent::Writable { peer: session.peer })
+            }
+            Some(session) if !session.blocked && left > limit => {
+                session.blocked = true;
+                Some(LinkEvent::Blocked { peer: session.peer })
+            }
+            _ => None,
+        };
+        if let Some(event) = event {
+            self.link(event);
         }
         if ended {
             self.mark_parsing(id);
@@ -163,7 +181,12 @@ impl Net {
     pub(super) fn conn_writable(&mut self, id: ConnId) {
         match self.conns.get(id).map(|conn| &conn.phase) {
             Some(Phase::Connecting) => self.dial_progress(id),
-            Some(_) => self.write(id),
+            Some(_) => {
+                if let Some(conn) = self.conns.get_mut(id) {
+                    conn.stalled = false;
+                }
+                self.write(id);
+            }
             None => {}
         }
     }
@@ -297,7 +320,7 @@ impl Net {
         }
         if conn.inbox.is_empty() {
             conn.partial_since = None;
-            conn.inbox.shrink(INBOX_BYTES);
+            conn.inbox.shrink(INBOX_KEPT_BYTES, INBOX_BYTES);
         } else if conn.partial_since.is_none() || conn.progressed {
             conn.partial_since = Some(now);
             if !conn.timer_armed {

@@ -18,6 +18,8 @@ const DATAGRAM_BYTES_MAX: usize = 64 << 10;
 const DATAGRAMS_PER_TURN: usize = 256;
 /// How long a name's address is used for datagrams before it is asked for again.
 const NAME_TTL: Duration = Duration::from_secs(30);
+/// How long a name without an address is left alone.
+const UNKNOWN_TTL: Duration = Duration::from_secs(1);
 /// Names remembered: more than a cluster has members.
 const NAMES_MAX: usize = 4096;
 
@@ -82,7 +84,7 @@ impl Net {
     fn known_name(&mut self, now: Time, to: &NodeAddr) -> Option<SocketAddr> {
         let known = self.udp.names.get_mut(to);
         if let Some(name) = known {
-            if now.since(name.asked) > NAME_TTL {
+            if now.since(name.asked) > if name.addr.is_some() { NAME_TTL } else { UNKNOWN_TTL } {
                 name.asked = now;
                 self.events.push_back(NetEvent::Resolve { addr: to.clone() });
             }

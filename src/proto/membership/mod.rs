@@ -1,14 +1,41 @@
 //! Who belongs to the cluster: gossip, life cycle, failure detection, downing.
 
+mod admission;
+mod clock;
+mod codec;
+mod counters;
+mod datagram;
+mod detector;
+mod downing;
+mod frame;
+mod gossip;
+mod join;
+mod leader;
+mod leaving;
+mod monitors;
+mod outbox;
+mod publish;
+mod reachability;
+mod resolve;
+mod state;
+#[cfg(test)]
+mod tests;
 mod view;
+mod watch;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use serde::{Deserialize, Serialize};
-
+pub use frame::{JoinRequest, MemberFrame};
 pub use view::{ClusterView, Event, LinkReport, Member, MemberStatus};
 
-use crate::{Config, NodeAddr, NodeId, Time, proto::link::LinkEvent};
+use self::{
+    counters::Counters, downing::Strategy, gossip::Spread, join::Seeker, leader::Standing, leaving::Farewell, monitors::Ring, outbox::Outbox,
+    reachability::Verdict, resolve::Split, state::Info, state::State, watch::Watch,
+};
+use crate::{
+    Config, NodeAddr, NodeId, Time,
+    proto::{link::LinkEvent, rng::Rng},
+};
 
 /// Who this node is.
 #[derive(Clone, PartialEq, Debug)]
@@ -24,13 +51,6 @@ impl Identity {
     pub fn id(&self) -> NodeId {
         NodeId::new(&self.addr, self.incarnation)
     }
-}
-
-/// Membership's frames on a link. Layout: postcard, within the frame limit.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub enum MemberFrame {
-    /// Placeholder.
-    Nothing,
 }
 
 /// Where a frame of membership goes.
@@ -98,59 +118,336 @@ pub enum MemberOutput {
 }
 
 /// The membership machine of one node.
+///
+/// Its insides are one file per concern; each adds its part of the machine's methods. Every verb ends in [`Membership::settle`], which
+/// derives verdict, leader and convergence from the state, acts on them and publishes what changed.
 pub struct Membership {
-    _config: Arc<Config>,
+    config: Arc<Config>,
+    me: NodeId,
+    info: Arc<Info>,
+    rng: Rng,
+    strategy: Strategy,
+    phase: Phase,
+    state: State,
+    ring: Ring,
+    verdict: Verdict,
+    standing: Standing,
+    /// State, seen set or phase changed since the last settling.
+    dirty: bool,
+    spread: Spread,
+    watch: Watch,
+    seeker: Option<Seeker>,
+    /// Joiners that wait until the old life at their address is gone.
+    newcomers: BTreeMap<NodeId, admission::Newcomer>,
+    /// Admitted while the state settled; they get it when it stands.
+    welcome: Vec<(NodeId, NodeAddr)>,
+    farewell: Farewell,
+    split: Option<Split>,
+    unconverged_since: Option<Time>,
+    /// Addresses of members and, for as long as their tombstones stand, of the removed: they are told when they speak.
+    addrs: BTreeMap<NodeId, NodeAddr>,
+    view: Arc<ClusterView>,
+    out: Outbox,
+    counters: Counters,
 }
 
-#[allow(unused_variables, missing_docs)]
+/// Where this node stands towards a cluster.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Phase {
+    /// Not started.
+    Idle,
+    /// Looks for a cluster.
+    Asking,
+    /// Belongs to one.
+    Member,
+    /// Over.
+    Ended,
+}
+
 impl Membership {
+    /// A machine that has not begun.
+    ///
+    /// # Errors
+    /// `start` ends the membership at once if `downing.strategy` names a strategy that this version does not have.
     pub fn new(config: Arc<Config>, me: Identity, seed: u64, now: Time) -> Self {
-        Self { _config: config }
+        let id = me.id();
+        let mut roles = config.cluster.roles.clone();
+        roles.sort();
+        roles.dedup();
+        let info = Info { id, addr: me.addr, roles: roles.into(), app_version: config.cluster.app_version.as_str().into() };
+        let mut rng = Rng::new(seed).split(0x6d65_6d62);
+        let spread = Spread::new(&config, rng.next_u64());
+        let watch = Watch::new(&config);
+        let strategy = Strategy::new(&config.downing).unwrap_or(Strategy::None);
+        let mut machine = Self {
+            config,
+            me: id,
+            info: Arc::new(info),
+            rng,
+            strategy,
+            phase: Phase::Idle,
+            state: State::default(),
+            ring: Ring::default(),
+            verdict: Verdict::default(),
+            standing: Standing::default(),
+            dirty: false,
+            spread,
+            watch,
+            seeker: None,
+            newcomers: BTreeMap::new(),
+            welcome: vec![],
+            farewell: Farewell::default(),
+            split: None,
+            unconverged_since: None,
+            addrs: BTreeMap::new(),
+            view: Arc::new(ClusterView { me: id, members: vec![], leader: None, deputies: vec![], converged: false, version: 0 }),
+            out: Outbox::default(),
+            counters: Counters::default(),
+        };
+        machine.view = Arc::new(machine.snapshot(now));
+        machine
     }
+
     /// Begins: asks the seeds, forms a cluster if this is the first seed, or a singleton cluster without seeds.
-    pub fn start(&mut self, now: Time) {}
+    pub fn start(&mut self, now: Time) {
+        if self.phase != Phase::Idle {
+            return;
+        }
+        if let Err(why) = Strategy::new(&self.config.downing) {
+            return self.end(Ending::Refused(why));
+        }
+        if !codec::fits(&self.info) {
+            return self.end(Ending::Refused(format!(
+                "cluster.roles and cluster.app_version: at most {} roles, each text at most {} bytes without control characters",
+                codec::ROLES_MAX,
+                codec::LABEL_BYTES_MAX
+            )));
+        }
+        self.seek_from_start(now);
+        self.settle(now);
+    }
+
     /// A datagram arrived. Bad ones are counted by reason.
-    pub fn handle_datagram(&mut self, now: Time, bytes: &[u8]) {}
-    pub fn handle_frame(&mut self, now: Time, from: NodeId, from_addr: &NodeAddr, frame: MemberFrame) {}
+    pub fn handle_datagram(&mut self, now: Time, bytes: &[u8]) {
+        if self.awake(now) {
+            self.take_datagram(now, bytes);
+            self.settle(now);
+        }
+    }
+
+    /// A frame arrived over the link with `from`, which advertises `from_addr`.
+    pub fn handle_frame(&mut self, now: Time, from: NodeId, from_addr: &NodeAddr, frame: MemberFrame) {
+        if self.awake(now) {
+            self.take_sign_of_life(now, from);
+            self.take_frame(now, from, from_addr, frame);
+            self.settle(now);
+        }
+    }
+
     /// Any frame of a peer is a sign of life (cheap; called per batch of frames, not per frame).
-    pub fn handle_sign_of_life(&mut self, now: Time, from: NodeId) {}
-    pub fn handle_link(&mut self, now: Time, event: &LinkEvent) {}
+    pub fn handle_sign_of_life(&mut self, now: Time, from: NodeId) {
+        if self.awake(now) {
+            self.take_sign_of_life(now, from);
+            self.settle(now);
+        }
+    }
+
+    /// A link changed.
+    pub fn handle_link(&mut self, now: Time, event: &LinkEvent) {
+        if self.awake(now) {
+            self.take_link(now, event);
+            self.settle(now);
+        }
+    }
+
+    /// Joins the cluster of these nodes. A node alone in its cluster gives that up when it is admitted.
+    ///
+    /// # Errors
+    /// If this node belongs to a cluster of two or more, or its membership is over.
     pub fn join(&mut self, now: Time, seeds: &[NodeAddr]) -> Result<(), String> {
+        if !self.awake(now) {
+            return Err("this node's membership is over: start it again".into());
+        }
+        self.seek(now, seeds)?;
+        self.settle(now);
         Ok(())
     }
+
+    /// A member is to leave in order; this node too.
+    ///
+    /// # Errors
+    /// If there is no such member.
     pub fn leave(&mut self, now: Time, node: NodeId) -> Result<(), String> {
+        if !self.awake(now) {
+            return Ok(());
+        }
+        self.begin_leave(node)?;
+        self.settle(now);
         Ok(())
     }
+
+    /// A member is declared dead by an operator.
+    ///
+    /// # Errors
+    /// If there is no such member.
     pub fn down(&mut self, now: Time, node: NodeId) -> Result<(), String> {
+        if !self.awake(now) {
+            return Err("this node's membership is over: ask another member".into());
+        }
+        self.declare_down(now, node)?;
+        self.settle(now);
         Ok(())
     }
+
     /// An exiting node withholds its seen mark until its hand-offs are done (at most `shutdown.leave_timeout`).
-    pub fn set_drained(&mut self, now: Time, drained: bool) {}
-    pub fn handle_timeout(&mut self, now: Time) {}
+    pub fn set_drained(&mut self, now: Time, drained: bool) {
+        if self.awake(now) {
+            self.farewell.drained = drained;
+            self.give_mark();
+            self.settle(now);
+        }
+    }
+
+    /// Time passed.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if !self.awake(now) {
+            return;
+        }
+        self.seek_on(now);
+        self.watch_on(now);
+        self.farewell_on(now);
+        self.settle(now);
+        self.resolve_on(now);
+        self.gossip_on(now);
+        self.settle(now);
+    }
+
+    /// When `handle_timeout` is due next; `None` if nothing is under way.
     pub fn poll_timeout(&self) -> Option<Time> {
-        None
+        if matches!(self.phase, Phase::Idle | Phase::Ended) {
+            return None;
+        }
+        [self.seek_due(), self.watch_due(), self.farewell_due(), self.resolve_due(), self.gossip_due()].into_iter().flatten().min()
     }
+
+    /// The next thing to do: removals, views and events first, then what is sent, then the end.
     pub fn poll_output(&mut self) -> Option<MemberOutput> {
-        None
+        self.out.pop()
     }
+
+    /// The newest snapshot.
     pub fn view(&self) -> &Arc<ClusterView> {
-        unreachable!("interface only")
+        &self.view
     }
+
     /// Whether this id was a member and is gone for good.
     pub fn is_removed(&self, node: NodeId) -> bool {
-        false
+        self.state.tombstones.contains_key(&node)
     }
+
+    /// What this node observes of others.
     pub fn links(&self, now: Time) -> Vec<LinkReport> {
-        vec![]
+        self.reports(now)
     }
+
     /// Counters by stable name (datagrams by kind and discard reason, gossip outcomes, ..), for metrics.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
-        vec![]
+        self.counters.all()
     }
+
     /// Upper bound on the time by which the losing side of a split may decide later than the winning one; see `downing`.
+    ///
+    /// Both sides wait equally long once their picture stands still; the pictures differ by the phase of heartbeats, the width of the
+    /// intervals and the rounds of gossip in which the rows of monitors travel.
     pub fn lag_bound(&self) -> Duration {
-        Duration::ZERO
+        2 * self.config.detector.heartbeat_interval.get() + 2 * self.config.membership.gossip_interval.get()
     }
+
     /// Asserts the invariants.
-    pub fn check(&self) {}
+    pub fn check(&self) {
+        let State { members, tombstones, rows, clock, seen, .. } = &self.state;
+        assert!(members.keys().all(|id| !tombstones.contains_key(id)), "a removed member is among the members");
+        assert!(members.values().all(|m| m.status < MemberStatus::Removed), "a member has the status removed");
+        assert!(clock.len() <= members.len() && seen.iter().all(|id| members.contains_key(id)), "clock or seen set name strangers");
+        assert!(rows.keys().all(|id| members.contains_key(id)), "a row of a stranger");
+        assert!(members.values().all(|m| m.status != MemberStatus::Up || m.up_number > 0), "an up member without number");
+        assert!(members.len() <= state::MEMBERS_MAX && tombstones.len() <= state::TOMBSTONES_MAX, "bounds");
+        if self.phase == Phase::Member {
+            assert!(members.contains_key(&self.me), "a member that is not in its own state");
+            assert!(self.watch.subjects().all(|id| id != self.me && members.contains_key(&id)), "a stranger is observed");
+        }
+    }
+
+    /// Derives everything from the state and acts on it until nothing changes.
+    fn settle(&mut self, now: Time) {
+        while self.phase == Phase::Member && std::mem::take(&mut self.dirty) {
+            self.derive();
+            if self.meets_its_fate(now) {
+                break;
+            }
+            if self.lead(now) || self.admit_newcomers() {
+                continue;
+            }
+            self.welcome_newcomers(now);
+            self.give_mark();
+            self.assign_watch(now);
+            self.follow_split(now);
+            self.publish(now);
+            self.flush_changes(now);
+        }
+    }
+
+    /// Ring, verdict, leader and convergence of the present state.
+    fn derive(&mut self) {
+        for (id, m) in &self.state.members {
+            if !self.addrs.contains_key(id) {
+                self.addrs.insert(*id, m.info.addr.clone());
+            }
+        }
+        let Self { state, addrs, .. } = self;
+        addrs.retain(|id, _| state.members.contains_key(id) || state.tombstones.contains_key(id));
+        let alive = self.state.members.iter().filter(|(_, m)| m.status < MemberStatus::Down).map(|(&id, _)| id);
+        self.ring = Ring::new(alive);
+        let monitors = usize::from(self.config.detector.monitors);
+        let court = reachability::Court { state: &self.state, ring: &self.ring, me: self.me, rule: self.config.detector.verdict, monitors };
+        self.verdict = court.judge();
+        self.standing = Standing::of(&self.state, &self.verdict, usize::from(self.config.membership.deputies));
+    }
+
+    /// This node changed the state.
+    fn touch(&mut self) {
+        if self.state.members.contains_key(&self.me) {
+            self.state.clock.tick(self.me);
+        }
+        self.state.seen.clear();
+        self.changed();
+    }
+
+    /// The state is another version than before.
+    fn changed(&mut self) {
+        if self.may_mark() {
+            self.state.seen.insert(self.me);
+        }
+        self.dirty = true;
+        self.spread.changed();
+    }
+
+    fn leads(&self) -> bool {
+        self.standing.leader == Some(self.me)
+    }
+
+    fn status(&self) -> Option<MemberStatus> {
+        self.state.status(self.me)
+    }
+
+    fn end(&mut self, ending: Ending) {
+        if self.phase != Phase::Ended {
+            self.phase = Phase::Ended;
+            self.out.end(ending);
+        }
+    }
+
+    fn warn(&mut self, code: &'static str, text: String) {
+        self.out.event(Event::Warning { code, text: text.into() });
+    }
 }

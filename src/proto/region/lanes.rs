@@ -148,3 +148,108 @@ fn let_through(passage: Passage, out: &mut Vec<Passed>) {
     out.extend(passage.envelope.map(Passed::Item));
     out.extend(passage.leave.map(Passed::Leave));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ShardId, TypeId};
+
+    const S: ShardKey = ShardKey { ty: TypeId(1), shard: ShardId(2) };
+    const L: LaneId = LaneId(7);
+
+    fn message(n: u8) -> Envelope {
+        Envelope::new(S, None, b"k", &[n]).expect("the key is short")
+    }
+
+    fn item(n: u8, enter: Option<u64>) -> Passage {
+        Passage { enter: enter.map(Epoch), envelope: Some(message(n)), leave: None }
+    }
+
+    fn run(lanes: &mut Lanes, f: impl FnOnce(&mut Lanes, &mut Vec<Passed>)) -> Vec<Passed> {
+        let mut out = vec![];
+        f(lanes, &mut out);
+        lanes.check();
+        out
+    }
+
+    fn pass(lanes: &mut Lanes, passage: Passage) -> Vec<Passed> {
+        run(lanes, |lanes, out| lanes.pass(L, S, passage, out))
+    }
+
+    fn left(lanes: &mut Lanes, k: u64) -> Vec<Passed> {
+        run(lanes, |lanes, out| lanes.left(L, S, Epoch(k), out))
+    }
+
+    #[test]
+    fn a_free_lane_is_not_kept() {
+        let mut lanes = Lanes::new(10, 10);
+        assert_eq!(pass(&mut lanes, item(0, None)), [Passed::Item(message(0))]);
+        let leave = Passage { leave: Some(Epoch(1)), ..Passage::default() };
+        assert_eq!(pass(&mut lanes, leave), [Passed::Leave(Epoch(1))]);
+        assert!(lanes.is_free(L));
+    }
+
+    #[test]
+    fn an_exit_is_entered_when_the_other_is_drained() {
+        let mut lanes = Lanes::new(10, 10);
+        assert_eq!(pass(&mut lanes, item(1, Some(1))), [], "L2: m0 may still be in the worker's ring");
+        assert_eq!(pass(&mut lanes, item(2, None)), []);
+        assert!(!lanes.is_free(L) && lanes.is_free(LaneId(8)) && lanes.is_free(LaneId(6)));
+        assert_eq!(left(&mut lanes, 1), [Passed::Item(message(1)), Passed::Item(message(2))]);
+        assert!(lanes.is_free(L));
+    }
+
+    #[test]
+    fn left_may_come_first() {
+        let mut lanes = Lanes::new(10, 10);
+        assert_eq!(left(&mut lanes, 1), []);
+        assert_eq!(pass(&mut lanes, item(1, Some(1))), [Passed::Item(message(1))]);
+        assert!(lanes.is_free(L));
+    }
+
+    #[test]
+    fn tokens_wait_behind_what_is_held() {
+        let mut lanes = Lanes::new(10, 10);
+        pass(&mut lanes, item(1, Some(1)));
+        let leave = Passage { leave: Some(Epoch(3)), ..Passage::default() };
+        assert_eq!(pass(&mut lanes, leave), []);
+        assert_eq!(pass(&mut lanes, item(2, Some(3))), [], "entered again before the first change was over");
+        assert_eq!(left(&mut lanes, 1), [Passed::Item(message(1)), Passed::Leave(Epoch(3))]);
+        assert_eq!(left(&mut lanes, 3), [Passed::Item(message(2))]);
+        assert!(lanes.is_free(L));
+    }
+
+    #[test]
+    fn through_holds_only_the_second_exit_back() {
+        let mut lanes = Lanes::new(10, 10);
+        let through = || Passage { enter: Some(Epoch(1)), envelope: None, leave: Some(Epoch(3)) };
+        assert_eq!(pass(&mut lanes, through()), [], "L8: what went back under 1 is to be in NET first");
+        assert_eq!(left(&mut lanes, 1), [Passed::Leave(Epoch(3))]);
+        assert!(lanes.is_free(L));
+    }
+
+    #[test]
+    fn overflow_refuses_the_newest_message_but_never_a_token() {
+        let mut lanes = Lanes::new(10, 1);
+        pass(&mut lanes, item(1, Some(1)));
+        assert_eq!(pass(&mut lanes, item(2, None)), [Passed::Refused(message(2))]);
+        let leave = Passage { leave: Some(Epoch(3)), ..Passage::default() };
+        assert_eq!(pass(&mut lanes, leave), []);
+        assert_eq!(pass(&mut lanes, item(3, Some(3))), [Passed::Refused(message(3))]);
+        assert_eq!(left(&mut lanes, 1), [Passed::Item(message(1)), Passed::Leave(Epoch(3))]);
+        assert_eq!(pass(&mut lanes, item(4, None)), [], "the refused message has left its Enter behind (L9)");
+        assert_eq!(left(&mut lanes, 3), [Passed::Item(message(4))]);
+    }
+
+    #[test]
+    fn the_node_bounds_all_lanes_together_and_a_first_item_leaves_its_enter() {
+        let mut lanes = Lanes::new(1, 10);
+        pass(&mut lanes, item(1, Some(1)));
+        let other = run(&mut lanes, |lanes, out| lanes.pass(LaneId(9), S, item(2, Some(1)), out));
+        assert_eq!(other, [Passed::Refused(message(2))]);
+        assert!(!lanes.is_free(LaneId(9)), "its Enter waits for Left");
+        let released = run(&mut lanes, |lanes, out| lanes.left(LaneId(9), S, Epoch(1), out));
+        assert_eq!(released, []);
+        assert!(lanes.is_free(LaneId(9)));
+    }
+}

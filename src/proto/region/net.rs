@@ -163,3 +163,187 @@ impl Net {
         assert!(self.known.map(|(e, _)| e) >= self.route.map(|(e, _)| e), "the route in use is known");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const A: NodeId = NodeId::from_raw(1);
+    const B: NodeId = NodeId::from_raw(2);
+    const C: NodeId = NodeId::from_raw(3);
+
+    struct Sender {
+        net: Net,
+        gone: Vec<NodeId>,
+        now: Time,
+    }
+
+    impl Sender {
+        fn at_a() -> Self {
+            let mut sender = Self { net: Net::default(), gone: vec![], now: Time::from_nanos(1) };
+            assert_eq!(sender.route(1, A), []);
+            sender
+        }
+
+        fn step(&mut self, f: impl FnOnce(&mut Net, &mut Step<'_>)) -> Vec<(NodeId, Item)> {
+            let mut out = vec![];
+            let gone = self.gone.clone();
+            let deadline = self.now + Duration::from_secs(5);
+            f(&mut self.net, &mut Step { now: self.now, deadline, is_removed: &|n| gone.contains(&n), out: &mut out });
+            self.net.check();
+            out
+        }
+
+        fn route(&mut self, epoch: u64, home: NodeId) -> Vec<(NodeId, Item)> {
+            self.net.learn(Epoch(epoch), home);
+            self.step(|net, step| drop(net.follow(step)))
+        }
+
+        fn ack(&mut self, p: u64) -> Vec<(NodeId, Item)> {
+            self.step(|net, step| net.stream_ack(Epoch(p), step))
+        }
+
+        fn repeat(&mut self) -> Vec<(NodeId, Item)> {
+            self.step(|net, step| net.repeat(step))
+        }
+
+        fn removed(&mut self, node: NodeId) -> Vec<(NodeId, Item)> {
+            self.gone.push(node);
+            self.step(|net, step| {
+                net.repeat(step);
+                net.follow(step);
+            })
+        }
+
+        fn send(&mut self) -> (Option<NodeId>, u64, Mode) {
+            let (tag, mode) = self.net.stamp();
+            (self.net.target(), tag.get(), mode)
+        }
+    }
+
+    fn fence(p: u64) -> Item {
+        Item::Fence { p: Epoch(p) }
+    }
+
+    fn over(p: u64, tag: u64) -> Item {
+        Item::Over { p: Epoch(p), tag: Epoch(tag) }
+    }
+
+    fn settle(tag: u64) -> Item {
+        Item::Settle { tag: Epoch(tag) }
+    }
+
+    #[test]
+    fn a_clean_stream_changes_its_tag_without_a_fence() {
+        let mut s = Sender::at_a();
+        assert_eq!(s.route(2, B), []);
+        assert_eq!(s.send(), (Some(B), 2, Mode::Settled));
+        assert_eq!(s.route(1, A), [], "an older record is no news");
+        assert_eq!(s.net.tag(), Epoch(2));
+    }
+
+    #[test]
+    fn a_used_path_is_closed_behind_its_last_message() {
+        let mut s = Sender::at_a();
+        s.send();
+        assert_eq!(s.route(2, B), [(A, fence(1))]);
+        assert_eq!(s.send(), (Some(B), 2, Mode::Wait(Epoch(1))), "every unsettled message says so (CE-1)");
+        assert_eq!(s.ack(1), [(B, settle(2))]);
+        assert_eq!(s.send(), (Some(B), 2, Mode::Settled));
+        assert_eq!(s.ack(1), [], "a repeated acknowledgement changes nothing");
+    }
+
+    #[test]
+    fn one_fence_is_outstanding_then_the_stream_stays() {
+        let mut s = Sender::at_a();
+        s.send();
+        s.route(2, B);
+        s.send();
+        assert_eq!(s.route(3, C), [], "stays on the old tag (CE-4)");
+        assert_eq!(s.send(), (Some(B), 2, Mode::Wait(Epoch(1))));
+        assert_eq!(s.ack(1), [(B, settle(2)), (B, fence(2))]);
+        assert_eq!(s.send(), (Some(C), 3, Mode::Wait(Epoch(2))));
+    }
+
+    #[test]
+    fn an_unused_tag_is_skipped_while_a_fence_is_pending() {
+        let mut s = Sender::at_a();
+        s.send();
+        s.route(2, B);
+        assert_eq!(s.route(3, C), []);
+        assert_eq!(s.send(), (Some(C), 3, Mode::Wait(Epoch(1))));
+    }
+
+    #[test]
+    fn a_fence_is_repeated_at_its_entry_until_acknowledged() {
+        let mut s = Sender::at_a();
+        s.send();
+        s.route(2, B);
+        assert_eq!(s.repeat(), [(A, fence(1))], "CE-6");
+        assert_eq!(s.removed(C), [(A, fence(1))], "a removal may have taken it along");
+        s.ack(1);
+        assert_eq!(s.repeat(), []);
+    }
+
+    #[test]
+    fn the_removal_of_the_entry_declares_the_path_over() {
+        let mut s = Sender::at_a();
+        s.send();
+        s.route(2, B);
+        assert_eq!(s.removed(A), [(B, over(1, 2))], "CE-7");
+        assert_eq!(s.send(), (Some(B), 2, Mode::Over(Epoch(1))), "in every message until acknowledged (CE-20)");
+        assert_eq!(s.repeat(), [(B, over(1, 2))]);
+        assert_eq!(s.ack(1), [], "who ever used Over sends no Settle (CE-21)");
+        assert_eq!(s.send(), (Some(B), 2, Mode::Settled));
+        s.route(3, C);
+        assert_eq!(s.ack(2), [], "not after a later, regular fence either (CE-21)");
+    }
+
+    #[test]
+    fn the_deadline_declares_the_path_over() {
+        let mut s = Sender::at_a();
+        s.send();
+        s.route(2, B);
+        s.now = s.now + Duration::from_secs(5);
+        assert_eq!(s.repeat(), [(B, over(1, 2))]);
+        assert!(s.net.entry_of_pending().is_none());
+    }
+
+    #[test]
+    fn a_removed_target_is_followed_by_over() {
+        let mut s = Sender::at_a();
+        s.send();
+        assert_eq!(s.removed(A), []);
+        assert_eq!(s.route(2, B), [(B, over(1, 2))]);
+        assert_eq!(s.send().2, Mode::Over(Epoch(1)));
+        assert_eq!(s.route(3, C), [], "something over: stays");
+        assert_eq!(s.ack(1), [(B, fence(2))]);
+    }
+
+    #[test]
+    fn an_abandoned_path_beside_a_pending_fence_is_declared_after_it() {
+        let mut s = Sender::at_a();
+        s.send();
+        s.route(2, B);
+        s.send();
+        s.removed(B);
+        assert_eq!(s.route(3, A), [], "the fence is still pending");
+        assert_eq!(s.send(), (Some(A), 3, Mode::Wait(Epoch(1))));
+        assert_eq!(s.ack(1), [(A, over(2, 3))], "CE-24");
+        assert_eq!(s.send(), (Some(A), 3, Mode::Over(Epoch(2))));
+        assert_eq!(s.ack(2), []);
+        assert!(s.net.is_settled());
+    }
+
+    #[test]
+    fn over_goes_to_the_newest_home_if_its_own_was_unused() {
+        let mut s = Sender::at_a();
+        s.send();
+        s.removed(A);
+        s.route(2, B);
+        assert_eq!(s.removed(B), [], "nobody to tell");
+        assert_eq!(s.route(3, C), [(C, over(1, 3))]);
+    }
+}

@@ -6,7 +6,7 @@ use super::{
     Host, Parcel, StopReason,
     env::{Env, Turns},
     index::{Index, Tag},
-    transfer::{Cargo, TRANSFER_BYTES},
+    transfer::{Cargo, States, TRANSFER_BYTES},
 };
 use crate::{NodeId, Time, proto::handoff::DropReason};
 
@@ -135,7 +135,7 @@ impl<H: Host> Entities<H> {
     }
 
     /// Asks every live entity for its state. Nothing is changed: if one refuses, all live on.
-    pub fn hand_over(&mut self, t: &mut Turns<'_, H>) -> Result<Vec<(Box<[u8]>, Vec<u8>)>, String> {
+    pub fn hand_over(&mut self, t: &mut Turns<'_, H>) -> Result<States, String> {
         let place = t.place();
         let (mut states, mut bytes) = (vec![], 0);
         for slot in self.slots.iter_mut().flatten() {
@@ -179,7 +179,7 @@ impl<H: Host> Entities<H> {
     }
 
     /// As `stop_all`, into what travels. What cannot be encoded is given up here.
-    pub fn pack(&mut self, t: &mut Turns<'_, H>, states: Vec<(Box<[u8]>, Vec<u8>)>) -> Cargo {
+    pub fn pack(&mut self, t: &mut Turns<'_, H>, states: States) -> Cargo {
         let mut cargo = Cargo { states, ..Cargo::default() };
         for parcel in self.stop_all(t, StopReason::Moved) {
             match parcel.into_envelope(t.shard) {

@@ -73,6 +73,12 @@ impl<T: Weight> Gate<T> {
         self.entries.keys().copied()
     }
 
+    /// Messages held.
+    #[cfg(test)]
+    pub fn held(&self) -> usize {
+        self.items
+    }
+
     /// A message (rules 2 to 6; rule 1 is the caller's, who knows the members).
     pub fn message(&mut self, stream: NodeId, base: Epoch, message: Held<T>, room: Room, out: &mut Vec<Out<T>>) {
         let Held { tag, mode, .. } = message;
@@ -213,4 +219,164 @@ impl<T: Weight> Gate<T> {
 
 fn before(tag: Epoch) -> Epoch {
     Epoch(tag.0.saturating_sub(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Weight for &'static str {
+        fn bytes(&self) -> usize {
+            self.len()
+        }
+    }
+
+    const R: NodeId = NodeId::from_raw(1);
+    const ROOM: Room = Room { stream_items: 3, shard_items: 4, shard_bytes: 20 };
+
+    #[derive(Default)]
+    struct Bed {
+        gate: Gate<&'static str>,
+        base: u64,
+    }
+
+    impl Bed {
+        fn on(&mut self, stream: NodeId, tag: u64, mode: Mode, item: &'static str) -> Vec<Out<&'static str>> {
+            let mut out = vec![];
+            self.gate.message(stream, Epoch(self.base), Held { tag: Epoch(tag), mode, item }, ROOM, &mut out);
+            self.gate.check();
+            out
+        }
+        fn msg(&mut self, tag: u64, mode: Mode, item: &'static str) -> Vec<Out<&'static str>> {
+            self.on(R, tag, mode, item)
+        }
+        fn fence(&mut self, p: u64) -> Vec<Out<&'static str>> {
+            let mut out = vec![];
+            self.gate.fence(R, Epoch(self.base), Epoch(p), &mut out);
+            self.gate.check();
+            out
+        }
+        fn over(&mut self, p: u64, tag: u64) -> Vec<Out<&'static str>> {
+            let mut out = vec![];
+            self.gate.over(R, Epoch(self.base), Epoch(p), Epoch(tag), &mut out);
+            self.gate.check();
+            out
+        }
+    }
+
+    fn wait(p: u64) -> Mode {
+        Mode::Wait(Epoch(p))
+    }
+
+    fn run(items: &[&'static str]) -> Vec<Out<&'static str>> {
+        items.iter().map(|i| Out::Deliver(*i)).collect()
+    }
+
+    fn and_ack(items: &[&'static str], p: u64) -> Vec<Out<&'static str>> {
+        let mut out = run(items);
+        out.push(Out::Ack(Epoch(p)));
+        out
+    }
+
+    #[test]
+    fn rule_2_tags_below_the_base_are_lost_with_their_home() {
+        let mut bed = Bed { base: 3, ..Bed::default() };
+        assert_eq!(bed.msg(2, Mode::Settled, "m"), [Out::Drop("m", DropReason::HomeLost)]);
+        assert_eq!(bed.msg(3, wait(2), "n"), run(&["n"]), "nothing can come from below the base: no need to wait for it");
+    }
+
+    #[test]
+    fn rule_3_tags_up_to_the_floor_are_late() {
+        let mut bed = Bed::default();
+        assert_eq!(bed.fence(2), and_ack(&[], 2));
+        assert_eq!(bed.msg(2, Mode::Settled, "m"), [Out::Drop("m", DropReason::Late)]);
+        assert_eq!(bed.msg(3, Mode::Settled, "n"), run(&["n"]));
+    }
+
+    #[test]
+    fn rule_4_over_closes_what_is_below_its_tag() {
+        let mut bed = Bed::default();
+        assert_eq!(bed.msg(3, wait(2), "a"), []);
+        assert_eq!(bed.msg(3, Mode::Over(Epoch(2)), "b"), [Out::Deliver("a"), Out::Ack(Epoch(2)), Out::Deliver("b")]);
+        assert_eq!(bed.msg(2, Mode::Settled, "m"), [Out::Drop("m", DropReason::Late)]);
+        assert_eq!(bed.msg(3, Mode::Over(Epoch(2)), "c"), [Out::Ack(Epoch(2)), Out::Deliver("c")], "acknowledged each time");
+    }
+
+    #[test]
+    fn rule_5_waits_for_its_fence_and_not_after_it() {
+        let mut bed = Bed::default();
+        assert_eq!(bed.msg(2, wait(1), "a"), []);
+        assert_eq!(bed.msg(1, Mode::Settled, "old"), run(&["old"]), "this is what is waited for");
+        assert_eq!(bed.fence(1), and_ack(&["a"], 1));
+        assert_eq!(bed.msg(2, wait(1), "b"), run(&["b"]));
+        let mut bed = Bed::default();
+        bed.fence(3);
+        assert_eq!(bed.msg(5, wait(3), "c"), run(&["c"]));
+        assert_eq!(bed.msg(4, Mode::Settled, "d"), [Out::Drop("d", DropReason::Late)], "delivered under 5: all below is over");
+    }
+
+    #[test]
+    fn rule_6_a_settled_message_stays_behind_what_is_held() {
+        let mut bed = Bed::default();
+        bed.msg(2, wait(1), "a");
+        assert_eq!(bed.msg(2, Mode::Settled, "b"), []);
+        assert_eq!(bed.msg(1, Mode::Settled, "old"), run(&["old"]));
+        assert_eq!(bed.fence(1), and_ack(&["a", "b"], 1));
+    }
+
+    #[test]
+    fn rule_7_a_repeated_fence_is_acknowledged_again() {
+        let mut bed = Bed::default();
+        assert_eq!((bed.fence(1), bed.fence(1)), (and_ack(&[], 1), and_ack(&[], 1)));
+        bed.msg(3, wait(2), "a");
+        assert_eq!(bed.fence(1), and_ack(&[], 1), "an older fence releases nothing");
+        assert_eq!(bed.fence(2), and_ack(&["a"], 2));
+    }
+
+    #[test]
+    fn rule_8_over_without_a_message_releases_what_waits_for_lower_tags_only() {
+        let mut bed = Bed::default();
+        bed.msg(3, wait(1), "a");
+        bed.msg(4, wait(3), "b");
+        assert_eq!(bed.over(1, 3), and_ack(&["a"], 1));
+        assert_eq!(bed.fence(3), and_ack(&["b"], 3));
+    }
+
+    #[test]
+    fn rule_9_settle_forgets_only_what_has_nothing_left_to_guard() {
+        let mut bed = Bed::default();
+        bed.fence(2);
+        bed.gate.settle(R, Epoch(2));
+        assert!(!bed.gate.is_clear(), "a tag at the floor is not above it");
+        bed.msg(4, wait(3), "a");
+        bed.gate.settle(R, Epoch(4));
+        assert!(!bed.gate.is_clear());
+        bed.fence(3);
+        bed.gate.settle(R, Epoch(4));
+        assert!(bed.gate.is_clear());
+    }
+
+    #[test]
+    fn rule_10_a_removed_sender_leaves_nothing_behind() {
+        let mut bed = Bed::default();
+        bed.msg(2, wait(1), "a");
+        bed.msg(3, wait(2), "b");
+        let mut out = vec![];
+        bed.gate.removed(R, &mut out);
+        assert_eq!(out, run(&["a", "b"]));
+        assert!(bed.gate.is_clear());
+        bed.gate.check();
+    }
+
+    #[test]
+    fn held_messages_are_bounded_per_stream_and_shard_and_the_newest_is_refused() {
+        let mut bed = Bed::default();
+        assert_eq!([bed.msg(2, wait(1), "a"), bed.msg(2, wait(1), "b"), bed.msg(2, wait(1), "c")].concat(), []);
+        assert_eq!(bed.msg(2, wait(1), "d"), [Out::Drop("d", DropReason::HeldFull)]);
+        let other = NodeId::from_raw(2);
+        assert_eq!(bed.on(other, 2, wait(1), "a"), []);
+        assert_eq!(bed.on(other, 2, wait(1), "b"), [Out::Drop("b", DropReason::HeldFull)]);
+        assert_eq!(bed.fence(1), and_ack(&["a", "b", "c"], 1), "a gap, no reorder");
+        assert_eq!(bed.msg(3, wait(2), "more than twenty bytes long"), [Out::Drop("more than twenty bytes long", DropReason::HeldFull)]);
+    }
 }

@@ -137,7 +137,7 @@ mod tests {
         for _ in 0..60_000 {
             let slot = rng.below(4_000) as u32;
             // Few tags, some of them around the end of the table, so that runs are long and wrap.
-            let tag = tag(u64::from(slot % 700), 9) | if slot % 3 == 0 { 0xfff } else { 0 };
+            let tag = tag(u64::from(slot % 700), 9) | if slot.is_multiple_of(3) { 0xfff } else { 0 };
             match model.remove(&slot) {
                 Some(tag) => assert!(index.remove(tag, slot)),
                 None => {

@@ -656,6 +656,12 @@ impl<H: Host> Shard<H> {
         known.then_some(ShardFact { shard: self.key, state, seen: self.seen, base: self.base, heard: self.record })
     }
 
+    /// Items that wait for an epoch, a fence or a removal.
+    #[cfg(test)]
+    pub fn waiting(&self) -> usize {
+        self.awaiting.len() + self.gate.held() + self.stalled.values().map(VecDeque::len).sum::<usize>()
+    }
+
     /// Asserts the invariants. Returns messages in mailboxes, and their bytes.
     pub fn check(&self) -> (usize, usize) {
         let here = matches!(self.state, State::Running | State::Stopping { .. });

@@ -18,6 +18,9 @@ const STARTS_MAX: u32 = 5;
 /// An entity that is not live and got no message for so long after its back-off starts with a clean record.
 const FORGET: Duration = Duration::from_secs(10);
 
+/// Longest key, as in an `Envelope`.
+const KEY_BYTES: usize = u8::MAX as usize;
+
 impl<H: Host> Entities<H> {
     /// The next message for an entity, in order: runs now if nothing stands before it.
     pub fn deliver(&mut self, t: &mut Turns<'_, H>, parcel: H::Parcel) {
@@ -34,6 +37,8 @@ impl<H: Host> Entities<H> {
                 }
                 at
             }
+            // Nothing that travels has room for it, and every entity may have to travel.
+            None if parcel.key().len() > KEY_BYTES => return t.undelivered(parcel, DropReason::Undecodable),
             None => self.insert(tag, parcel.key(), None, Some(Box::default())),
         };
         self.queue(t, at, parcel);

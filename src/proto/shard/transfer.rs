@@ -24,11 +24,14 @@ const MAIL: u8 = 3;
 const STREAM: u8 = 4;
 const HELD: u8 = 5;
 
+/// Key and state of each entity that hands one over.
+pub(super) type States = Vec<(Box<[u8]>, Vec<u8>)>;
+
 /// Everything of a shard that changes its home.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Cargo {
-    /// Key and state of each entity that hands one over.
-    pub states: Vec<(Box<[u8]>, Vec<u8>)>,
+    /// Of entities.
+    pub states: States,
     /// Waiting messages, per entity in their order.
     pub mail: Vec<Envelope>,
     /// Floors of streams.

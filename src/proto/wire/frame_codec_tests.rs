@@ -1,1 +1,230 @@
+use proptest::prelude::*;
 
+use super::*;
+use crate::proto::{
+    handoff::{Ask, Envelope, Item, Mode},
+    membership::MemberFrame,
+    sharding::ControlFrame,
+};
+
+const MAX: usize = 2 << 20;
+const CX: Context = Context { sender: NodeId::from_raw(0xa11ce), now: Time::from_nanos(1_000_000) };
+
+fn epochs() -> impl Strategy<Value = Epoch> {
+    (0..=Epoch::MAX.get()).prop_map(|raw| Epoch::from_raw(raw).unwrap())
+}
+
+fn nodes() -> impl Strategy<Value = NodeId> {
+    prop_oneof![any::<u128>().prop_map(NodeId::from_raw), Just(CX.sender)]
+}
+
+fn shards() -> impl Strategy<Value = ShardKey> {
+    (any::<u32>(), any::<u32>()).prop_map(|(ty, shard)| ShardKey { ty: TypeId(ty), shard: ShardId(shard) })
+}
+
+fn bytes(max: usize) -> impl Strategy<Value = Vec<u8>> {
+    prop::collection::vec(any::<u8>(), 0..max)
+}
+
+fn asks() -> impl Strategy<Value = Ask> {
+    let deadlines = prop_oneof![Just(Time::MAX), (CX.now.as_nanos()..u64::MAX).prop_map(Time::from_nanos)];
+    (nodes(), any::<u64>(), deadlines).prop_map(|(node, correlation, deadline)| Ask { node, correlation, deadline })
+}
+
+fn items(shard: ShardKey) -> impl Strategy<Value = Item> {
+    let modes = prop_oneof![Just(Mode::Settled), epochs().prop_map(Mode::Wait), epochs().prop_map(Mode::Over)];
+    let envelopes = (prop::option::of(asks()), bytes(256), bytes(300))
+        .prop_map(move |(ask, key, payload)| Envelope::new(shard, ask, &key, &payload).unwrap());
+    prop_oneof![
+        (epochs(), modes, envelopes).prop_map(|(tag, mode, envelope)| Item::Msg { tag, mode, envelope }),
+        epochs().prop_map(|p| Item::Fence { p }),
+        (epochs(), epochs()).prop_map(|(p, tag)| Item::Over { p, tag }),
+        epochs().prop_map(|tag| Item::Settle { tag }),
+    ]
+}
+
+fn handoffs(shard: ShardKey) -> impl Strategy<Value = HandoffItem> {
+    prop_oneof![
+        (epochs(), epochs(), any::<bool>(), bytes(500))
+            .prop_map(|(epoch, base, last, bytes)| { HandoffItem::Transfer(TransferChunk { epoch, base, last, bytes: bytes.into() }) }),
+        (epochs(), prop::collection::vec(nodes(), 0..5), nodes(), items(shard))
+            .prop_map(|(aim, after, stream, item)| HandoffItem::Forwarded(Forwarded { aim, after, stream, item })),
+        (nodes(), any::<u64>(), any::<u64>(), epochs(), prop::collection::vec(nodes(), 0..5))
+            .prop_map(|(origin, route, number, aim, after)| HandoffItem::Probe { origin, route, number, aim, after }),
+    ]
+}
+
+fn replies() -> impl Strategy<Value = ReplyBody> {
+    prop_oneof![
+        bytes(300).prop_map(ReplyBody::Value),
+        prop::sample::select(DropReason::ALL).prop_map(ReplyBody::Dropped),
+        Just(ReplyBody::NoReply),
+        Just(ReplyBody::EntityFailed),
+        ".{0,40}".prop_map(ReplyBody::Rejected),
+        Just(ReplyBody::OwnerLost),
+    ]
+}
+
+fn frames() -> impl Strategy<Value = Frame> {
+    prop_oneof![
+        shards().prop_flat_map(|shard| items(shard).prop_map(move |item| Frame::Item { shard, item })),
+        (shards(), any::<u64>()).prop_flat_map(|(shard, number)| handoffs(shard).prop_map(move |item| Frame::Handoff {
+            shard,
+            number,
+            item
+        })),
+        (shards(), any::<u64>()).prop_map(|(shard, upto)| Frame::HandoffAck { shard, upto }),
+        (shards(), epochs()).prop_map(|(shard, p)| Frame::StreamAck { shard, p }),
+        (shards(), any::<u64>(), any::<u64>()).prop_map(|(shard, route, number)| Frame::ProbeAck { shard, route, number }),
+        (any::<u64>(), replies()).prop_map(|(correlation, body)| Frame::Reply { correlation, body }),
+        (shards(), epochs(), nodes()).prop_map(|(shard, epoch, home)| Frame::Control(ControlFrame::Route { shard, epoch, home })),
+        (shards(), epochs(), ".{0,40}").prop_map(|(shard, epoch, why)| Frame::Control(ControlFrame::MoveRefused { shard, epoch, why })),
+    ]
+}
+
+fn encoded(frame: &Frame) -> Vec<u8> {
+    let mut out = b"before".to_vec();
+    let size = encode(frame, CX, MAX, &mut out).unwrap();
+    assert_eq!(out.len(), 6 + size);
+    out.split_off(6)
+}
+
+fn message(payload: usize, ask: Option<Ask>) -> Frame {
+    let shard = ShardKey { ty: TypeId(1), shard: ShardId(2) };
+    let envelope = Envelope::new(shard, ask, b"key", &vec![7; payload]).unwrap();
+    Frame::Item { shard, item: Item::Msg { tag: Epoch::ZERO.next(), mode: Mode::Settled, envelope } }
+}
+
+proptest! {
+    #[test]
+    fn what_was_encoded_decodes_and_encodes_to_the_same_bytes(frame in frames()) {
+        let raw = encoded(&frame);
+        prop_assert_eq!(cut(&raw, MAX), Ok(Cut::Frame(raw.len())));
+        prop_assert_eq!(decode(&raw, CX), Ok(Decoded::Frame(frame)));
+    }
+
+    #[test]
+    fn every_prefix_of_a_frame_waits_and_every_shortened_frame_is_an_error_or_another_frame(frame in frames()) {
+        let raw = encoded(&frame);
+        for end in 0..raw.len() {
+            prop_assert_eq!(cut(&raw[..end], MAX), Ok(Cut::Wait(if end < 4 { 4 } else { raw.len() })));
+            // Only what ends in bytes of free length can be shortened and still be a frame.
+            if let Ok(Decoded::Frame(other)) = decode(&raw[..end], CX) {
+                prop_assert_ne!(&other, &frame);
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_frame_or_an_error(raw in bytes(300), kind in 0..16u8, flags in any::<u8>()) {
+        let mut raw = raw;
+        if raw.len() >= 8 {
+            raw[4..8].copy_from_slice(&[kind, flags & 0x3f, 1, 0]);
+        }
+        let _ = cut(&raw, MAX);
+        if let Ok(Decoded::Frame(frame)) = decode(&raw, CX) {
+            let again = encoded(&frame);
+            prop_assert_eq!(decode(&again, CX), Ok(Decoded::Frame(frame)));
+        }
+    }
+
+    #[test]
+    fn one_flipped_bit_never_panics(frame in frames(), at in any::<prop::sample::Index>(), bit in 0..8u8) {
+        let mut raw = encoded(&frame);
+        let at = at.index(raw.len());
+        raw[at] ^= 1 << bit;
+        let _ = cut(&raw, MAX);
+        let _ = decode(&raw, CX);
+    }
+
+    #[test]
+    fn any_bytes_are_a_member_frame_or_an_error(raw in bytes(200)) {
+        if let Ok(member) = postcard::from_bytes::<MemberFrame>(&raw) {
+            let frame = Frame::Member(member);
+            prop_assert_eq!(decode(&encoded(&frame), CX), Ok(Decoded::Frame(frame)));
+        }
+        let whole = [&Header::new(kind::MEMBER, NO_SHARD).bytes()[..], &raw].concat();
+        let _ = decode(&whole, CX);
+    }
+}
+
+#[test]
+fn a_settled_message_of_the_sender_has_the_header_a_key_length_key_and_payload_only() {
+    let raw = encoded(&message(5, None));
+    assert_eq!(raw.len(), HEADER_BYTES + 1 + 3 + 5);
+    let own = Ask { node: CX.sender, correlation: 9, deadline: Time::MAX };
+    assert_eq!(encoded(&message(5, Some(own))).len(), raw.len() + 8, "remaining time");
+    let other = Ask { node: NodeId::from_raw(1), ..own };
+    assert_eq!(encoded(&message(5, Some(other))).len(), raw.len() + 8 + 16, "remaining time and asker");
+}
+
+#[test]
+fn deadlines_travel_as_remaining_time() {
+    let deadline = CX.now + std::time::Duration::from_nanos(500);
+    let ask = Ask { node: CX.sender, correlation: 1, deadline };
+    let there = Context { now: Time::from_nanos(77), ..CX };
+    let Ok(Decoded::Frame(Frame::Item { item: Item::Msg { envelope, .. }, .. })) = decode(&encoded(&message(0, Some(ask))), there) else {
+        panic!("not a message");
+    };
+    assert_eq!(envelope.ask.unwrap().deadline, Time::from_nanos(577));
+    let past = Ask { deadline: Time::from_nanos(1), ..ask };
+    let Ok(Decoded::Frame(Frame::Item { item: Item::Msg { envelope, .. }, .. })) = decode(&encoded(&message(0, Some(past))), there) else {
+        panic!("not a message");
+    };
+    assert_eq!(envelope.ask.unwrap().deadline, there.now, "already over");
+}
+
+#[test]
+fn the_limit_is_checked_from_the_length_alone() {
+    let length = u32::MAX.to_le_bytes();
+    assert_eq!(cut(&length, MAX), Err(FrameError::TooLong { size: u64::from(u32::MAX) + 4, max: MAX as u64 }));
+    assert_eq!(cut(&[3, 0, 0, 0], MAX), Err(FrameError::TooShort { size: 7 }));
+    assert_eq!(cut(&(MAX as u32 - 4).to_le_bytes(), MAX), Ok(Cut::Wait(MAX)));
+}
+
+#[test]
+fn a_frame_above_the_limit_is_not_encoded() {
+    let mut out = vec![1, 2, 3];
+    assert!(matches!(encode(&message(100, None), CX, 135, &mut out), Err(FrameError::TooLong { size: 136, max: 135 })));
+    assert_eq!(out, [1, 2, 3], "nothing of it is left");
+    assert_eq!(encode(&message(100, None), CX, 136, &mut out), Ok(136));
+}
+
+#[test]
+fn an_unknown_kind_is_skipped_only_if_it_is_optional() {
+    let mut raw = encoded(&message(5, None));
+    raw[4] = 200;
+    assert_eq!(decode(&raw, CX), Err(FrameError::UnsupportedFrame(200)));
+    raw[5] = OPTIONAL;
+    raw[6] = 9;
+    assert_eq!(decode(&raw, CX), Ok(Decoded::Skipped(200)));
+}
+
+#[test]
+fn errors_name_kind_field_value_and_limit() {
+    let mut raw = encoded(&message(5, None));
+    raw[16..24].copy_from_slice(&u64::MAX.to_le_bytes());
+    let text = decode(&raw, CX).unwrap_err().to_string();
+    assert_eq!(text, format!("message frame: epoch: {}, at most {}", u64::MAX, Epoch::MAX.get()));
+    let mut raw = encoded(&message(0, None));
+    raw[HEADER_BYTES] = 4;
+    assert_eq!(decode(&raw, CX).unwrap_err().to_string(), "message frame: key: needs 4 bytes, 3 are left");
+    let mut raw = encoded(&message(5, None));
+    raw[6] = 2;
+    assert_eq!(decode(&raw, CX), Err(FrameError::UnsupportedVersion { version: 2 }));
+}
+
+#[test]
+fn reasons_travel_under_numbers_of_their_own() {
+    let numbers: std::collections::BTreeSet<u16> = DropReason::ALL.iter().map(|r| reason_number(*r)).collect();
+    assert_eq!(numbers.len(), DropReason::ALL.len());
+    assert!(!numbers.contains(&0));
+}
+
+#[test]
+fn a_huge_list_is_refused_before_room_is_made() {
+    let header = Header { epoch: 1, correlation: 1, ..Header::new(kind::FORWARDED, ShardKey { ty: TypeId(1), shard: ShardId(1) }) };
+    let raw = [&header.bytes()[..], &u32::MAX.to_le_bytes()].concat();
+    let what = Malformed::TooLarge { field: "after", value: u64::from(u32::MAX), max: AFTER_MAX as u64 };
+    assert_eq!(decode(&raw, CX), Err(FrameError::Malformed { frame: "forwarded", what }));
+}

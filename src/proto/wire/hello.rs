@@ -287,7 +287,7 @@ impl Greeting {
 
     /// Reads a greeting from the front of `input`; `None` = not whole yet. Gives the number of bytes it took.
     pub fn decode(input: &[u8]) -> Result<Option<(Self, usize)>, Malformed> {
-        if input.first_chunk::<3>().is_some_and(|b| b[0] == 0x16 && b[1] == 3) {
+        if input.first_chunk::<3>().is_some_and(|b| matches!(b, [0x16, 3, 1..=4])) {
             return Err(Malformed::Layout { field: "greeting", why: "the peer speaks TLS, this node listens without it; set both alike" });
         }
         let Some(raw) = input.first_chunk::<4>() else { return Ok(None) };

@@ -4,6 +4,7 @@ mod entities;
 mod lanes;
 mod moves;
 mod stay;
+mod world;
 
 use std::collections::BTreeSet;
 

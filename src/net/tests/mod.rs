@@ -3,7 +3,10 @@
 use std::time::Instant;
 
 use super::*;
-use crate::{ShardId, ShardKey, TypeId, proto::link::LinkDown};
+use crate::{Epoch, ShardId, ShardKey, TypeId, proto::link::LinkDown};
+
+mod links;
+mod strangers;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const SHARD: ShardKey = ShardKey { ty: TypeId(7), shard: ShardId(3) };

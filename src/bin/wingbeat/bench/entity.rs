@@ -1,0 +1,154 @@
+//! The entity that is measured: 64-byte messages of a fixed layout, and a state that counts them.
+
+use wingbeat::{CodecError, Cx, Entity, EntityType, Message, ReplyTag, Request, Wire};
+
+/// Bytes of payload in every message.
+pub const PAYLOAD_BYTES: usize = 64;
+
+/// What is sent: eight words, copied as they are.
+#[derive(Clone, Debug)]
+pub struct Payload(pub [u64; 8]);
+
+/// Sent without waiting.
+#[derive(Clone, Debug)]
+pub struct Note(pub Payload);
+/// Sent and answered with the same words.
+#[derive(Clone, Debug)]
+pub struct Echo(pub Payload);
+/// Answered with the number of notes so far; behind them in order.
+#[derive(Clone, Debug)]
+pub struct Count;
+
+/// The protocol of the measured entity.
+#[derive(Debug)]
+pub struct Bench;
+
+/// Its messages.
+pub enum BenchMsg {
+    Note(Note),
+    Echo(Echo, ReplyTag<Payload>),
+    Count(Count, ReplyTag<u64>),
+}
+
+impl EntityType for Bench {
+    const TYPE: &'static str = "bench";
+    const MESSAGES: &'static [&'static str] = &["Note", "Echo", "Count"];
+    type Key = u64;
+    type Msg = BenchMsg;
+}
+
+impl Message<Bench> for BenchMsg {
+    fn into_msg(self) -> BenchMsg {
+        self
+    }
+}
+
+impl Message<Bench> for Note {
+    fn into_msg(self) -> BenchMsg {
+        BenchMsg::Note(self)
+    }
+}
+
+impl Message<Bench> for Echo {
+    fn into_msg(self) -> BenchMsg {
+        BenchMsg::Echo(self, ReplyTag::default())
+    }
+}
+
+impl Request<Bench> for Echo {
+    type Reply = Payload;
+}
+
+impl Message<Bench> for Count {
+    fn into_msg(self) -> BenchMsg {
+        BenchMsg::Count(self, ReplyTag::default())
+    }
+}
+
+impl Request<Bench> for Count {
+    type Reply = u64;
+}
+
+impl Payload {
+    fn write(&self, out: &mut Vec<u8>) {
+        for word in self.0 {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+    }
+
+    fn read(input: &mut &[u8]) -> Result<Self, CodecError> {
+        let (head, rest) =
+            input.split_at_checked(PAYLOAD_BYTES).ok_or_else(|| CodecError::Decode(format!("needs {PAYLOAD_BYTES} bytes, got {}", input.len())))?;
+        *input = rest;
+        let mut words = [0; 8];
+        for (word, bytes) in words.iter_mut().zip(head.chunks_exact(8)) {
+            *word = u64::from_le_bytes(bytes.try_into().expect("chunks of 8 have 8 bytes"));
+        }
+        Ok(Self(words))
+    }
+}
+
+impl Wire for Payload {
+    const NAME: &'static str = "bench.payload";
+
+    fn encode(&self, _: u16, out: &mut Vec<u8>) -> Result<(), CodecError> {
+        self.write(out);
+        Ok(())
+    }
+
+    fn decode(_: u16, input: &mut &[u8]) -> Result<Self, CodecError> {
+        Self::read(input)
+    }
+}
+
+impl Wire for BenchMsg {
+    const NAME: &'static str = "bench";
+
+    fn encode(&self, _: u16, out: &mut Vec<u8>) -> Result<(), CodecError> {
+        match self {
+            Self::Note(Note(p)) => {
+                out.push(0);
+                p.write(out);
+            }
+            Self::Echo(Echo(p), _) => {
+                out.push(1);
+                p.write(out);
+            }
+            Self::Count(..) => out.push(2),
+        }
+        Ok(())
+    }
+
+    fn decode(_: u16, input: &mut &[u8]) -> Result<Self, CodecError> {
+        let (tag, rest) = input.split_first().ok_or_else(|| CodecError::Decode("empty message".into()))?;
+        *input = rest;
+        Ok(match tag {
+            0 => Self::Note(Note(Payload::read(input)?)),
+            1 => Self::Echo(Echo(Payload::read(input)?), ReplyTag::default()),
+            2 => Self::Count(Count, ReplyTag::default()),
+            n => return Err(CodecError::UnknownMessage { entity_type: "bench".into(), variant: u16::from(*n) }),
+        })
+    }
+}
+
+/// Counts what it gets.
+#[derive(Default)]
+pub struct BenchEntity {
+    notes: u64,
+    sum: u64,
+}
+
+impl Entity for BenchEntity {
+    type Type = Bench;
+
+    fn handle(&mut self, msg: BenchMsg, cx: &mut Cx<'_, Self>) {
+        match msg {
+            BenchMsg::Note(Note(p)) => {
+                self.notes += 1;
+                self.sum = self.sum.wrapping_add(p.0[0]);
+            }
+            BenchMsg::Echo(Echo(p), reply) => cx.reply(reply, p),
+            BenchMsg::Count(Count, reply) => cx.reply(reply, self.notes),
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The raw limits of the machine, measured in the same run as what is compared with them.
+
+use std::{
+    collections::HashMap,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    time::{Duration, Instant},
+};
+
+use hdrhistogram::Histogram;
+use wingbeat::channel::bounded;
+
+use super::entity::{PAYLOAD_BYTES, Payload};
+
+/// A histogram of nanoseconds up to a minute, three digits.
+pub fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are constants that the crate accepts")
+}
+
+/// Messages per second through crossbeam's bounded channel to a thread that looks an entity up by key.
+pub fn channel_tell(messages: u64, entities: u64) -> f64 {
+    let (tx, rx) = bounded::<(u64, Payload)>(4096);
+    let consumer = std::thread::spawn(move || {
+        let mut table: HashMap<u64, u64, foldhash::fast::RandomState> = (0..entities).map(|k| (k, 0)).collect();
+        for (key, payload) in rx {
+            *table.entry(key).or_default() += payload.0[0];
+        }
+        table.values().copied().fold(0, u64::wrapping_add)
+    });
+    let began = Instant::now();
+    for i in 0..messages {
+        tx.send((i % entities, Payload([i; 8]))).expect("the consumer runs until the sender is dropped");
+    }
+    drop(tx);
+    let sum = consumer.join().expect("the consumer does not panic");
+    std::hint::black_box(sum);
+    messages as f64 / began.elapsed().as_secs_f64()
+}
+
+/// Round trips through two crossbeam channels, entity look-up included.
+pub fn channel_ask(window: Duration, entities: u64) -> Histogram<u64> {
+    let (tx, rx) = bounded::<(u64, Payload)>(1);
+    let (back_tx, back_rx) = bounded::<Payload>(1);
+    let server = std::thread::spawn(move || {
+        let mut table: HashMap<u64, u64, foldhash::fast::RandomState> = (0..entities).map(|k| (k, 0)).collect();
+        for (key, payload) in rx {
+            *table.entry(key).or_default() += 1;
+            if back_tx.send(payload).is_err() {
+                break;
+            }
+        }
+    });
+    let (began, mut seen, mut i) = (Instant::now(), histogram(), 0u64);
+    while began.elapsed() < window {
+        let sent = Instant::now();
+        tx.send((i % entities, Payload([i; 8]))).expect("the server runs until the sender is dropped");
+        back_rx.recv().expect("the server answers everything");
+        seen.saturating_record(sent.elapsed().as_nanos() as u64);
+        i += 1;
+    }
+    drop(tx);
+    server.join().expect("the server does not panic");
+    seen
+}
+
+/// Frames per second of one TCP stream on loopback: header and payload written 64 KiB at a time, split on the other side.
+pub fn raw_stream(messages: u64) -> std::io::Result<f64> {
+    const FRAME: usize = 4 + PAYLOAD_BYTES;
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let addr = listener.local_addr()?;
+    let reader = std::thread::spawn(move || -> std::io::Result<u64> {
+        let (mut stream, _) = listener.accept()?;
+        let (mut buffer, mut held, mut seen) = (vec![0u8; 256 * 1024], 0, 0u64);
+        loop {
+            let n = stream.read(&mut buffer[held..])?;
+            if n == 0 {
+                return Ok(seen);
+            }
+            held += n;
+            let mut at = 0;
+            while held - at >= FRAME {
+                let length = u32::from_le_bytes([buffer[at], buffer[at + 1], buffer[at + 2], buffer[at + 3]]) as usize;
+                std::hint::black_box(&buffer[at + 4..at + 4 + length]);
+                at += 4 + length;
+                seen += 1;
+            }
+            buffer.copy_within(at..held, 0);
+            held -= at;
+        }
+    });
+    let mut stream = TcpStream::connect(addr)?;
+    stream.set_nodelay(true)?;
+    let mut block = Vec::with_capacity(64 * 1024);
+    let began = Instant::now();
+    for i in 0..messages {
+        block.extend_from_slice(&(PAYLOAD_BYTES as u32).to_le_bytes());
+        block.extend_from_slice(&[i as u8; PAYLOAD_BYTES]);
+        if block.len() + FRAME > 64 * 1024 {
+            stream.write_all(&block)?;
+            block.clear();
+        }
+    }
+    stream.write_all(&block)?;
+    drop(stream);
+    let seen = reader.join().expect("the reader does not panic")?;
+    Ok(seen as f64 / began.elapsed().as_secs_f64())
+}
+
+/// Round trips of 64 bytes over TCP on loopback, both sides polling without sleep (R_spin).
+pub fn ping_pong(window: Duration) -> std::io::Result<Histogram<u64>> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let addr = listener.local_addr()?;
+    let server = std::thread::spawn(move || -> std::io::Result<()> {
+        let (mut stream, _) = listener.accept()?;
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        let mut buffer = [0u8; PAYLOAD_BYTES];
+        while spin_read(&mut stream, &mut buffer)? {
+            stream.write_all(&buffer)?;
+        }
+        Ok(())
+    });
+    let mut stream = TcpStream::connect(addr)?;
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    let (began, mut seen, mut buffer) = (Instant::now(), histogram(), [7u8; PAYLOAD_BYTES]);
+    while began.elapsed() < window {
+        let sent = Instant::now();
+        stream.write_all(&buffer)?;
+        if !spin_read(&mut stream, &mut buffer)? {
+            break;
+        }
+        seen.saturating_record(sent.elapsed().as_nanos() as u64);
+    }
+    drop(stream);
+    server.join().expect("the server does not panic")?;
+    Ok(seen)
+}
+
+/// Fills `buffer` from a socket that does not block; false at the end of the stream.
+fn spin_read(stream: &mut TcpStream, buffer: &mut [u8]) -> std::io::Result<bool> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match stream.read(&mut buffer[filled..]) {
+            Ok(0) => return Ok(false),
+            Ok(n) => filled += n,
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => std::hint::spin_loop(),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,367 @@
+//! Sessions: how they come up, end, return, and what becomes of frames.
+
+use super::*;
+use crate::proto::handoff::{Envelope, Item, Mode};
+
+/// A user message of this size.
+fn message(bytes: usize) -> Frame {
+    let envelope = Envelope::new(SHARD, None, b"k", &vec![1; bytes]).unwrap();
+    Frame::Item { shard: SHARD, item: Item::Msg { tag: Epoch::ZERO, mode: Mode::Settled, envelope } }
+}
+
+fn limited(change: impl FnOnce(&mut crate::config::LimitsConfig)) -> Config {
+    let mut config = Config::default();
+    change(&mut config.limits);
+    config
+}
+
+/// An address on which nothing listens.
+fn nobody() -> NodeAddr {
+    Sockets::bind("127.0.0.1:0".parse().unwrap()).unwrap().local_addr().into()
+}
+
+#[test]
+fn simultaneous_dials_end_with_one_session_and_no_loss() {
+    for round in 0..20 {
+        let (mut a, mut b) = (Node::new(round), Node::new(round + 100));
+        let (at_a, at_b) = (a.me.clone(), b.me.clone());
+        for n in 0..10 {
+            a.send(&at_b.addr, Some(at_b.id()), &numbered(n)).unwrap();
+            b.send(&at_a.addr, (round % 2 == 0).then(|| at_a.id()), &numbered(n)).unwrap();
+        }
+        until([&mut a, &mut b], "both halves", |[a, b]| a.frames.len() == 10 && b.frames.len() == 10);
+        for _ in 0..20 {
+            a.turn();
+            b.turn();
+        }
+        assert!(a.numbers().iter().copied().eq(0..10) && b.numbers().iter().copied().eq(0..10));
+        assert_eq!((a.counter("links_up"), b.counter("links_up")), (1, 1), "round {round}");
+        assert_eq!((a.counter("connections"), b.counter("connections")), (1, 1), "round {round}");
+        assert_eq!((a.ups(), b.ups(), a.downs().len(), b.downs().len()), (1, 1, 0, 0), "round {round}: {:?} {:?}", a.links, b.links);
+    }
+}
+
+#[test]
+fn simultaneous_dials_under_another_name_settle_on_one_session() {
+    for round in 0..20 {
+        let (mut a, mut b) = (Node::new(round), Node::new(round + 100));
+        let names = [NodeAddr::new("localhost", a.me.addr.port), NodeAddr::new("localhost", b.me.addr.port)];
+        a.send(&names[1], None, &numbered(1)).unwrap();
+        b.send(&names[0], None, &numbered(1)).unwrap();
+        for (node, name) in [(&mut a, &names[1]), (&mut b, &names[0])] {
+            assert_eq!(node.net.next(), Some(NetEvent::Resolve { addr: name.clone() }));
+            let now = node.now();
+            node.net.resolved(now, name, Ok(vec![SocketAddr::from(([127, 0, 0, 1], name.port))]));
+        }
+        until([&mut a, &mut b], "one session", |[a, b]| {
+            a.counter("links_up") == 1
+                && b.counter("links_up") == 1
+                && a.counter("connections") == 1
+                && b.counter("connections") == 1
+                && a.net.links_info()[0].session == b.net.links_info()[0].session
+        });
+        a.send(&names[1], None, &numbered(2)).unwrap();
+        b.send(&names[0], None, &numbered(2)).unwrap();
+        until([&mut a, &mut b], "frames under the other name", |[a, b]| a.numbers().contains(&2) && b.numbers().contains(&2));
+    }
+}
+
+#[test]
+fn a_session_that_was_closed_comes_back_with_a_larger_number() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    let (at_a, at_b) = (a.me.clone(), b.me.clone());
+    a.send(&at_b.addr, Some(at_b.id()), &numbered(1)).unwrap();
+    until([&mut a, &mut b], "the first session", |[_, b]| b.frames.len() == 1);
+    let now = b.now();
+    b.net.close(now, at_a.id(), &at_a.addr);
+    until([&mut a, &mut b], "the end", |[a, b]| a.downs().len() == 1 && b.downs().len() == 1);
+    assert_eq!((a.downs()[0], b.downs()[0]), (&LinkDown::Reset, &LinkDown::Closed));
+    a.send(&at_b.addr, Some(at_b.id()), &numbered(2)).unwrap();
+    until([&mut a, &mut b], "the second session", |[_, b]| b.frames.len() == 2);
+    let numbers: Vec<u64> =
+        b.links.iter().filter_map(|l| if let LinkEvent::Up { session, .. } = l { Some(*session) } else { None }).collect();
+    assert!(numbers[0] < numbers[1], "{numbers:?}");
+}
+
+#[test]
+fn a_dial_to_a_closed_port_is_reported_on_every_try_and_frames_wait_in_order() {
+    let mut a = Node::new(1);
+    let addr = nobody();
+    let id = NodeId::new(&addr, 9);
+    for n in 0..3 {
+        a.send(&addr, Some(id), &numbered(n)).unwrap();
+    }
+    until([&mut a], "three refusals", |[a]| a.downs().len() == 3);
+    assert!(
+        a.links.iter().all(|l| matches!(l, LinkEvent::Down { peer: Some(peer), cause: LinkDown::Refused, lost: 0, .. } if *peer == id))
+    );
+    let listen = format!("127.0.0.1:{}", addr.port).parse().unwrap();
+    let mut b = Node::on(Sockets::bind(listen).unwrap(), &Config::default(), 9);
+    until([&mut a, &mut b], "the frames", |[_, b]| b.frames.len() == 3);
+    assert_eq!(b.numbers(), [0, 1, 2]);
+}
+
+#[test]
+fn a_try_without_frames_reports_and_does_not_repeat() {
+    let mut a = Node::new(1);
+    let addr = nobody();
+    let now = a.now();
+    a.net.connect(now, &addr, None);
+    until([&mut a], "a refusal", |[a]| a.downs() == [&LinkDown::Refused]);
+    until([&mut a], "nothing is wanted any longer", |[a]| a.net.links_info().is_empty());
+    assert_eq!(a.counter("dials"), 1);
+}
+
+#[test]
+fn frames_for_a_life_that_is_over_are_dropped_and_the_one_that_answers_is_named() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    let at_b = b.me.clone();
+    let old = NodeId::new(&at_b.addr, 77);
+    a.send(&at_b.addr, Some(old), &numbered(1)).unwrap();
+    a.send(&at_b.addr, Some(old), &numbered(2)).unwrap();
+    until([&mut a, &mut b], "the report", |[a, _]| a.downs().len() == 1);
+    assert_eq!(
+        a.links,
+        [LinkEvent::Down { peer: Some(old), addr: at_b.addr.clone(), cause: LinkDown::OtherIncarnation(at_b.id()), lost: 2 }]
+    );
+    // Mixed with frames for the life that answers, those arrive.
+    a.send(&at_b.addr, Some(old), &numbered(3)).unwrap();
+    a.send(&at_b.addr, Some(at_b.id()), &numbered(4)).unwrap();
+    a.send(&at_b.addr, None, &numbered(5)).unwrap();
+    until([&mut a, &mut b], "the right ones", |[a, b]| b.frames.len() == 2 && a.downs().len() == 2);
+    assert_eq!(b.numbers(), [4, 5]);
+    assert_eq!(a.counter("frames_lost"), 3);
+}
+
+#[test]
+fn a_peer_that_does_not_read_is_blocked_then_writable_again_and_nothing_is_lost() {
+    let config = limited(|l| l.link_bytes = 1 << 20);
+    let (mut a, mut b) = (Node::with(&config, 1), Node::with(&config, 2));
+    let at_b = b.me.clone();
+    a.send(&at_b.addr, Some(at_b.id()), &numbered(0)).unwrap();
+    until([&mut a, &mut b], "up", |[_, b]| b.frames.len() == 1);
+    let mut sent = 0;
+    // Only `a` works now: the kernel's buffers fill up, then the outbox.
+    let refused = loop {
+        match a.send(&at_b.addr, Some(at_b.id()), &message(60_000)) {
+            Ok(()) => sent += 1,
+            Err(unsent) => break unsent,
+        }
+        a.turn();
+        assert!(sent < 5_000, "nothing is refused");
+    };
+    assert!(matches!(refused, Unsent::Blocked { max, .. } if max == 1 << 20), "{refused:?}");
+    assert_eq!(a.links.iter().filter(|l| matches!(l, LinkEvent::Blocked { .. })).count(), 1);
+    a.send(&at_b.addr, Some(at_b.id()), &numbered(1)).expect("control passes");
+    let writable = |a: &Node| a.links.iter().any(|l| matches!(l, LinkEvent::Writable { .. }));
+    assert!(!writable(&a));
+    until([&mut a, &mut b], "writable and all there", |[a, b]| writable(a) && b.frames.len() == 2 && b.sizes.len() == sent);
+    assert!(a.downs().is_empty());
+}
+
+#[test]
+fn a_peer_that_takes_nothing_is_closed_at_four_times_the_bound() {
+    let config = limited(|l| l.link_bytes = 64 << 10);
+    let (mut a, mut b) = (Node::with(&config, 1), Node::with(&config, 2));
+    let at_b = b.me.clone();
+    a.send(&at_b.addr, Some(at_b.id()), &numbered(0)).unwrap();
+    until([&mut a, &mut b], "up", |[_, b]| b.frames.len() == 1);
+    let big = Frame::Reply { correlation: 1, body: crate::proto::handoff::ReplyBody::Value(vec![0; 100_000]) };
+    let mut sent = 0;
+    while a.send(&at_b.addr, Some(at_b.id()), &big).is_ok() {
+        sent += 1;
+        a.turn();
+        assert!(sent < 5_000, "nothing is refused");
+    }
+    until([&mut a], "closed", |[a]| a.downs() == [&LinkDown::TimedOut]);
+    assert!(a.links.iter().any(|l| matches!(l, LinkEvent::Down { lost, .. } if *lost > 1)));
+    assert_eq!(a.counter("sessions_too_slow"), 1);
+}
+
+#[test]
+fn closing_forgets_what_was_read_and_not_handed_out() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    let (at_a, at_b) = (a.me.clone(), b.me.clone());
+    a.send(&at_b.addr, Some(at_b.id()), &numbered(0)).unwrap();
+    until([&mut a, &mut b], "up", |[_, b]| b.frames.len() == 1);
+    b.takes = false;
+    for n in 1..100 {
+        a.send(&at_b.addr, Some(at_b.id()), &numbered(n)).unwrap();
+    }
+    until([&mut a, &mut b], "read", |[_, b]| b.counter("link_bytes_in") >= 100 * 32);
+    let now = b.now();
+    b.net.close(now, at_a.id(), &at_a.addr);
+    b.takes = true;
+    until([&mut a, &mut b], "down", |[a, b]| a.downs().len() == 1 && b.downs() == [&LinkDown::Closed]);
+    assert_eq!(b.frames.len(), 1);
+    assert_eq!(b.counter("link_bytes_discarded"), 99 * 32);
+    // The next session tells how many of them were not taken in.
+    a.send(&at_b.addr, Some(at_b.id()), &numbered(100)).unwrap();
+    until([&mut a, &mut b], "the next session", |[_, b]| b.frames.len() == 2);
+    assert_eq!(a.counter("frames_lost_in_flight"), 99);
+}
+
+#[test]
+fn frames_not_yet_written_are_carried_over_to_the_next_session() {
+    let config = limited(|l| l.link_bytes = 8 << 20);
+    let (mut a, mut b) = (Node::with(&config, 1), Node::with(&config, 2));
+    let (at_a, at_b) = (a.me.clone(), b.me.clone());
+    a.send(&at_b.addr, Some(at_b.id()), &numbered(0)).unwrap();
+    until([&mut a, &mut b], "up", |[_, b]| b.frames.len() == 1);
+    let total = 20_000_000 / 1_000;
+    let mut payload = 0;
+    while a.net.unsent_bytes() < 4 << 20 {
+        let frame = Frame::Reply { correlation: payload, body: crate::proto::handoff::ReplyBody::Value(vec![0; 1_000]) };
+        a.send(&at_b.addr, Some(at_b.id()), &frame).unwrap();
+        payload += 1;
+        if payload % 100 == 0 {
+            a.turn();
+        }
+        assert!(payload < total, "the kernel takes everything");
+    }
+    let now = b.now();
+    b.net.close(now, at_a.id(), &at_a.addr);
+    until([&mut a, &mut b], "all that was not written", |[a, b]| a.ups() == 2 && a.net.unsent_bytes() == 0 && b.sizes.len() > 1_000);
+    let lost = |n: &Node| n.counter("frames_lost") + n.counter("frames_lost_in_flight");
+    until([&mut a, &mut b], "the account", |[a, b]| b.sizes.len() as u64 + lost(a) == payload);
+}
+
+#[test]
+fn a_name_is_resolved_by_the_caller_and_errors_are_passed_on() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    let name = NodeAddr::new("node-b.test", b.me.addr.port);
+    a.send(&name, None, &numbered(1)).unwrap();
+    let now = a.now();
+    a.net.send_datagram(now, &name, b"early");
+    until([&mut a], "the question", |[a]| !a.resolve.is_empty());
+    a.net.resolved(now, &name, Err("no such host".into()));
+    until([&mut a], "the error", |[a]| a.downs().len() == 1);
+    assert_eq!(a.downs()[0], &LinkDown::Unresolved("no such host".into()));
+    until([&mut a], "the next question", |[a]| a.resolve.len() == 3);
+    // The closed port comes first: the next address of the name is tried before anything is reported.
+    let found = vec![SocketAddr::from(([127, 0, 0, 1], nobody().port)), SocketAddr::from(([127, 0, 0, 1], name.port))];
+    let now = a.now();
+    a.net.resolved(now, &name, Ok(found));
+    until([&mut a, &mut b], "the frame", |[_, b]| b.frames.len() == 1);
+    assert_eq!(a.downs().len(), 1);
+    assert_eq!(a.counter("datagrams_unresolved"), 1);
+    assert!(a.links.iter().any(|l| matches!(l, LinkEvent::Up { addr, .. } if *addr == b.me.addr)));
+}
+
+#[test]
+fn another_cluster_is_rejected_and_not_asked_in_a_storm() {
+    let mut green = Config::default();
+    green.cluster.name = "green".into();
+    let (mut a, mut b) = (Node::new(1), Node::with(&green, 2));
+    let at_b = b.me.clone();
+    a.send(&at_b.addr, None, &numbered(1)).unwrap();
+    until([&mut a, &mut b], "the refusal", |[a, _]| a.downs().len() == 1);
+    let LinkDown::Rejected(reason) = a.downs()[0] else { panic!("{:?}", a.downs()) };
+    assert!(reason.contains("`green`") && reason.contains("`wingbeat`"), "{reason}");
+    assert!(matches!(a.links[0], LinkEvent::Down { lost: 1, .. }));
+    let mut sent = 0;
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(600) {
+        sent += u64::from(a.send(&at_b.addr, None, &numbered(2)).is_ok());
+        a.turn();
+        b.turn();
+    }
+    assert!(sent > 10);
+    assert_eq!((a.counter("dials"), b.links.len()), (1, 0));
+}
+
+#[test]
+fn a_node_that_dials_itself_is_told_so() {
+    let mut a = Node::new(1);
+    let name = NodeAddr::new("localhost", a.me.addr.port);
+    a.send(&name, None, &numbered(1)).unwrap();
+    until([&mut a], "the question", |[a]| !a.resolve.is_empty());
+    let (now, local) = (a.now(), a.net.local_addr());
+    a.net.resolved(now, &name, Ok(vec![local]));
+    until([&mut a], "the answer", |[a]| matches!(a.downs()[..], [LinkDown::Rejected(why)] if why.contains("leads back")));
+}
+
+#[test]
+fn a_frame_above_the_limit_is_refused_at_the_call() {
+    let config = limited(|l| l.frame_bytes = 1_000);
+    let mut a = Node::with(&config, 1);
+    let refused = a.send(&nobody(), None, &message(2_000)).unwrap_err();
+    assert!(matches!(refused, Unsent::TooLarge { size: 2034, max: 1_000 }), "{refused:?}");
+}
+
+#[test]
+fn a_node_with_nothing_to_do_waits() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    let at_b = b.me.clone();
+    a.send(&at_b.addr, None, &numbered(1)).unwrap();
+    until([&mut a, &mut b], "the frame", |[_, b]| b.frames.len() == 1);
+    until([&mut a, &mut b], "quiet", |[a, b]| !a.net.has_work() && !b.net.has_work());
+    let (start, clock) = (a.start, Instant::now());
+    a.net.poll(Some(Duration::from_millis(30)), || Time::from_nanos(start.elapsed().as_nanos() as u64)).unwrap();
+    assert!(clock.elapsed() >= Duration::from_millis(30));
+    assert!(a.net.next().is_none());
+    let waker = a.net.waker();
+    let waking = std::thread::spawn(move || waker.wake().unwrap());
+    let clock = Instant::now();
+    a.net.poll(Some(PATIENCE), || Time::from_nanos(start.elapsed().as_nanos() as u64)).unwrap();
+    waking.join().unwrap();
+    assert!(clock.elapsed() < PATIENCE);
+}
+
+#[test]
+fn datagrams_come_first_and_a_bounded_number_per_turn() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    let at_b = b.me.clone();
+    a.send(&at_b.addr, None, &numbered(0)).unwrap();
+    until([&mut a, &mut b], "up", |[_, b]| b.frames.len() == 1);
+    let now = a.now();
+    a.send(&at_b.addr, None, &numbered(1)).unwrap();
+    a.net.flush(now);
+    for n in 0..300u16 {
+        a.net.send_datagram(now, &at_b.addr, &n.to_le_bytes());
+    }
+    // Loopback has delivered all of it by now.
+    let start = b.start;
+    b.net.poll(Some(PATIENCE), || Time::from_nanos(start.elapsed().as_nanos() as u64 + 1)).unwrap();
+    let events: Vec<NetEvent> = std::iter::from_fn(|| b.net.next()).collect();
+    let datagrams = events.iter().take_while(|e| matches!(e, NetEvent::Datagram { .. })).count();
+    assert_eq!(datagrams, 256);
+    assert!(matches!(events[datagrams..], [NetEvent::Traffic(_), NetEvent::Frame { .. }]));
+    assert!(b.net.has_work(), "the rest is not forgotten");
+    until([&mut b], "the rest", |[b]| b.datagrams.len() == 44);
+}
+
+#[test]
+fn ipv6_works_as_ipv4_does() {
+    let Ok(sockets) = Sockets::bind("[::1]:0".parse().unwrap()) else { return };
+    let mut a = Node::on(sockets, &Config::default(), 1);
+    let mut b = Node::on(Sockets::bind("[::1]:0".parse().unwrap()).unwrap(), &Config::default(), 2);
+    let at_b = b.me.clone();
+    assert!(at_b.addr.to_string().starts_with("[::1]:"));
+    a.send(&at_b.addr, Some(at_b.id()), &numbered(1)).unwrap();
+    let now = a.now();
+    a.net.send_datagram(now, &at_b.addr, b"six");
+    until([&mut a, &mut b], "both", |[_, b]| b.frames.len() == 1 && b.datagrams.len() == 1);
+}
+
+#[test]
+fn a_node_that_stops_in_order_loses_nothing() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    let (at_a, at_b) = (a.me.clone(), b.me.clone());
+    a.send(&at_b.addr, None, &numbered(0)).unwrap();
+    until([&mut a, &mut b], "up", |[_, b]| b.frames.len() == 1);
+    for n in 1..1_000 {
+        a.send(&at_b.addr, None, &numbered(n)).unwrap();
+        b.send(&at_a.addr, None, &numbered(n)).unwrap();
+    }
+    let now = a.now();
+    a.net.finish(now);
+    until([&mut a, &mut b], "all", |[a, b]| a.frames.len() == 999 && b.frames.len() == 1_000 && b.downs() == [&LinkDown::Reset]);
+}
+
+#[test]
+fn sockets_may_move_to_their_thread() {
+    fn sendable<T: Send>() {}
+    sendable::<Net>();
+    sendable::<Sockets>();
+}

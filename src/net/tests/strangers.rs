@@ -1,0 +1,240 @@
+//! Peers played by hand: bytes that are wrong, late, too many, or come from too many connections.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+};
+
+use super::*;
+use crate::{
+    config::Span,
+    proto::wire::{Context, Greeting, encode},
+};
+
+fn quick(change: impl FnOnce(&mut crate::config::LimitsConfig)) -> Config {
+    let mut config = Config::default();
+    change(&mut config.limits);
+    config
+}
+
+fn dial(node: &Node) -> TcpStream {
+    let stream = TcpStream::connect(node.net.local_addr()).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    stream
+}
+
+/// Whether the other side has closed the connection.
+fn is_closed(stream: &mut TcpStream) -> bool {
+    loop {
+        match stream.read(&mut [0; 1024]) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(e) => return e.kind() != io::ErrorKind::WouldBlock,
+        }
+    }
+}
+
+/// A peer of its own address and life that greets by hand.
+fn stranger(session: u64, port: u16) -> (NodeId, Vec<u8>) {
+    let addr = NodeAddr::new("10.0.0.1", port);
+    let node = NodeId::new(&addr, 5);
+    let greeter = Greeter { cluster: "wingbeat".into(), protocol: ProtocolRange::MINE, node, addr };
+    let mut hello = vec![];
+    Greeting::Hello(greeter.hello(session, None, None)).encode(&mut hello);
+    (node, hello)
+}
+
+fn frame_bytes(n: u64) -> Vec<u8> {
+    let mut out = vec![];
+    encode(&numbered(n), Context { sender: NodeId::from_raw(0), now: Time::ZERO }, 1 << 20, &mut out).unwrap();
+    out
+}
+
+#[test]
+fn a_number_is_bound_for_both_protocols() {
+    let sockets = Sockets::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    assert_ne!(sockets.local_addr().port(), 0);
+    assert_eq!(sockets.udp.local_addr().unwrap(), sockets.tcp.local_addr().unwrap());
+}
+
+#[test]
+fn a_port_in_use_is_named_with_its_protocol() {
+    let taken = Sockets::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let addr = taken.local_addr();
+    let error = Sockets::bind(addr).unwrap_err();
+    assert_eq!((error.proto, error.addr), (Transport::Tcp, addr));
+    let text = error.to_string();
+    assert!(text.contains(&addr.to_string()) && text.contains("TCP") && text.contains("another process"), "{text}");
+    let Sockets { tcp, udp: _udp, .. } = taken;
+    drop(tcp);
+    let error = Sockets::bind(addr).unwrap_err();
+    assert_eq!((error.proto, error.addr), (Transport::Udp, addr));
+}
+
+#[test]
+fn an_address_of_no_interface_is_a_typed_error() {
+    let error = Sockets::bind("192.0.2.1:0".parse().unwrap()).unwrap_err();
+    assert_eq!(error.source.kind(), io::ErrorKind::AddrNotAvailable);
+    assert!(error.to_string().contains("no interface"), "{error}");
+}
+
+#[test]
+fn garbage_on_the_port_closes_the_connection_and_nothing_else() {
+    let mut a = Node::new(1);
+    for bytes in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], &[0xff; 100], &[0; 100], &[0x16, 3, 1, 2, 0, 1], &[7; 20_000]] {
+        let mut stream = dial(&a);
+        let _ = stream.write_all(bytes);
+        until([&mut a], "closed", |_| is_closed(&mut stream));
+    }
+    assert_eq!(a.counter("hello_malformed"), 5);
+    assert!(a.links.is_empty());
+    let mut b = Node::new(2);
+    b.send(&a.me.addr.clone(), None, &numbered(1)).unwrap();
+    until([&mut a, &mut b], "a frame of a node", |[a, _]| a.frames.len() == 1);
+}
+
+#[test]
+fn a_connection_that_says_nothing_is_closed_in_time() {
+    let mut a = Node::with(&quick(|l| l.hello_deadline = Span::millis(50)), 1);
+    let mut silent = dial(&a);
+    let mut half = dial(&a);
+    half.write_all(&stranger(1, 1).1[..10]).unwrap();
+    until([&mut a], "closed", |_| is_closed(&mut silent) && is_closed(&mut half));
+    assert_eq!(a.counter("hello_timeouts"), 2);
+    assert_eq!(a.counter("connections"), 0);
+}
+
+#[test]
+fn a_frame_that_trickles_in_is_given_up() {
+    let mut a = Node::with(&quick(|l| l.frame_deadline = Span::millis(100)), 1);
+    let mut slow = dial(&a);
+    slow.write_all(&stranger(1, 1).1).unwrap();
+    until([&mut a], "up", |[a]| a.ups() == 1);
+    slow.write_all(&frame_bytes(1)).unwrap();
+    // A frame of a million bytes, a few per turn: none of it late by itself, but never whole in time.
+    slow.write_all(&1_000_000u32.to_le_bytes()).unwrap();
+    until([&mut a], "closed", |[a]| {
+        let _ = slow.write_all(&[0]);
+        !a.downs().is_empty()
+    });
+    assert_eq!(a.downs(), [&LinkDown::TimedOut]);
+    assert_eq!(a.counter("frame_timeouts"), 1);
+    assert_eq!(a.frames.len(), 1, "what was whole was handed out");
+}
+
+#[test]
+fn a_length_above_the_limit_closes_before_room_is_made() {
+    let mut a = Node::new(1);
+    let mut stream = dial(&a);
+    let (_, mut bytes) = stranger(1, 1);
+    bytes.extend(frame_bytes(1));
+    bytes.extend(u32::MAX.to_le_bytes());
+    stream.write_all(&bytes).unwrap();
+    until([&mut a], "closed", |[a]| a.downs().len() == 1);
+    let LinkDown::Protocol(why) = a.downs()[0] else { panic!("{:?}", a.downs()) };
+    assert!(why.contains("4294967299 bytes") && why.contains("2097152"), "{why}");
+    assert_eq!(a.numbers(), [1]);
+}
+
+#[test]
+fn an_unknown_kind_closes_the_link_unless_it_is_optional() {
+    let mut a = Node::new(1);
+    let mut stream = dial(&a);
+    let (_, mut bytes) = stranger(1, 1);
+    let mut unknown = frame_bytes(1);
+    unknown[4..6].copy_from_slice(&[99, 1]);
+    bytes.extend(&unknown);
+    bytes.extend(frame_bytes(2));
+    unknown[5] = 0;
+    bytes.extend(&unknown);
+    bytes.extend(frame_bytes(3));
+    stream.write_all(&bytes).unwrap();
+    until([&mut a], "closed", |[a]| a.downs().len() == 1);
+    assert!(matches!(a.downs()[0], LinkDown::Protocol(why) if why.contains("UnsupportedFrame(99)")));
+    assert_eq!((a.numbers(), a.counter("frames_skipped")), (vec![2], 1));
+}
+
+#[test]
+fn a_new_hello_of_the_same_life_replaces_its_session_and_its_unread_bytes() {
+    let mut a = Node::new(1);
+    let (node, hello) = stranger(1, 1);
+    let mut first = dial(&a);
+    first.write_all(&hello).unwrap();
+    until([&mut a], "up", |[a]| a.ups() == 1);
+    a.takes = false;
+    first.write_all(&frame_bytes(1)).unwrap();
+    until([&mut a], "read", |[a]| a.counter("link_bytes_in") as usize == hello.len() + 32);
+    let mut second = dial(&a);
+    second.write_all(&[stranger(9, 1).1, frame_bytes(2)].concat()).unwrap();
+    until([&mut a], "the second session", |[a]| a.counter("sessions_up") == 2);
+    a.takes = true;
+    until([&mut a], "the frame of the second session", |[a]| !a.frames.is_empty());
+    assert_eq!(a.frames, [(node, 2)]);
+    assert!(matches!(
+        a.links[..],
+        [LinkEvent::Up { .. }, LinkEvent::Down { cause: LinkDown::Reset, .. }, LinkEvent::Up { session: 9, .. }]
+    ));
+    until([&mut a], "the first connection is closed", |_| is_closed(&mut first));
+    // A greeting that was under way since before is no reason to close the session.
+    let mut late = dial(&a);
+    late.write_all(&stranger(8, 1).1).unwrap();
+    until([&mut a], "refused", |_| is_closed(&mut late));
+    assert_eq!(a.counter("links_up"), 1);
+    assert!(!is_closed(&mut second));
+}
+
+#[test]
+fn frames_before_the_end_of_a_connection_are_handed_out_before_it_is_reported() {
+    let mut a = Node::new(1);
+    let mut stream = dial(&a);
+    let (_, mut bytes) = stranger(1, 1);
+    for n in 0..5_000 {
+        bytes.extend(frame_bytes(n));
+    }
+    bytes.extend(&frame_bytes(0)[..9]);
+    stream.set_nonblocking(false).unwrap();
+    stream.write_all(&bytes).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    until([&mut a], "down", |[a]| a.downs().len() == 1);
+    assert_eq!(a.frames.len(), 5_000);
+    assert_eq!(a.counter("link_bytes_discarded"), 9);
+}
+
+#[test]
+fn thousands_of_connections_from_one_address_leave_room_for_peers() {
+    let config = quick(|l| l.half_open = 32);
+    let (mut a, mut b) = (Node::with(&config, 1), Node::new(2));
+    let at_a = a.me.clone();
+    b.send(&at_a.addr, None, &numbered(0)).unwrap();
+    until([&mut a, &mut b], "a peer", |[a, _]| a.frames.len() == 1);
+    let mut open = VecDeque::new();
+    for n in 0..1_500 {
+        open.push_back(dial(&a));
+        if open.len() > 100 {
+            open.pop_front();
+        }
+        if n % 10 == 0 {
+            a.turn();
+            b.turn();
+        }
+        assert!(a.counter("connections") <= 33, "connections are bounded");
+    }
+    until([&mut a], "all were accepted", |[a]| a.counter("accepted") == 1_501);
+    assert!(a.counter("per_ip_evicted") > 1_000, "{:?}", a.net.counters());
+    b.send(&at_a.addr, None, &numbered(1)).unwrap();
+    let mut c = Node::new(3);
+    c.send(&at_a.addr, None, &numbered(2)).unwrap();
+    until([&mut a, &mut b, &mut c], "peers old and new", |[a, ..]| a.frames.len() == 3);
+    assert_eq!(b.downs().len(), 0);
+    assert_eq!(a.accept_counts(), (a.counter("connections") as usize, 0..=24));
+}
+
+impl Node {
+    /// Accepted connections as counted per address, and the range that half-open ones must be in.
+    fn accept_counts(&self) -> (usize, std::ops::RangeInclusive<usize>) {
+        let (all, half_open, listed) = self.net.accept.totals();
+        assert_eq!(half_open, listed, "one account of half-open connections");
+        assert!((0..=24).contains(&half_open), "{half_open}");
+        (all, 0..=24)
+    }
+}

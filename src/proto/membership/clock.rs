@@ -1,0 +1,127 @@
+//! Vector clock over the members: one counter per node that ever changed the state.
+
+use std::collections::BTreeMap;
+
+use crate::NodeId;
+
+/// Counts each node's changes. An entry goes only with its member's removal: pruning by age loses updates.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct VectorClock(BTreeMap<NodeId, u64>);
+
+/// How two versions relate.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Order {
+    Same,
+    /// The left one lacks something the right one has.
+    Older,
+    /// The left one has everything of the right one, and more.
+    Newer,
+    Concurrent,
+}
+
+impl Order {
+    /// From "the left has something the right lacks" and the reverse.
+    pub(crate) const fn of(left_ahead: bool, right_ahead: bool) -> Self {
+        match (left_ahead, right_ahead) {
+            (false, false) => Self::Same,
+            (false, true) => Self::Older,
+            (true, false) => Self::Newer,
+            (true, true) => Self::Concurrent,
+        }
+    }
+}
+
+impl VectorClock {
+    pub(crate) fn tick(&mut self, id: NodeId) {
+        *self.0.entry(id).or_insert(0) += 1;
+    }
+
+    pub(crate) fn set(&mut self, id: NodeId, count: u64) {
+        if count > 0 {
+            self.0.insert(id, count);
+        }
+    }
+
+    pub(crate) fn merge(&mut self, other: &Self) {
+        for (&id, &count) in &other.0 {
+            let mine = self.0.entry(id).or_insert(0);
+            *mine = (*mine).max(count);
+        }
+    }
+
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(NodeId) -> bool) {
+        self.0.retain(|&id, _| keep(id));
+    }
+
+    pub(crate) fn get(&self, id: NodeId) -> u64 {
+        self.0.get(&id).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether an entry for which `counts` holds is higher here than there.
+    pub(crate) fn ahead_of(&self, other: &Self, counts: impl Fn(NodeId) -> bool) -> bool {
+        self.0.iter().any(|(&id, &count)| count > other.get(id) && counts(id))
+    }
+
+    #[cfg(test)]
+    fn compare(&self, other: &Self) -> Order {
+        Order::of(self.ahead_of(other, |_| true), other.ahead_of(self, |_| true))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clock(entries: &[(u128, u64)]) -> VectorClock {
+        let mut clock = VectorClock::default();
+        for &(id, count) in entries {
+            clock.set(NodeId::from_raw(id), count);
+        }
+        clock
+    }
+
+    #[test]
+    fn the_four_ways_to_relate() {
+        let (a, b, c) = (1, 2, 3);
+        for (left, right, order) in [
+            (clock(&[]), clock(&[]), Order::Same),
+            (clock(&[(a, 1)]), clock(&[(a, 1)]), Order::Same),
+            (clock(&[(a, 1)]), clock(&[(a, 2)]), Order::Older),
+            (clock(&[(a, 2), (b, 1)]), clock(&[(a, 2)]), Order::Newer),
+            (clock(&[(a, 2), (b, 1)]), clock(&[(a, 1), (b, 2)]), Order::Concurrent),
+            (clock(&[(a, 1)]), clock(&[(c, 1)]), Order::Concurrent),
+        ] {
+            assert_eq!(left.compare(&right), order, "{left:?} {right:?}");
+        }
+    }
+
+    #[test]
+    fn a_merge_is_not_older_than_either() {
+        let (left, right) = (clock(&[(1, 2), (2, 1)]), clock(&[(1, 1), (3, 4)]));
+        let mut merged = left.clone();
+        merged.merge(&right);
+        assert_eq!((merged.compare(&left), merged.compare(&right)), (Order::Newer, Order::Newer));
+    }
+
+    #[test]
+    fn a_tick_makes_newer() {
+        let before = clock(&[(1, 1)]);
+        let mut after = before.clone();
+        after.tick(NodeId::from_raw(2));
+        assert_eq!(before.compare(&after), Order::Older);
+    }
+
+    #[test]
+    fn pruning_by_age_would_lose_updates() {
+        // {b:4} was {a:5, b:4} before pruning: it would have been newer, and now looks concurrent with what it had overtaken.
+        let full = clock(&[(1, 5), (2, 4)]);
+        let old = clock(&[(1, 3), (2, 4)]);
+        let mut pruned = full.clone();
+        pruned.retain(|id| id != NodeId::from_raw(1));
+        assert_eq!((full.compare(&old), pruned.compare(&old)), (Order::Newer, Order::Older));
+    }
+}

@@ -1,0 +1,249 @@
+//! Framing of datagrams: header with room for sealing, who sends, then parts. A datagram is a hint, never more.
+
+use crate::{
+    NodeId,
+    proto::wire::{Malformed, Reader, Writer},
+};
+
+const MAGIC: [u8; 2] = *b"wb";
+const VERSION: u8 = 1;
+/// Key id of an unsealed datagram.
+const UNSEALED: u8 = 0;
+/// Unsealed: zeroes.
+const TAG: [u8; 16] = [0; 16];
+/// Bytes before the first part: header, sender, cluster.
+pub(crate) const ENVELOPE_BYTES: usize = 2 + 1 + 1 + 8 + 8 + TAG.len() + 16 + 8 + 8;
+/// Kind and length before each part's body.
+pub(crate) const PART_BYTES: usize = 3;
+const WINDOW: u64 = 1024;
+
+/// From whom, and which one.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Envelope {
+    pub(crate) session: u64,
+    pub(crate) counter: u64,
+    pub(crate) sender: NodeId,
+    /// Hash of the cluster's name.
+    pub(crate) cluster: u64,
+    /// Of the formation of the cluster.
+    pub(crate) uid: u64,
+}
+
+/// What a datagram is made of.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Part<'a> {
+    /// A heartbeat; wants `BeatReply` with the same number.
+    Beat(u64),
+    BeatReply(u64),
+    /// Digest of the sender's version, its own counter in it, digest of its seen set.
+    Status { digest: u128, counter: u64, seen: u64 },
+    /// The whole state.
+    State(&'a [u8]),
+    /// Who has seen the version, one bit per member.
+    Seen { digest: u128, bitmap: &'a [u8] },
+    /// The sender has seen the version.
+    Mark { digest: u128 },
+}
+
+/// Why a datagram was thrown away.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Bad {
+    Truncated,
+    Magic,
+    Version,
+    Key,
+}
+
+/// Starts a datagram.
+pub(crate) fn open(envelope: &Envelope) -> Writer {
+    let mut w = Writer::default();
+    w.bytes(&MAGIC).u8(VERSION).u8(UNSEALED).u64(envelope.session).u64(envelope.counter).bytes(&TAG);
+    w.u128(envelope.sender.raw()).u64(envelope.cluster).u64(envelope.uid);
+    w
+}
+
+/// Reads what stands before the parts.
+pub(crate) fn read(bytes: &[u8]) -> Result<(Envelope, Reader<'_>), Bad> {
+    if bytes.len() < ENVELOPE_BYTES {
+        return Err(if bytes.starts_with(&MAGIC) || bytes.len() < MAGIC.len() { Bad::Truncated } else { Bad::Magic });
+    }
+    let mut r = Reader::new(bytes);
+    envelope(&mut r).unwrap_or(Err(Bad::Truncated)).map(|e| (e, r))
+}
+
+fn envelope(r: &mut Reader<'_>) -> Result<Result<Envelope, Bad>, Malformed> {
+    if r.bytes("magic", MAGIC.len())? != MAGIC {
+        return Ok(Err(Bad::Magic));
+    }
+    if r.u8("version")? != VERSION {
+        return Ok(Err(Bad::Version));
+    }
+    if r.u8("key id")? != UNSEALED {
+        return Ok(Err(Bad::Key));
+    }
+    let (session, counter) = (r.u64("session")?, r.u64("counter")?);
+    r.bytes("tag", TAG.len())?;
+    let sender = NodeId::from_raw(r.u128("sender")?);
+    Ok(Ok(Envelope { session, counter, sender, cluster: r.u64("cluster")?, uid: r.u64("uid")? }))
+}
+
+impl<'a> Part<'a> {
+    /// Appends it.
+    pub(crate) fn write(&self, w: &mut Writer) {
+        let mut body = Writer::default();
+        let kind = match *self {
+            Self::Beat(seq) => (1, body.u64(seq)).0,
+            Self::BeatReply(seq) => (2, body.u64(seq)).0,
+            Self::Status { digest, counter, seen } => (3, body.u128(digest).u64(counter).u64(seen)).0,
+            Self::State(bytes) => (4, body.bytes(bytes)).0,
+            Self::Seen { digest, bitmap } => (5, body.u128(digest).bytes(bitmap)).0,
+            Self::Mark { digest } => (6, body.u128(digest)).0,
+        };
+        let len = u16::try_from(body.0.len()).expect("parts are cut to the size of a datagram, which fits 16 bits");
+        w.u8(kind).u16(len).bytes(&body.0);
+    }
+
+    /// The next part; `Ok(None)` for a kind that is not known here.
+    pub(crate) fn read(r: &mut Reader<'a>) -> Result<Option<Self>, Malformed> {
+        let kind = r.u8("part")?;
+        let len = usize::from(r.u16("part length")?);
+        let mut b = Reader::new(r.bytes("part body", len)?);
+        let part = match kind {
+            1 => Self::Beat(b.u64("beat")?),
+            2 => Self::BeatReply(b.u64("beat reply")?),
+            3 => Self::Status { digest: b.u128("digest")?, counter: b.u64("counter")?, seen: b.u64("seen")? },
+            4 => Self::State(b.rest()),
+            5 => Self::Seen { digest: b.u128("digest")?, bitmap: b.rest() },
+            6 => Self::Mark { digest: b.u128("digest")? },
+            _ => return Ok(None),
+        };
+        b.end()?;
+        Ok(Some(part))
+    }
+}
+
+/// Which numbers of a sender's session have come: duplicates and what is older than the window are refused.
+#[derive(Clone, Debug)]
+pub(crate) struct ReplayWindow {
+    session: u64,
+    highest: u64,
+    bits: [u64; (WINDOW / 64) as usize],
+}
+
+impl ReplayWindow {
+    /// The window of a session of which nothing came yet.
+    pub(crate) const fn new(session: u64) -> Self {
+        Self { session, highest: 0, bits: [0; (WINDOW / 64) as usize] }
+    }
+
+    pub(crate) const fn session(&self) -> u64 {
+        self.session
+    }
+
+    /// Takes a number; false if it was there or is too old. Numbers begin with 1.
+    pub(crate) fn take(&mut self, counter: u64) -> bool {
+        if counter == 0 || counter.saturating_add(WINDOW) <= self.highest {
+            return false;
+        }
+        if counter > self.highest {
+            let skipped = (counter - self.highest).min(WINDOW);
+            for n in (counter - skipped + 1)..=counter {
+                *self.slot(n).0 &= !self.slot(n).1;
+            }
+            self.highest = counter;
+        }
+        let (word, bit) = self.slot(counter);
+        let fresh = *word & bit == 0;
+        *word |= bit;
+        fresh
+    }
+
+    fn slot(&mut self, n: u64) -> (&mut u64, u64) {
+        let i = n % WINDOW;
+        (&mut self.bits[(i / 64) as usize], 1 << (i % 64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn envelope() -> Envelope {
+        Envelope { session: 1, counter: 2, sender: NodeId::from_raw(3), cluster: 4, uid: 5 }
+    }
+
+    #[test]
+    fn parts_come_back() {
+        let parts = [
+            Part::Beat(1),
+            Part::BeatReply(2),
+            Part::Status { digest: 3, counter: 4, seen: 5 },
+            Part::State(b"state"),
+            Part::Seen { digest: 6, bitmap: b"\x05" },
+            Part::Mark { digest: 7 },
+        ];
+        let mut w = open(&envelope());
+        assert_eq!(w.0.len(), ENVELOPE_BYTES);
+        parts.iter().for_each(|p| p.write(&mut w));
+        let (head, mut r) = read(&w.0).unwrap();
+        assert_eq!(head, envelope());
+        for part in parts {
+            assert_eq!(Part::read(&mut r), Ok(Some(part)));
+        }
+        r.end().unwrap();
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_header_is_told_apart() {
+        let good = open(&envelope()).0;
+        let with = |at: usize, to: u8| {
+            let mut bytes = good.clone();
+            bytes[at] = to;
+            read(&bytes).err()
+        };
+        assert_eq!((with(0, 0), with(2, 9), with(3, 9)), (Some(Bad::Magic), Some(Bad::Version), Some(Bad::Key)));
+        for cut in 0..good.len() {
+            assert_eq!(read(&good[..cut]).err(), Some(Bad::Truncated), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_kind_is_skipped() {
+        let mut w = Writer::default();
+        w.u8(200).u16(3).bytes(b"abc");
+        Part::Beat(4).write(&mut w);
+        let mut r = Reader::new(&w.0);
+        assert_eq!((Part::read(&mut r), Part::read(&mut r)), (Ok(None), Ok(Some(Part::Beat(4)))));
+    }
+
+    #[test]
+    fn the_window_takes_each_number_once() {
+        let mut window = ReplayWindow::new(1);
+        assert!([1, 3, 2, 1000].iter().all(|&n| window.take(n)));
+        assert!(![0, 1, 2, 3, 1000].iter().any(|&n| window.take(n)));
+        assert!(window.take(5000) && window.take(4000) && !window.take(4000) && !window.take(3976) && window.take(3977));
+    }
+
+    proptest! {
+        #[test]
+        fn the_window_agrees_with_a_set(numbers in proptest::collection::vec(1u64..3000, 0..300)) {
+            let (mut window, mut seen, mut highest) = (ReplayWindow::new(1), std::collections::BTreeSet::new(), 0);
+            for n in numbers {
+                let expected = n + WINDOW > highest && seen.insert(n);
+                highest = highest.max(n);
+                prop_assert_eq!(window.take(n), expected);
+            }
+        }
+
+        #[test]
+        fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let mut whole = open(&envelope()).0;
+            whole.extend_from_slice(&bytes);
+            let (_, mut r) = read(&whole).unwrap();
+            while r.left() > 0 && Part::read(&mut r).is_ok() {}
+            let _ = read(&bytes);
+        }
+    }
+}

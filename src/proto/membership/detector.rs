@@ -1,0 +1,320 @@
+//! Phi accrual detector of one subject (Hayashibara et al. 2004), with heartbeats as numbered requests and replies.
+
+use std::{collections::VecDeque, time::Duration};
+
+use crate::{Time, config::DetectorConfig};
+
+/// Beats whose replies are still taken.
+const OUTSTANDING: usize = 64;
+/// Round trips kept.
+const TRIPS: usize = 128;
+
+/// Suspicion of an elapsed time, in units of -log10 of the chance that a beat still comes: the normal distribution's tail in the
+/// logistic approximation that the reference table uses.
+pub(crate) fn phi(elapsed: f64, mean: f64, sigma: f64) -> f64 {
+    let y = (elapsed - mean) / sigma;
+    let e = (-y * (1.5976 + 0.070_566 * y * y)).exp();
+    if elapsed > mean { -(e / (1.0 + e)).log10() } else { -(1.0 - 1.0 / (1.0 + e)).log10() }
+}
+
+/// How many standard deviations above the mean `phi` reaches `threshold`.
+pub(crate) fn deviations(threshold: f64) -> f64 {
+    let (mut low, mut high) = (-10.0, 40.0);
+    for _ in 0..80 {
+        let middle = f64::midpoint(low, high);
+        if phi(middle, 0.0, 1.0) < threshold { low = middle } else { high = middle }
+    }
+    high
+}
+
+/// Intervals between replies: the last so many, with exact integer sums.
+#[derive(Clone, Debug)]
+pub(crate) struct Intervals {
+    micros: VecDeque<u64>,
+    sum: u64,
+    squares: u128,
+    window: usize,
+}
+
+impl Intervals {
+    pub(crate) fn new(window: usize) -> Self {
+        Self { micros: VecDeque::new(), sum: 0, squares: 0, window: window.max(2) }
+    }
+
+    pub(crate) fn record(&mut self, interval: Duration) {
+        let us = u64::try_from(interval.as_micros()).unwrap_or(u64::MAX).min(1 << 40);
+        if self.micros.len() == self.window
+            && let Some(old) = self.micros.pop_front()
+        {
+            self.sum -= old;
+            self.squares -= u128::from(old) * u128::from(old);
+        }
+        self.micros.push_back(us);
+        self.sum += us;
+        self.squares += u128::from(us) * u128::from(us);
+    }
+
+    /// Mean in microseconds.
+    pub(crate) fn mean(&self) -> f64 {
+        self.sum as f64 / self.micros.len().max(1) as f64
+    }
+
+    /// Standard deviation in microseconds.
+    pub(crate) fn sigma(&self) -> f64 {
+        let n = self.micros.len() as u128;
+        if n == 0 {
+            return 0.0;
+        }
+        let sum = u128::from(self.sum);
+        ((n * self.squares - sum * sum) as f64).sqrt() / n as f64
+    }
+}
+
+/// What a subject's observation needs of the settings, computed once.
+#[derive(Clone, Debug)]
+pub(crate) struct Tuning {
+    pub(crate) heartbeat: Duration,
+    pub(crate) threshold: f64,
+    deviations: f64,
+    pause_us: f64,
+    min_sigma_us: f64,
+    first: Duration,
+    window: usize,
+}
+
+impl Tuning {
+    pub(crate) fn new(config: &DetectorConfig) -> Self {
+        Self {
+            heartbeat: config.heartbeat_interval.get(),
+            threshold: config.threshold,
+            deviations: deviations(config.threshold),
+            pause_us: config.acceptable_pause.get().as_micros() as f64,
+            min_sigma_us: config.min_std_deviation.get().as_micros().max(1) as f64,
+            first: config.first_interval.get(),
+            window: usize::from(config.window),
+        }
+    }
+
+    /// Silence after which a subject with ideal intervals is suspected.
+    pub(crate) fn patience(&self) -> Duration {
+        Duration::from_micros((self.pause_us + self.deviations * self.min_sigma_us) as u64) + self.heartbeat
+    }
+}
+
+/// One observed node.
+#[derive(Clone, Debug)]
+pub(crate) struct Subject {
+    intervals: Intervals,
+    /// Where silence is measured from: the last reply or sign of life; at first one heartbeat after the first beat.
+    since: Option<Time>,
+    last_reply: Option<Time>,
+    /// The running interval contains an outage and is not recorded.
+    outage: bool,
+    seq: u64,
+    sent: VecDeque<Time>,
+    /// Bit i: beat `seq - i` was answered.
+    answered: u64,
+    trips: VecDeque<u32>,
+}
+
+impl Subject {
+    pub(crate) fn new(tuning: &Tuning) -> Self {
+        let mut intervals = Intervals::new(tuning.window);
+        let spread = tuning.first / 4;
+        intervals.record(tuning.first.saturating_sub(spread));
+        intervals.record(tuning.first + spread);
+        Self {
+            intervals,
+            since: None,
+            last_reply: None,
+            outage: false,
+            seq: 0,
+            sent: VecDeque::new(),
+            answered: 0,
+            trips: VecDeque::new(),
+        }
+    }
+
+    /// Numbers the next beat.
+    pub(crate) fn beat(&mut self, now: Time, tuning: &Tuning) -> u64 {
+        self.since.get_or_insert(now + tuning.heartbeat);
+        self.seq += 1;
+        self.answered <<= 1;
+        if self.sent.len() == OUTSTANDING {
+            self.sent.pop_front();
+        }
+        self.sent.push_back(now);
+        self.seq
+    }
+
+    /// A reply: when its beat was sent, or `None` if it matches no open beat (a beat has one credit).
+    pub(crate) fn reply(&mut self, now: Time, seq: u64) -> Option<Time> {
+        let age = usize::try_from(self.seq.checked_sub(seq)?).ok()?;
+        let sent = *self.sent.get(self.sent.len().checked_sub(age + 1)?)?;
+        if self.answered >> age & 1 == 1 {
+            return None;
+        }
+        self.answered |= 1 << age;
+        if self.trips.len() == TRIPS {
+            self.trips.pop_front();
+        }
+        self.trips.push_back(u32::try_from(now.since(sent).as_micros()).unwrap_or(u32::MAX));
+        if let Some(last) = self.last_reply
+            && !self.outage
+        {
+            self.intervals.record(now.since(last));
+        }
+        self.outage = false;
+        self.last_reply = Some(now);
+        self.since = Some(now);
+        Some(sent)
+    }
+
+    /// It lives, whatever its replies do.
+    pub(crate) fn sign_of_life(&mut self, now: Time) {
+        if let Some(since) = &mut self.since {
+            *since = (*since).max(now);
+        }
+    }
+
+    /// What follows is not an interval between beats: suspicion began, or this node slept.
+    pub(crate) fn interrupt(&mut self) {
+        self.outage = true;
+    }
+
+    /// Measures silence from now: this node itself was away.
+    pub(crate) fn restart(&mut self, now: Time) {
+        self.sign_of_life(now);
+        self.outage = true;
+    }
+
+    /// When phi reaches the threshold if nothing comes.
+    pub(crate) fn deadline(&self, tuning: &Tuning) -> Option<Time> {
+        let sigma = self.intervals.sigma().max(tuning.min_sigma_us);
+        let us = self.intervals.mean() + tuning.pause_us + tuning.deviations * sigma;
+        self.since.map(|since| since + Duration::from_micros(us.max(1.0).ceil() as u64))
+    }
+
+    /// Suspicion now.
+    pub(crate) fn phi(&self, now: Time, tuning: &Tuning) -> f64 {
+        let Some(since) = self.since else { return 0.0 };
+        let sigma = self.intervals.sigma().max(tuning.min_sigma_us);
+        phi(now.since(since).as_micros() as f64, self.intervals.mean() + tuning.pause_us, sigma).min(999.0)
+    }
+
+    /// Round trip of which `share` are not above, in microseconds.
+    pub(crate) fn trip(&self, share: f64) -> Option<u64> {
+        let mut sorted: Vec<u32> = self.trips.iter().copied().collect();
+        sorted.sort_unstable();
+        let rank = (share * sorted.len() as f64).ceil().max(1.0) as usize;
+        sorted.get(rank - 1).map(|&us| u64::from(us))
+    }
+
+    /// Share of the beats without a reply; the newest is not judged yet.
+    pub(crate) fn loss(&self) -> f64 {
+        let judged = self.sent.len().saturating_sub(1) as u32;
+        if judged == 0 {
+            return 0.0;
+        }
+        let window = u64::MAX >> (64 - judged);
+        1.0 - f64::from((self.answered >> 1 & window).count_ones()) / f64::from(judged)
+    }
+
+    pub(crate) const fn last_reply(&self) -> Option<Time> {
+        self.last_reply
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Span;
+
+    fn ms(n: u64) -> Time {
+        Time::from_nanos(n * 1_000_000)
+    }
+
+    fn tuning() -> Tuning {
+        Tuning::new(&DetectorConfig::default())
+    }
+
+    #[test]
+    fn phi_meets_the_reference_table() {
+        for (elapsed, expected) in [(500.0, 0.1), (1000.0, 0.3), (1200.0, 1.6), (1400.0, 4.7), (1600.0, 10.8), (1700.0, 15.3)] {
+            let got = phi(elapsed, 1000.0, 100.0);
+            assert!((got - expected).abs() <= 0.1, "phi({elapsed}) = {got}, expected {expected}");
+        }
+    }
+
+    #[test]
+    fn the_deadline_is_where_phi_crosses() {
+        for threshold in [1.0, 8.0, 12.0] {
+            let y = deviations(threshold);
+            assert!((phi(y, 0.0, 1.0) - threshold).abs() < 1e-6);
+        }
+        let (t, mut s) = (tuning(), Subject::new(&tuning()));
+        for n in 0..100 {
+            let seq = s.beat(ms(n * 1000), &t);
+            s.reply(ms(n * 1000 + 1), seq).unwrap();
+        }
+        let deadline = s.deadline(&t).unwrap();
+        assert!(s.phi(deadline, &t) >= 8.0 && s.phi(deadline - Duration::from_millis(5), &t) < 8.0);
+        // One interval, the pause, and a little more than half a second: below 4.6 heartbeats.
+        assert!(deadline.since(ms(99_001)) < Duration::from_millis(4_700), "{:?}", deadline.since(ms(99_001)));
+    }
+
+    #[test]
+    fn a_beat_has_one_credit() {
+        let (t, mut s) = (tuning(), Subject::new(&tuning()));
+        let (a, b) = (s.beat(ms(0), &t), s.beat(ms(1000), &t));
+        assert_eq!(s.reply(ms(1001), b), Some(ms(1000)));
+        assert_eq!(s.reply(ms(1002), b), None);
+        assert_eq!(s.reply(ms(1003), a), Some(ms(0)));
+        assert_eq!((s.reply(ms(1004), 99), s.reply(ms(1004), 0)), (None, None));
+    }
+
+    #[test]
+    fn silence_from_the_first_beat_on_is_noticed() {
+        let (t, mut s) = (tuning(), Subject::new(&tuning()));
+        assert_eq!(s.deadline(&t), None);
+        s.beat(ms(0), &t);
+        let deadline = s.deadline(&t).unwrap();
+        assert!(deadline > ms(5_000) && deadline < ms(8_000), "{deadline:?}");
+    }
+
+    #[test]
+    fn an_outage_does_not_poison_the_statistics() {
+        let (t, mut s) = (tuning(), Subject::new(&tuning()));
+        let mut at = 0;
+        let mut beat = |s: &mut Subject, gap: u64| {
+            at += gap;
+            let seq = s.beat(ms(at), &t);
+            s.reply(ms(at + 1), seq).unwrap();
+            s.deadline(&t).unwrap().since(ms(at + 1))
+        };
+        let before = (0..50).map(|_| beat(&mut s, 1000)).last().unwrap();
+        s.interrupt();
+        beat(&mut s, 300_000);
+        let after = beat(&mut s, 1000);
+        assert!(after <= before, "{after:?} {before:?}");
+    }
+
+    #[test]
+    fn loss_is_the_share_of_unanswered_beats() {
+        let (t, mut s) = (tuning(), Subject::new(&tuning()));
+        for n in 0..41 {
+            let seq = s.beat(ms(n * 1000), &t);
+            if n % 4 != 0 {
+                s.reply(ms(n * 1000 + 2), seq);
+            }
+        }
+        assert!((s.loss() - 0.25).abs() < 1e-9, "{}", s.loss());
+        assert_eq!((s.trip(0.5), s.trip(0.99)), (Some(2000), Some(2000)));
+    }
+
+    #[test]
+    fn a_small_deviation_is_raised_to_the_least_one() {
+        let config = DetectorConfig { min_std_deviation: Span::millis(400), ..DetectorConfig::default() };
+        assert!(Tuning::new(&config).patience() > tuning().patience());
+    }
+}

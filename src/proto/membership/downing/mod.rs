@@ -1,0 +1,169 @@
+//! Which side of a split lives: strategies as pure functions of what one side sees.
+
+mod keep_majority;
+mod others;
+
+use std::time::Duration;
+
+use super::MemberStatus;
+use crate::{
+    NodeAddr, NodeId,
+    config::{AutoSpan, DowningConfig, DowningStrategy},
+};
+
+/// A member as the resolver sees it.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Voter {
+    pub(crate) id: NodeId,
+    pub(crate) addr: NodeAddr,
+    pub(crate) status: MemberStatus,
+    pub(crate) up_number: u32,
+    /// On this side.
+    pub(crate) reachable: bool,
+}
+
+impl Voter {
+    /// Up or leaving: counts in majorities.
+    fn counts(&self) -> bool {
+        super::leader::counts(self.status)
+    }
+
+    /// Could have become up on its own side without our having heard.
+    fn may_be_up(&self) -> bool {
+        self.status <= MemberStatus::Leaving
+    }
+
+    /// Is certainly still there on its own side.
+    fn surely_up(&self) -> bool {
+        self.status == MemberStatus::Up
+    }
+}
+
+/// What a side does.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Decision {
+    /// This side lives: down those that cannot be reached.
+    DownOthers,
+    /// The other side lives: down this one.
+    DownMine,
+    /// No side may live, or it is not certain which.
+    DownAll,
+    /// Nobody is downed.
+    Nothing,
+}
+
+/// A strategy with what it needs.
+#[derive(Clone, Debug)]
+pub(crate) enum Strategy {
+    None,
+    DownAll,
+    KeepMajority,
+    StaticQuorum(usize),
+    KeepOldest { down_if_alone: bool },
+    KeepReferee(NodeAddr),
+}
+
+impl Strategy {
+    /// The configured strategy.
+    ///
+    /// # Errors
+    /// Names what is missing, or the strategy that this version does not have.
+    pub(crate) fn new(config: &DowningConfig) -> Result<Self, String> {
+        match config.strategy {
+            DowningStrategy::None => Ok(Self::None),
+            DowningStrategy::DownAll => Ok(Self::DownAll),
+            DowningStrategy::KeepMajority => Ok(Self::KeepMajority),
+            DowningStrategy::KeepOldest => Ok(Self::KeepOldest { down_if_alone: config.down_if_alone }),
+            DowningStrategy::StaticQuorum => match config.quorum_size {
+                Some(n) if n > 0 => Ok(Self::StaticQuorum(n as usize)),
+                _ => Err("downing.strategy = \"static-quorum\" needs downing.quorum_size of at least 1".into()),
+            },
+            DowningStrategy::KeepReferee => match &config.referee {
+                Some(addr) => Ok(Self::KeepReferee(addr.clone())),
+                None => Err("downing.strategy = \"keep-referee\" needs downing.referee, the address of a member".into()),
+            },
+            DowningStrategy::LeaseMajority => Err(
+                "downing.strategy = \"lease-majority\" is not in this version: use keep-majority, static-quorum, keep-oldest, \
+                 keep-referee, down-all or none"
+                    .into(),
+            ),
+        }
+    }
+
+    /// Decides for the side whose members are marked reachable. `leads`: by the one who will act on it, whose view is the freshest; it
+    /// weighs joins and leaves that the other side may have seen.
+    pub(crate) fn decide(&self, voters: &[Voter], leads: bool) -> Decision {
+        match self {
+            Self::None => Decision::Nothing,
+            Self::DownAll => Decision::DownAll,
+            Self::KeepMajority => keep_majority::decide(voters, leads),
+            Self::StaticQuorum(n) => others::static_quorum(voters, *n),
+            Self::KeepOldest { down_if_alone } => others::keep_oldest(voters, *down_if_alone),
+            Self::KeepReferee(addr) => others::keep_referee(voters, addr),
+        }
+    }
+}
+
+/// How long the picture must stand still before it is decided, by size of the cluster, in heartbeats.
+const STABLE: [(usize, u32); 6] = [(5, 7), (10, 10), (20, 13), (50, 17), (100, 20), (1000, 30)];
+
+/// `downing.stable_after` for a cluster of so many members.
+pub(crate) fn stable_after(setting: AutoSpan, members: usize, heartbeat: Duration) -> Duration {
+    match setting {
+        AutoSpan::After(span) => span.get(),
+        AutoSpan::Auto => heartbeat.mul_f64(beats(members)),
+    }
+}
+
+fn beats(members: usize) -> f64 {
+    let mut last = STABLE[0];
+    for next in STABLE {
+        if members <= next.0 {
+            let share = members.saturating_sub(last.0) as f64 / (next.0 - last.0).max(1) as f64;
+            return f64::from(last.1) + share * f64::from(next.1 - last.1);
+        }
+        last = next;
+    }
+    f64::from(last.1)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// `"A,B*|c"`: letters are members in address order, the first side is ours; lower case joining, `*` leaving, `'` exiting.
+    pub(crate) fn split(text: &str) -> Vec<Voter> {
+        let mut voters = vec![];
+        for (side, reachable) in text.split('|').zip([true, false]) {
+            for name in side.split(',').filter(|n| !n.is_empty()) {
+                let letter = name.chars().next().unwrap();
+                let status = match (letter.is_lowercase(), &name[1..]) {
+                    (true, _) => MemberStatus::Joining,
+                    (_, "*") => MemberStatus::Leaving,
+                    (_, "'") => MemberStatus::Exiting,
+                    _ => MemberStatus::Up,
+                };
+                let addr = NodeAddr::new(&letter.to_string(), 1);
+                let up_number = if letter.is_lowercase() { 0 } else { u32::from(letter) - 64 };
+                voters.push(Voter { id: NodeId::new(&addr, 1), addr, status, up_number, reachable });
+            }
+        }
+        voters
+    }
+
+    #[test]
+    fn the_wait_grows_with_the_cluster() {
+        for (members, expected) in [(1, 7.0), (5, 7.0), (10, 10.0), (15, 11.5), (20, 13.0), (50, 17.0), (100, 20.0), (1000, 30.0), (9000, 30.0)] {
+            assert!((beats(members) - expected).abs() < 1e-9, "{members}: {}", beats(members));
+        }
+        assert_eq!(stable_after(AutoSpan::Auto, 3, Duration::from_millis(200)), Duration::from_millis(1400));
+    }
+
+    #[test]
+    fn a_strategy_that_is_not_there_is_refused_by_name() {
+        let refused = |strategy| Strategy::new(&DowningConfig { strategy, ..DowningConfig::default() }).unwrap_err();
+        assert!(refused(DowningStrategy::LeaseMajority).contains("lease-majority"));
+        assert!(refused(DowningStrategy::StaticQuorum).contains("quorum_size"));
+        assert!(refused(DowningStrategy::KeepReferee).contains("referee"));
+    }
+}

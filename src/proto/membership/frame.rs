@@ -1,0 +1,65 @@
+//! What membership says on links.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{NodeAddr, NodeId};
+
+/// Membership's frames on a link. Layout: postcard, within the frame limit.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum MemberFrame {
+    /// Are you in a cluster that takes members? Answered by `Answer`.
+    Knock,
+    /// Answer to `Knock`.
+    Answer {
+        /// Whether a `Join` makes sense here.
+        member: bool,
+    },
+    /// Take me in.
+    Join(Box<JoinRequest>),
+    /// Not yet: an earlier life at the address is being removed. The answer follows, or ask again.
+    JoinWait,
+    /// Taken in.
+    JoinAccepted {
+        /// Who.
+        joiner: NodeId,
+        /// The whole state, the joiner in it.
+        #[serde(with = "serde_bytes")]
+        state: Vec<u8>,
+    },
+    /// Not taken in.
+    JoinRefused {
+        /// Asking again is useless.
+        permanent: bool,
+        /// Names what differs and both values.
+        reason: String,
+    },
+    /// Who answers at this address? Answered by `IAm`; the link tells who says so.
+    WhoAreYou,
+    /// Answer to `WhoAreYou`.
+    IAm,
+    /// State larger than a datagram.
+    Gossip {
+        /// The whole state.
+        #[serde(with = "serde_bytes")]
+        state: Vec<u8>,
+    },
+}
+
+/// What a joiner says of itself.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct JoinRequest {
+    /// What it advertises.
+    pub addr: NodeAddr,
+    /// Its incarnation.
+    pub incarnation: u64,
+    /// Its roles.
+    pub roles: Vec<String>,
+    /// What it says of its application's version.
+    pub app_version: String,
+    /// Name of the cluster it means.
+    pub cluster: String,
+    /// Lowest and highest protocol version it speaks.
+    pub protocol: (u16, u16),
+    /// Settings that must be equal in the whole cluster, as key and value, sorted by key.
+    pub settings: Vec<(String, String)>,
+}

@@ -1,0 +1,203 @@
+//! Leader, deputies and convergence: read off the state, without election.
+
+use super::{
+    MemberStatus,
+    reachability::Verdict,
+    state::{Entry, Gone, State},
+};
+use crate::{NodeId, Time, config::Config, id::address_order};
+
+/// Who stands where, as this node derives it from the state and the verdict.
+#[derive(Clone, Default, PartialEq, Debug)]
+pub(crate) struct Standing {
+    /// All members by address, then incarnation.
+    pub(crate) order: Vec<NodeId>,
+    pub(crate) leader: Option<NodeId>,
+    pub(crate) deputies: Vec<NodeId>,
+    pub(crate) converged: bool,
+}
+
+impl Standing {
+    pub(crate) fn of(state: &State, verdict: &Verdict, deputies: usize) -> Self {
+        let mut members: Vec<&Entry> = state.members.values().collect();
+        members.sort_by(|a, b| address_order((&a.info.addr, a.info.id), (&b.info.addr, b.info.id)));
+        let reachable = |m: &&&Entry| !verdict.unreachable.contains_key(&m.info.id);
+        let mut heads: Vec<NodeId> = members.iter().filter(reachable).filter(|m| counts(m.status)).map(|m| m.info.id).collect();
+        if heads.is_empty() {
+            heads = members.iter().filter(reachable).filter(|m| m.status != MemberStatus::Down).map(|m| m.info.id).collect();
+        }
+        Self {
+            order: members.iter().map(|m| m.info.id).collect(),
+            leader: heads.first().copied(),
+            deputies: heads.iter().skip(1).take(deputies).copied().collect(),
+            converged: converged(state, verdict, false),
+        }
+    }
+}
+
+/// Whether a member of this status takes part in convergence and majorities.
+pub(crate) const fn counts(status: MemberStatus) -> bool {
+    matches!(status, MemberStatus::Up | MemberStatus::Leaving)
+}
+
+/// Every up and leaving member has seen this version, and nobody is unreachable unless down or exiting.
+pub(crate) fn converged(state: &State, verdict: &Verdict, past_unreachable: bool) -> bool {
+    let lost = |id: &NodeId| verdict.unreachable.contains_key(id);
+    let blocks = |id: &NodeId| state.status(*id).is_some_and(|s| s < MemberStatus::Exiting);
+    (past_unreachable || !verdict.unreachable.keys().any(blocks))
+        && state.members.iter().all(|(id, m)| !counts(m.status) || state.seen.contains(id) || (past_unreachable && lost(id)))
+}
+
+/// All that the leader may do now, in one step; false if nothing. The caller ticks the clock.
+pub(crate) fn act(state: &mut State, verdict: &Verdict, config: &Config, now: Time) -> bool {
+    if converged(state, verdict, false) {
+        // Removal first: the seen marks are of this version, and say nothing of the exits that it begins.
+        let removed = remove_finished(state, now);
+        return removed | promote(state, verdict, config) | exit_leavers(state);
+    }
+    config.membership.converge_past_unreachable && converged(state, verdict, true) && promote(state, verdict, config)
+}
+
+/// Joiners that can be told to be weakly up: reachable, and waiting.
+pub(crate) fn weakly_up(state: &mut State, verdict: &Verdict) -> bool {
+    let waiting: Vec<NodeId> = waiting(state, verdict).into_iter().filter(|id| state.status(*id) == Some(MemberStatus::Joining)).collect();
+    waiting.into_iter().fold(false, |any, id| state.raise(id, MemberStatus::WeaklyUp) | any)
+}
+
+/// Reachable members that are not up yet, in order of joining.
+pub(crate) fn waiting(state: &State, verdict: &Verdict) -> Vec<NodeId> {
+    let mut joiners: Vec<&Entry> = state
+        .members
+        .values()
+        .filter(|m| m.status < MemberStatus::Up && !verdict.unreachable.contains_key(&m.info.id))
+        .collect();
+    joiners.sort_by(|a, b| a.joined.cmp(&b.joined).then_with(|| address_order((&a.info.addr, a.info.id), (&b.info.addr, b.info.id))));
+    joiners.iter().map(|m| m.info.id).collect()
+}
+
+fn promote(state: &mut State, verdict: &Verdict, config: &Config) -> bool {
+    let present = state.members.values().filter(|m| m.status <= MemberStatus::Leaving).count();
+    if present < config.cluster.min_members as usize {
+        return false;
+    }
+    let joiners = waiting(state, verdict);
+    let last = state.members.values().map(|m| m.up_number).max().unwrap_or(0);
+    for (id, number) in joiners.iter().zip(last + 1..) {
+        if let Some(m) = state.members.get_mut(id) {
+            (m.status, m.up_number) = (MemberStatus::Up, number);
+        }
+    }
+    !joiners.is_empty()
+}
+
+fn exit_leavers(state: &mut State) -> bool {
+    let leaving: Vec<NodeId> = state.members.iter().filter(|(_, m)| m.status == MemberStatus::Leaving).map(|(&id, _)| id).collect();
+    leaving.into_iter().fold(false, |any, id| state.raise(id, MemberStatus::Exiting) | any)
+}
+
+/// Exiting ones that have given their seen mark (their hand-offs are done), and the downed.
+fn remove_finished(state: &mut State, now: Time) -> bool {
+    let finished: Vec<(NodeId, Gone)> = state
+        .members
+        .iter()
+        .filter_map(|(&id, m)| match m.status {
+            MemberStatus::Exiting if state.seen.contains(&id) => Some((id, Gone::Left)),
+            MemberStatus::Down if m.proven => Some((id, Gone::Proven)),
+            MemberStatus::Down => Some((id, Gone::Downed)),
+            _ => None,
+        })
+        .collect();
+    for &(id, how) in &finished {
+        state.remove(id, how, now);
+    }
+    !finished.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::{super::state::Info, *};
+    use crate::NodeAddr;
+
+    const NOW: Time = Time::from_nanos(1);
+
+    fn state(statuses: &[MemberStatus]) -> (State, Vec<NodeId>) {
+        let (mut state, mut ids) = (State::default(), vec![]);
+        for (&status, port) in statuses.iter().zip(1..) {
+            let addr = NodeAddr::new("h", port);
+            let id = NodeId::new(&addr, 1);
+            let info = Arc::new(Info { id, addr, roles: [].into(), app_version: "".into() });
+            state.members.insert(id, Entry { status, ..Entry::joining(info, u32::from(100 - port)) });
+            state.seen.insert(id);
+            ids.push(id);
+        }
+        (state, ids)
+    }
+
+    fn lost(ids: &[NodeId]) -> Verdict {
+        Verdict { unreachable: ids.iter().map(|&id| (id, vec![])).collect(), ..Verdict::default() }
+    }
+
+    #[test]
+    fn the_leader_is_the_first_reachable_that_is_up_or_leaving() {
+        use MemberStatus::{Down, Exiting, Joining, Leaving, Up};
+        let leader = |statuses: &[MemberStatus], cut: &[usize]| {
+            let (state, ids) = state(statuses);
+            let cut: Vec<NodeId> = cut.iter().map(|&i| ids[i]).collect();
+            Standing::of(&state, &lost(&cut), 2).leader.map(|id| ids.iter().position(|&i| i == id).unwrap())
+        };
+        assert_eq!(leader(&[Joining, Up, Up], &[]), Some(1));
+        assert_eq!(leader(&[Exiting, Up, Leaving], &[1]), Some(2));
+        assert_eq!(leader(&[Down, Joining, Exiting], &[]), Some(1));
+        assert_eq!(leader(&[Down], &[]), None);
+    }
+
+    #[test]
+    fn all_joiners_go_up_at_once_in_order_of_joining() {
+        let (mut state, ids) = state(&[MemberStatus::Joining; 4]);
+        assert!(act(&mut state, &Verdict::default(), &Config::default(), NOW));
+        let numbers: Vec<u32> = ids.iter().map(|id| state.members[id].up_number).collect();
+        assert_eq!(numbers, [4, 3, 2, 1]);
+    }
+
+    #[test]
+    fn joiners_wait_for_the_least_number() {
+        let mut config = Config::default();
+        config.cluster.min_members = 3;
+        let (mut two, _) = state(&[MemberStatus::Joining; 2]);
+        assert!(!act(&mut two, &Verdict::default(), &config, NOW));
+        let (mut three, _) = state(&[MemberStatus::Joining; 3]);
+        assert!(act(&mut three, &Verdict::default(), &config, NOW));
+    }
+
+    #[test]
+    fn an_exiting_member_is_removed_when_it_gives_its_mark() {
+        let (mut state, ids) = state(&[MemberStatus::Up, MemberStatus::Exiting]);
+        state.seen.remove(&ids[1]);
+        assert!(!act(&mut state, &Verdict::default(), &Config::default(), NOW));
+        state.seen.insert(ids[1]);
+        assert!(act(&mut state, &Verdict::default(), &Config::default(), NOW));
+        assert_eq!(state.tombstones[&ids[1]].how, Gone::Left);
+    }
+
+    #[test]
+    fn an_unreachable_member_stops_the_leader_unless_joins_may_pass() {
+        let (mut s, ids) = state(&[MemberStatus::Up, MemberStatus::Up, MemberStatus::Joining]);
+        s.seen.remove(&ids[1]);
+        let mut config = Config::default();
+        assert!(!act(&mut s, &lost(&ids[1..2]), &config, NOW));
+        config.membership.converge_past_unreachable = true;
+        assert!(act(&mut s, &lost(&ids[1..2]), &config, NOW));
+        assert_eq!(s.status(ids[2]), Some(MemberStatus::Up));
+    }
+
+    #[test]
+    fn joining_exiting_and_down_members_do_not_hold_convergence_up() {
+        use MemberStatus::{Down, Exiting, Joining, Up};
+        let (mut s, ids) = state(&[Up, Joining, Exiting, Down]);
+        s.seen.retain(|&id| id == ids[0]);
+        assert!(converged(&s, &lost(&ids[2..]), false));
+        assert!(!converged(&s, &lost(&ids[1..2]), false));
+    }
+}

@@ -1,0 +1,84 @@
+//! Who observes whom: neighbours on the ring of hashed ids.
+
+use crate::NodeId;
+
+/// Members sorted by their place on the ring.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Ring(Vec<(u64, NodeId)>);
+
+impl Ring {
+    /// The id is hashed again, so that nodes of one host do not stand side by side.
+    pub(crate) fn new(members: impl Iterator<Item = NodeId>) -> Self {
+        let mut ring: Vec<_> = members.map(|id| (xxhash_rust::xxh3::xxh3_64(&id.raw().to_le_bytes()), id)).collect();
+        ring.sort_unstable();
+        Self(ring)
+    }
+
+    /// Whom `observer` observes: the next `count` on the ring; those for which `skip` holds are met on the way and observed too, without
+    /// counting.
+    pub(crate) fn subjects(&self, observer: NodeId, count: usize, skip: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
+        self.walk(observer, count, skip, |at, step, n| (at + step) % n)
+    }
+
+    /// Who observes `subject`: the reverse of [`Ring::subjects`].
+    pub(crate) fn observers(&self, subject: NodeId, count: usize, skip: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
+        self.walk(subject, count, skip, |at, step, n| (at + n - step) % n)
+    }
+
+    fn walk(
+        &self, from: NodeId, count: usize, skip: impl Fn(NodeId) -> bool, place: impl Fn(usize, usize, usize) -> usize,
+    ) -> Vec<NodeId> {
+        let n = self.0.len();
+        let Some(at) = self.0.iter().position(|&(_, id)| id == from) else { return vec![] };
+        let (mut met, mut counted) = (vec![], 0);
+        for step in 1..n {
+            if counted == count {
+                break;
+            }
+            let (_, id) = self.0[place(at, step, n)];
+            met.push(id);
+            counted += usize::from(!skip(id));
+        }
+        met
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring(n: u128) -> (Ring, Vec<NodeId>) {
+        let ids: Vec<_> = (1..=n).map(NodeId::from_raw).collect();
+        (Ring::new(ids.iter().copied()), ids)
+    }
+
+    #[test]
+    fn everybody_is_observed_by_so_many_and_never_by_itself() {
+        for n in [1, 2, 3, 6, 7, 50] {
+            let (ring, ids) = ring(n);
+            for &id in &ids {
+                let expected = 5.min(n as usize - 1);
+                let (subjects, observers) = (ring.subjects(id, 5, |_| false), ring.observers(id, 5, |_| false));
+                assert_eq!((subjects.len(), observers.len()), (expected, expected));
+                assert!(!subjects.contains(&id) && !observers.contains(&id));
+                for subject in subjects {
+                    assert!(ring.observers(subject, 5, |_| false).contains(&id));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn unreachable_ones_are_met_without_counting() {
+        let (ring, ids) = ring(20);
+        let plain = ring.subjects(ids[0], 3, |_| false);
+        let with = ring.subjects(ids[0], 3, |id| id == plain[0] || id == plain[2]);
+        assert_eq!(with.len(), 5);
+        assert_eq!(with[..3], plain[..]);
+    }
+
+    #[test]
+    fn a_stranger_observes_nobody() {
+        assert!(ring(5).0.subjects(NodeId::from_raw(99), 5, |_| false).is_empty());
+    }
+}

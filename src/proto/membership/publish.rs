@@ -1,0 +1,97 @@
+//! What the world is told: a snapshot when it changed, and what changed in it.
+
+use std::sync::Arc;
+
+use super::{ClusterView, Event, Member, MemberStatus, Membership, Removal, state::Entry};
+use crate::{NodeId, Time};
+
+impl Membership {
+    /// Compares with what was told last and tells the difference.
+    pub(super) fn publish(&mut self, now: Time) {
+        let new = self.snapshot(now);
+        let old = Arc::clone(&self.view);
+        if old.members == new.members && old.leader == new.leader && old.deputies == new.deputies && old.converged == new.converged {
+            return;
+        }
+        for gone in old.members.iter().filter(|m| new.member(m.id).is_none()) {
+            if let Some(tombstone) = self.state.tombstones.get(&gone.id) {
+                self.out.removed(gone.id, Removal::from(tombstone.how));
+            }
+            let member = Member { status: MemberStatus::Removed, ..gone.clone() };
+            self.out.event(Event::Member { member, was: Some(gone.status) });
+        }
+        let view = Arc::new(new);
+        self.view = Arc::clone(&view);
+        self.out.view(Arc::clone(&view));
+        for member in &view.members {
+            let was = old.member(member.id);
+            if was.map(|w| w.status) != Some(member.status) {
+                self.out.event(Event::Member { member: member.clone(), was: was.map(|w| w.status) });
+            }
+            match (was.is_none_or(|w| w.reachable), member.reachable) {
+                (true, false) => {
+                    let why = self.why_unreachable(member, now).into();
+                    self.out.event(Event::Unreachable { node: member.id, by: Arc::clone(&member.observers), why });
+                }
+                (false, true) => self.out.event(Event::Reachable { node: member.id }),
+                _ => {}
+            }
+        }
+        if old.leader != view.leader {
+            self.out.event(Event::LeaderChanged(view.leader));
+        }
+        if view.converged && !old.converged {
+            self.out.event(Event::Converged { version: view.version });
+        }
+    }
+
+    /// The state as everybody outside sees it. Before this node belongs to a cluster: itself, joining.
+    pub(super) fn snapshot(&self, _now: Time) -> ClusterView {
+        let version = self.view.version + 1;
+        let standing = &self.standing;
+        let mut members: Vec<Member> = standing.order.iter().filter_map(|id| self.state.members.get(id)).map(|m| self.member(m)).collect();
+        if members.is_empty() {
+            members.push(self.member(&Entry::joining(Arc::clone(&self.info), 0)));
+        }
+        ClusterView {
+            me: self.me,
+            members,
+            leader: standing.leader,
+            deputies: standing.deputies.clone(),
+            converged: standing.converged,
+            version,
+        }
+    }
+
+    fn member(&self, entry: &Entry) -> Member {
+        let id = entry.info.id;
+        let observers = self.verdict.unreachable.get(&id);
+        Member {
+            id,
+            addr: entry.info.addr.clone(),
+            status: entry.status,
+            roles: Arc::clone(&entry.info.roles),
+            app_version: Arc::clone(&entry.info.app_version),
+            up_number: u64::from(entry.up_number),
+            reachable: observers.is_none(),
+            observers: observers.map_or_else(|| Arc::from([]), |by| by.as_slice().into()),
+        }
+    }
+
+    fn why_unreachable(&self, member: &Member, now: Time) -> String {
+        let refused = self.verdict.gone.contains(&member.id);
+        let by = member.observers.len();
+        match self.phi_of(member.id, now) {
+            _ if refused => format!("its port refuses connections, as {by} of its monitors found"),
+            Some(phi) if member.observers.contains(&self.me) => format!("heartbeats unanswered, phi {phi:.1}; {by} monitors agree"),
+            _ => format!("{by} monitors got no answer"),
+        }
+    }
+}
+
+impl ClusterView {
+    /// Ids in address order, for tests and logs.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.members.iter().map(|m| m.id)
+    }
+}

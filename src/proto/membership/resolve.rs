@@ -1,0 +1,197 @@
+//! What the leader does, and how a split is resolved once its picture stands still.
+
+use super::{
+    Ending, Event, Membership, MemberStatus, Phase,
+    downing::{self, Decision, Strategy, Voter},
+    leader,
+};
+use crate::{NodeId, Time};
+
+/// A picture of the cluster with somebody unreachable.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Split {
+    unreachable: Vec<NodeId>,
+    members: Vec<NodeId>,
+    /// Since when nothing of it changed.
+    since: Time,
+    /// When it is judged (again).
+    judge_at: Option<Time>,
+}
+
+impl Membership {
+    /// The leader's actions; true if the state changed.
+    pub(super) fn lead(&mut self, now: Time) -> bool {
+        if !self.leads() {
+            return false;
+        }
+        if self.config.downing.proof_of_death && self.down_the_gone(now) {
+            return true;
+        }
+        let before: Vec<NodeId> = self.state.members.keys().copied().collect();
+        if !leader::act(&mut self.state, &self.verdict, &self.config, now) {
+            return false;
+        }
+        self.touch();
+        let removed: Vec<NodeId> = before.into_iter().filter(|id| !self.state.members.contains_key(id)).collect();
+        self.tell_downed(now, &removed);
+        true
+    }
+
+    /// Members whose processes are proven gone need no `stable_after`.
+    fn down_the_gone(&mut self, _now: Time) -> bool {
+        let gone: Vec<NodeId> = self.verdict.gone.iter().copied().filter(|id| self.state.status(*id) < Some(MemberStatus::Down)).collect();
+        for id in &gone {
+            if let Some(m) = self.state.members.get_mut(id) {
+                (m.status, m.proven) = (MemberStatus::Down, true);
+            }
+        }
+        if !gone.is_empty() {
+            self.touch();
+        }
+        !gone.is_empty()
+    }
+
+    /// Starts, restarts or ends the wait for a still picture.
+    pub(super) fn follow_split(&mut self, now: Time) {
+        self.unconverged_since = if self.standing.converged { None } else { self.unconverged_since.or(Some(now)) };
+        let unreachable: Vec<NodeId> = self.lost().collect();
+        if unreachable.is_empty() {
+            self.split = None;
+            return;
+        }
+        let members: Vec<NodeId> = self.state.members.iter().filter(|(_, m)| leader::counts(m.status)).map(|(&id, _)| id).collect();
+        if self.split.as_ref().is_none_or(|s| s.unreachable != unreachable || s.members != members) {
+            let judge_at = Some(now + self.stable_after());
+            self.split = Some(Split { unreachable, members, since: now, judge_at });
+        }
+    }
+
+    /// This node was away: what it sees is not still.
+    pub(super) fn restart_split(&mut self, now: Time) {
+        let after = self.stable_after();
+        if let Some(split) = &mut self.split {
+            (split.since, split.judge_at) = (now, Some(now + after));
+        }
+    }
+
+    pub(super) fn resolve_due(&self) -> Option<Time> {
+        if self.phase != Phase::Member {
+            return None;
+        }
+        [self.split.as_ref().and_then(|s| s.judge_at), self.auto_down_at(), self.weakly_up_at()].into_iter().flatten().min()
+    }
+
+    /// Judges a still picture; downs by time or raises joiners weakly where that is set.
+    pub(super) fn resolve_on(&mut self, now: Time) {
+        if self.phase != Phase::Member {
+            return;
+        }
+        if self.weakly_up_at().is_some_and(|at| at <= now) && leader::weakly_up(&mut self.state, &self.verdict) {
+            self.touch();
+        }
+        if self.auto_down_at().is_some_and(|at| at <= now) {
+            let lost: Vec<NodeId> = self.lost().collect();
+            self.down_all(&lost);
+        }
+        if self.split.as_ref().and_then(|s| s.judge_at).is_some_and(|at| at <= now) {
+            self.judge_split(now);
+        }
+    }
+
+    fn stable_after(&self) -> std::time::Duration {
+        downing::stable_after(self.config.downing.stable_after, self.state.members.len(), self.config.detector.heartbeat_interval.get())
+    }
+
+    fn auto_down_at(&self) -> Option<Time> {
+        let after = self.config.membership.auto_down_after?.get();
+        self.split.as_ref().filter(|_| self.leads()).map(|s| s.since + after)
+    }
+
+    fn weakly_up_at(&self) -> Option<Time> {
+        let after = self.config.membership.weakly_up_after?.get();
+        let since = self.unconverged_since.filter(|_| self.leads())?;
+        let waits = leader::waiting(&self.state, &self.verdict).into_iter().any(|id| self.state.status(id) == Some(MemberStatus::Joining));
+        waits.then(|| since + after)
+    }
+
+    fn judge_split(&mut self, now: Time) {
+        let voters = self.voters();
+        let decision = self.strategy.decide(&voters, self.leads());
+        let again = now + self.stable_after();
+        if let Some(split) = &mut self.split {
+            split.judge_at = (decision != Decision::Nothing).then_some(again);
+        }
+        if decision == Decision::Nothing {
+            return;
+        }
+        let (mine, theirs) = (voters.iter().filter(|v| v.reachable).count(), voters.iter().filter(|v| !v.reachable).count());
+        let words = match decision {
+            Decision::DownOthers => "this side lives",
+            Decision::DownMine => "the other side lives",
+            Decision::DownAll | Decision::Nothing => "no side lives",
+        };
+        let verdict = format!("{}: {words} ({mine} here, {theirs} out of reach)", self.strategy_name());
+        match decision {
+            Decision::DownOthers if self.leads() => {
+                self.announce(mine, theirs, &verdict);
+                let lost: Vec<NodeId> = self.lost().collect();
+                self.down_all(&lost);
+                self.tell_downed(now, &lost);
+            }
+            Decision::DownOthers | Decision::Nothing => {}
+            Decision::DownMine => self.lose(mine, theirs, verdict),
+            Decision::DownAll => {
+                if self.leads() {
+                    let all: Vec<NodeId> = self.state.members.keys().copied().filter(|&id| id != self.me).collect();
+                    self.down_all(&all);
+                    self.tell_downed(now, &all);
+                }
+                if self.leads() || matches!(self.strategy, Strategy::DownAll | Strategy::StaticQuorum(_)) {
+                    self.lose(mine, theirs, verdict);
+                }
+            }
+        }
+    }
+
+    fn announce(&mut self, mine: usize, theirs: usize, verdict: &str) {
+        self.out.event(Event::Split { mine, theirs, verdict: verdict.into() });
+    }
+
+    fn lose(&mut self, mine: usize, theirs: usize, verdict: String) {
+        self.announce(mine, theirs, &verdict);
+        let left = self.farewell.drained && self.status() == Some(MemberStatus::Exiting);
+        self.end(if left { Ending::Left } else { Ending::Downed(verdict) });
+    }
+
+    fn down_all(&mut self, nodes: &[NodeId]) {
+        if nodes.iter().fold(false, |any, &id| self.state.raise(id, MemberStatus::Down) | any) {
+            self.touch();
+        }
+    }
+
+    fn strategy_name(&self) -> &'static str {
+        match self.strategy {
+            Strategy::None => "none",
+            Strategy::DownAll => "down-all",
+            Strategy::KeepMajority => "keep-majority",
+            Strategy::StaticQuorum(_) => "static-quorum",
+            Strategy::KeepOldest { .. } => "keep-oldest",
+            Strategy::KeepReferee(_) => "keep-referee",
+        }
+    }
+
+    fn voters(&self) -> Vec<Voter> {
+        self.state
+            .members
+            .values()
+            .filter(|m| m.status < MemberStatus::Down)
+            .map(|m| Voter {
+                id: m.info.id,
+                addr: m.info.addr.clone(),
+                status: m.status,
+                up_number: m.up_number,
+                reachable: !self.verdict.unreachable.contains_key(&m.info.id),
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,339 @@
+//! The gossiped state: a join semilattice, so that it converges whatever the order of merges.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use super::{
+    MemberStatus, Removal,
+    clock::{Order, VectorClock},
+};
+use crate::{NodeAddr, NodeId, Time};
+
+/// Most members of a cluster.
+pub(crate) const MEMBERS_MAX: usize = 20_000;
+/// Most tombstones kept; the oldest go first.
+pub(crate) const TOMBSTONES_MAX: usize = 4_096;
+
+/// What never changes in the life of a node.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Info {
+    pub(crate) id: NodeId,
+    pub(crate) addr: NodeAddr,
+    pub(crate) roles: Arc<[String]>,
+    pub(crate) app_version: Arc<str>,
+}
+
+/// A member as gossip knows it.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Entry {
+    pub(crate) info: Arc<Info>,
+    pub(crate) status: MemberStatus,
+    /// 0 before it was up.
+    pub(crate) up_number: u32,
+    /// Order of joining, as the admitting node saw it.
+    pub(crate) joined: u32,
+    /// Down, and its process is known to be gone.
+    pub(crate) proven: bool,
+}
+
+impl Entry {
+    pub(crate) fn joining(info: Arc<Info>, joined: u32) -> Self {
+        Self { info, status: MemberStatus::Joining, up_number: 0, joined, proven: false }
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.status = self.status.max(other.status);
+        self.up_number = lower_known(self.up_number, other.up_number);
+        self.joined = lower_known(self.joined, other.joined);
+        self.proven |= other.proven;
+    }
+}
+
+/// Two leaders of a split may number a member differently: the lower number wins, 0 is none.
+fn lower_known(a: u32, b: u32) -> u32 {
+    if a == 0 || b == 0 { a.max(b) } else { a.min(b) }
+}
+
+/// How a member went, the weightier last.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Gone {
+    Left,
+    Downed,
+    Proven,
+}
+
+impl From<Gone> for Removal {
+    fn from(gone: Gone) -> Self {
+        match gone {
+            Gone::Left => Self::Left,
+            Gone::Downed => Self::Downed { proven: false },
+            Gone::Proven => Self::Downed { proven: true },
+        }
+    }
+}
+
+/// Keeps an id from coming back.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub(crate) struct Tombstone {
+    pub(crate) how: Gone,
+    /// When it was set, on this node's clock; it travels as an age.
+    pub(crate) since: Time,
+}
+
+/// What an observer holds against a subject.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Mark {
+    /// Its replies stayed away.
+    Silent,
+    /// Its links were reset and its port refuses connections.
+    Refused,
+}
+
+/// One observer's verdicts; the newer whole row wins.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub(crate) struct Row {
+    pub(crate) version: u32,
+    pub(crate) marks: BTreeMap<NodeId, Mark>,
+}
+
+/// Everything that is gossiped.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct State {
+    /// Drawn when the cluster was formed: tells it from others of the same name.
+    pub(crate) uid: u64,
+    pub(crate) members: BTreeMap<NodeId, Entry>,
+    pub(crate) tombstones: BTreeMap<NodeId, Tombstone>,
+    pub(crate) rows: BTreeMap<NodeId, Row>,
+    pub(crate) clock: VectorClock,
+    /// Who has seen exactly this version.
+    pub(crate) seen: BTreeSet<NodeId>,
+}
+
+impl State {
+    /// Takes in what the other one knows. Does not touch the seen set beyond dropping who is gone.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        for (&id, theirs) in &other.tombstones {
+            let mine = self.tombstones.entry(id).or_insert(*theirs);
+            mine.how = mine.how.max(theirs.how);
+            mine.since = mine.since.min(theirs.since);
+        }
+        for (&id, theirs) in &other.members {
+            self.members.entry(id).and_modify(|mine| mine.merge(theirs)).or_insert_with(|| theirs.clone());
+        }
+        for (&id, theirs) in &other.rows {
+            match self.rows.get_mut(&id) {
+                Some(mine) if mine.version >= theirs.version => {}
+                Some(mine) => *mine = theirs.clone(),
+                None => drop(self.rows.insert(id, theirs.clone())),
+            }
+        }
+        self.clock.merge(&other.clock);
+        self.normalise();
+    }
+
+    /// A member is gone for good. The caller ticks its clock.
+    pub(crate) fn remove(&mut self, id: NodeId, how: Gone, now: Time) {
+        self.members.remove(&id);
+        self.tombstones.insert(id, Tombstone { how, since: now });
+        self.normalise();
+    }
+
+    /// Raises a member's status; false if it stands there or beyond already.
+    pub(crate) fn raise(&mut self, id: NodeId, status: MemberStatus) -> bool {
+        match self.members.get_mut(&id) {
+            Some(entry) if entry.status < status => {
+                entry.status = status;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Forgets tombstones older than `age`.
+    pub(crate) fn expire(&mut self, now: Time, age: Duration) {
+        self.tombstones.retain(|_, t| now.since(t.since) < age);
+    }
+
+    /// How this version relates to another one of the same cluster. Entries of members that the other side has buried do not count.
+    pub(crate) fn compare(&self, other: &Self) -> Order {
+        Order::of(self.ahead_of(other), other.ahead_of(self))
+    }
+
+    /// Names this version: equal exactly when clock and members are.
+    pub(crate) fn digest(&self) -> u128 {
+        let mut bytes = Vec::with_capacity(self.members.len() * 24);
+        for &id in self.members.keys() {
+            bytes.extend_from_slice(&id.raw().to_le_bytes());
+            bytes.extend_from_slice(&self.clock.get(id).to_le_bytes());
+        }
+        xxhash_rust::xxh3::xxh3_128(&bytes)
+    }
+
+    /// Names the seen set.
+    pub(crate) fn seen_digest(&self) -> u64 {
+        let mut bytes = Vec::with_capacity(self.seen.len() * 16);
+        for id in &self.seen {
+            bytes.extend_from_slice(&id.raw().to_le_bytes());
+        }
+        xxhash_rust::xxh3::xxh3_64(&bytes)
+    }
+
+    /// The status of a member.
+    pub(crate) fn status(&self, id: NodeId) -> Option<MemberStatus> {
+        self.members.get(&id).map(|m| m.status)
+    }
+
+    /// The member that advertises this address.
+    pub(crate) fn at(&self, addr: &NodeAddr) -> Option<&Entry> {
+        let hash = addr.hash64();
+        let range = NodeId::from_raw(u128::from(hash) << 64)..=NodeId::from_raw(u128::from(hash) << 64 | u128::from(u64::MAX));
+        self.members.range(range).map(|(_, m)| m).next()
+    }
+
+    fn ahead_of(&self, other: &Self) -> bool {
+        self.clock.ahead_of(&other.clock, |id| !other.tombstones.contains_key(&id))
+            || self.tombstones.keys().any(|id| other.members.contains_key(id))
+    }
+
+    fn normalise(&mut self) {
+        let Self { members, tombstones, rows, clock, seen, .. } = self;
+        members.retain(|id, _| !tombstones.contains_key(id));
+        rows.retain(|id, _| members.contains_key(id));
+        for row in rows.values_mut() {
+            row.marks.retain(|id, _| members.contains_key(id));
+        }
+        clock.retain(|id| members.contains_key(&id));
+        seen.retain(|id| members.contains_key(id));
+        while tombstones.len() > TOMBSTONES_MAX {
+            let oldest = tombstones.iter().min_by_key(|(id, t)| (t.since, **id)).map(|(&id, _)| id);
+            oldest.map(|id| tombstones.remove(&id));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    pub(crate) fn info(n: u16) -> Arc<Info> {
+        let addr = NodeAddr::new("10.0.0.1", n);
+        Arc::new(Info { id: NodeId::new(&addr, u64::from(n)), addr, roles: [].into(), app_version: "".into() })
+    }
+
+    /// One change by replica `who`, as the machine would make it.
+    fn act(state: &mut State, who: usize, op: u8, on: u16) {
+        let me = info(who as u16).id;
+        let subject = info(on);
+        let id = subject.id;
+        if state.tombstones.contains_key(&me) || state.tombstones.contains_key(&id) {
+            return;
+        }
+        if !state.members.contains_key(&me) {
+            state.members.insert(me, Entry::joining(info(who as u16), 1));
+        }
+        match op {
+            0 => {
+                let joined = state.members.values().map(|m| m.joined).max().unwrap_or(0) + 1;
+                state.members.entry(id).or_insert_with(|| Entry::joining(subject, joined));
+            }
+            1 => {
+                let next = state.members.values().map(|m| m.up_number).max().unwrap_or(0) + 1;
+                if let Some(m) = state.members.get_mut(&id).filter(|m| m.status < MemberStatus::Up) {
+                    (m.status, m.up_number) = (MemberStatus::Up, next);
+                }
+            }
+            2 => drop(state.raise(id, MemberStatus::Leaving)),
+            3 => drop(state.raise(id, MemberStatus::Down)),
+            4 => {
+                let row = state.rows.entry(me).or_default();
+                row.version += 1;
+                if row.marks.remove(&id).is_none() && state.members.contains_key(&id) {
+                    row.marks.insert(id, Mark::Silent);
+                }
+            }
+            _ if id != me && state.members.contains_key(&id) => state.remove(id, Gone::Downed, Time::from_nanos(1)),
+            _ => {}
+        }
+        state.clock.tick(me);
+    }
+
+    fn content(s: &State) -> (Vec<Entry>, Vec<(NodeId, Gone)>, Vec<(NodeId, Row)>, VectorClock) {
+        (
+            s.members.values().cloned().collect(),
+            s.tombstones.iter().map(|(&id, t)| (id, t.how)).collect(),
+            s.rows.iter().filter(|(_, r)| r.version > 0).map(|(&id, r)| (id, r.clone())).collect(),
+            s.clock.clone(),
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn merges_converge_whatever_the_order(
+            ops in proptest::collection::vec((0usize..4, 0u8..6, 0u16..7, 0usize..4, any::<bool>()), 0..60),
+            order in Just((0..4usize).collect::<Vec<_>>()).prop_shuffle(),
+        ) {
+            let mut replicas = vec![State::default(); 4];
+            for (who, op, on, peer, exchange) in ops {
+                if exchange && who != peer {
+                    let theirs = replicas[peer].clone();
+                    replicas[who].merge(&theirs);
+                } else {
+                    act(&mut replicas[who], who, op, on);
+                }
+            }
+            let fold = |ids: &[usize]| ids.iter().fold(State::default(), |mut all, &i| { all.merge(&replicas[i]); all });
+            let (straight, shuffled) = (fold(&[0, 1, 2, 3]), fold(&order));
+            prop_assert_eq!(content(&straight), content(&shuffled));
+            prop_assert_eq!(straight.digest(), shuffled.digest());
+            let mut pairs = [fold(&[0, 1]), fold(&[2, 3])];
+            let right = pairs[1].clone();
+            pairs[0].merge(&right);
+            prop_assert_eq!(content(&straight), content(&pairs[0]));
+            let again = straight.clone();
+            pairs[0].merge(&again);
+            prop_assert_eq!(content(&straight), content(&pairs[0]));
+            for replica in &replicas {
+                prop_assert!(matches!(straight.compare(replica), Order::Same | Order::Newer));
+            }
+            prop_assert!(straight.clock.len() <= straight.members.len());
+        }
+    }
+
+    #[test]
+    fn removal_wipes_every_trace_but_the_tombstone() {
+        let mut state = State::default();
+        for n in 1..=3 {
+            act(&mut state, 0, 0, n);
+            act(&mut state, usize::from(n), 4, 1);
+        }
+        let gone = info(2).id;
+        let before = state.clone();
+        state.remove(gone, Gone::Left, Time::from_nanos(1));
+        assert!(!state.members.contains_key(&gone) && !state.rows.contains_key(&gone) && state.clock.get(gone) == 0);
+        assert_eq!(state.compare(&before), Order::Newer);
+        let mut old = before.clone();
+        old.merge(&state);
+        assert_eq!(content(&old), content(&state));
+    }
+
+    #[test]
+    fn gossip_older_than_the_tombstone_brings_nobody_back_under_a_new_life() {
+        let mut state = State::default();
+        act(&mut state, 0, 0, 2);
+        let old = state.clone();
+        state.remove(info(2).id, Gone::Downed, Time::from_nanos(1));
+        state.expire(Time::from_nanos(1) + Duration::from_secs(86_400), Duration::from_secs(86_400));
+        assert!(state.tombstones.is_empty());
+        let addr = NodeAddr::new("10.0.0.1", 2);
+        let fresh = Arc::new(Info { id: NodeId::new(&addr, 99), addr, roles: [].into(), app_version: "".into() });
+        state.members.insert(fresh.id, Entry::joining(fresh.clone(), 5));
+        state.merge(&old);
+        // The old life is another id: it neither replaces nor downs the new one, and the detector finds it dead.
+        assert_eq!(state.status(fresh.id), Some(MemberStatus::Joining));
+    }
+}

@@ -1,0 +1,408 @@
+//! Behaviours of whole clusters.
+
+mod world;
+
+use std::time::Duration;
+
+use self::world::{World, addr, fast};
+use super::{Ending, Event, MemberStatus, Removal};
+use crate::{Config, config::DowningStrategy};
+
+const SEEDS: u64 = 20;
+
+fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+fn millis(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+fn proof() -> Config {
+    let mut config = fast();
+    config.downing.proof_of_death = true;
+    config
+}
+
+#[test]
+fn nodes_started_in_any_order_form_one_cluster() {
+    for seed in 0..SEEDS {
+        for n in [3usize, 10] {
+            let mut world = World::new(seed);
+            let mut rng = crate::proto::rng::Rng::new(seed);
+            let all: Vec<usize> = (1..=n).collect();
+            let mut order = all.clone();
+            for i in 0..n {
+                order.swap(i, i + rng.below((n - i) as u64) as usize);
+            }
+            for &i in &order {
+                world.start(i, fast(), &all[..3]);
+                world.run(millis(rng.below(100)));
+            }
+            world.run_until(secs(10), "forming", |w| w.one_cluster(&all));
+            let oldest = world.nodes[&2].machine.view().oldest(None).unwrap().addr.clone();
+            assert_eq!(oldest, addr(1), "the first seed is the oldest, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn three_are_up_well_under_a_second_after_the_first_seed_formed() {
+    for seed in 0..SEEDS {
+        let mut world = World::new(seed);
+        world.start(1, fast(), &[1]);
+        world.run(millis(50));
+        world.start(2, fast(), &[1]);
+        world.start(3, fast(), &[1]);
+        let took = world.run_until(secs(2), "up", |w| w.all_up(&[1, 2, 3]));
+        assert!(took < millis(300), "seed {seed}: {took:?}");
+    }
+}
+
+#[test]
+fn a_crashed_one_of_ten_or_three_is_detected_and_removed() {
+    for seed in 0..SEEDS {
+        for n in [10usize, 3] {
+            let mut world = World::cluster(seed, n, &fast());
+            let victim = 1 + (seed as usize % n);
+            let id = world.nodes[&victim].id;
+            world.crash(victim);
+            let left: Vec<usize> = (1..=n).filter(|&i| i != victim).collect();
+            let took = world.run_until(secs(15), "removal", |w| w.one_cluster(&left));
+            assert!(took > secs(2), "no removal before stable_after: {took:?}");
+            for i in left {
+                assert_eq!(world.nodes[&i].removed, [(id, Removal::Downed { proven: false })]);
+                assert!(world.nodes[&i].machine.is_removed(id));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_dead_process_is_removed_at_once_where_refused_ports_prove_it() {
+    for seed in 0..SEEDS {
+        for n in [10usize, 3, 2] {
+            let mut world = World::cluster(seed, n, &proof());
+            // Every pair has talked over a link.
+            for a in 1..=n {
+                for b in 1..=n {
+                    let to = addr(b);
+                    if a != b {
+                        world.with(a, |m, _| m.say(to, super::MemberFrame::WhoAreYou));
+                    }
+                }
+            }
+            world.run(secs(1));
+            let victim = 1 + (seed as usize % n);
+            let id = world.nodes[&victim].id;
+            world.crash(victim);
+            let left: Vec<usize> = (1..=n).filter(|&i| i != victim).collect();
+            let took = world.run_until(secs(15), "removal", |w| w.one_cluster(&left));
+            assert!(took < millis(1500), "seed {seed}, {n} nodes: {took:?}");
+            for i in left {
+                assert_eq!(world.nodes[&i].removed, [(id, Removal::Downed { proven: true })]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_split_proves_no_death() {
+    for seed in 0..SEEDS {
+        let mut world = World::cluster(seed, 5, &proof());
+        world.split(&[1, 2, 3], &[4, 5]);
+        world.run_until(secs(15), "resolution", |w| w.one_cluster(&[1, 2, 3]));
+        assert!(world.nodes[&1].removed.iter().all(|(_, how)| *how == Removal::Downed { proven: false }));
+    }
+}
+
+#[test]
+fn a_leaver_is_removed_when_it_is_drained_and_ends() {
+    for seed in 0..SEEDS {
+        let mut world = World::cluster(seed, 3, &fast());
+        let leaver = 1 + (seed as usize % 3);
+        let id = world.nodes[&leaver].id;
+        let rest: Vec<usize> = (1..=3).filter(|&i| i != leaver).collect();
+        world.with(leaver, |m, now| m.leave(now, id)).unwrap();
+        world.run(secs(3));
+        assert!(world.view(rest[0]).contains(&(leaver, MemberStatus::Exiting, true)), "waits for its hand-offs");
+        world.with(leaver, |m, now| m.set_drained(now, true));
+        let took = world.run_until(secs(2), "end", |w| w.ended(leaver).is_some());
+        assert_eq!(world.ended(leaver), Some(&Ending::Left));
+        assert!(took < millis(500), "{took:?}");
+        world.reap();
+        world.run_until(secs(3), "removal", |w| w.one_cluster(&rest));
+        assert_eq!(world.nodes[&rest[0]].removed, [(id, Removal::Left)]);
+    }
+}
+
+#[test]
+fn leaving_alone_ends_at_once_and_so_does_leaving_before_joining() {
+    let mut world = World::new(1);
+    world.start(1, fast(), &[]);
+    world.start(2, fast(), &[3]);
+    for n in [1, 2] {
+        let id = world.nodes[&n].id;
+        world.with(n, |m, now| m.leave(now, id)).unwrap();
+        assert_eq!(world.ended(n), Some(&Ending::Left));
+    }
+}
+
+#[test]
+fn a_leaver_whose_hand_offs_take_too_long_counts_as_downed() {
+    let mut config = fast();
+    config.shutdown.leave_timeout = crate::config::Span::millis(2000);
+    let mut world = World::cluster(3, 3, &config);
+    let id = world.nodes[&2].id;
+    world.with(2, |m, now| m.leave(now, id)).unwrap();
+    world.run_until(secs(4), "end", |w| w.ended(2).is_some());
+    assert_eq!(world.ended(2), Some(&Ending::Left));
+    world.run(secs(2));
+    assert_eq!(world.nodes[&1].removed, [(id, Removal::Downed { proven: false })]);
+}
+
+#[test]
+fn all_leaving_at_once_all_end() {
+    for seed in 0..SEEDS {
+        let mut world = World::cluster(seed, 3, &fast());
+        for n in 1..=3 {
+            let id = world.nodes[&n].id;
+            world.with(n, |m, now| m.leave(now, id)).unwrap();
+            world.with(n, |m, now| m.set_drained(now, true));
+        }
+        world.run_until(secs(30), "ends", |w| w.nodes.values().all(|n| n.ended.is_some()));
+        assert!((1..=3).all(|n| world.ended(n) == Some(&Ending::Left)), "seed {seed}\n{}", world.describe());
+    }
+}
+
+#[test]
+fn a_node_restarted_on_its_address_replaces_its_earlier_life() {
+    for seed in 0..SEEDS {
+        for n in [2usize, 3] {
+            let mut world = World::cluster(seed, n, &fast());
+            for _ in 0..3 {
+                let victim = 1 + (seed as usize % n);
+                let old = world.nodes[&victim].id;
+                world.crash(victim);
+                world.run(millis(20));
+                let all: Vec<usize> = (1..=n).collect();
+                world.start(victim, fast(), &all);
+                let took = world.run_until(secs(5), "rejoining", |w| w.one_cluster(&all));
+                assert!(took < millis(1500), "seed {seed}: {took:?}");
+                let other = 1 + (victim % n);
+                assert!(world.nodes[&other].machine.is_removed(old));
+                assert_eq!(world.nodes[&other].removed.last(), Some(&(old, Removal::Downed { proven: true })));
+            }
+        }
+    }
+}
+
+#[test]
+fn another_cluster_name_is_refused_for_good_with_both_names() {
+    let mut world = World::new(1);
+    world.start(1, fast(), &[1]);
+    let mut other = fast();
+    other.cluster.name = "other".into();
+    world.start(2, other, &[1, 2]);
+    world.run(secs(1));
+    let Some(Ending::Refused(why)) = world.ended(2) else { panic!("{}", world.describe()) };
+    assert!(why.contains("cluster.name") && why.contains("wingbeat") && why.contains("other"), "{why}");
+}
+
+#[test]
+fn another_must_match_setting_is_refused_by_name() {
+    let mut world = World::new(1);
+    world.start(1, fast(), &[1]);
+    let mut other = fast();
+    other.detector.monitors = 4;
+    other.downing.strategy = DowningStrategy::KeepOldest;
+    world.start(2, other, &[1, 2]);
+    world.run(secs(1));
+    let Some(Ending::Refused(why)) = world.ended(2) else { panic!("{}", world.describe()) };
+    assert!(why.contains("detector.monitors is `5` here and `4`") && why.contains("downing.strategy"), "{why}");
+}
+
+#[test]
+fn the_larger_side_of_a_split_lives_and_the_other_ends() {
+    for seed in 0..SEEDS {
+        let mut world = World::cluster(seed, 5, &fast());
+        world.split(&[1, 3, 5], &[2, 4]);
+        world.run_until(secs(15), "resolution", |w| w.one_cluster(&[1, 3, 5]) && w.ended(2).is_some() && w.ended(4).is_some());
+        assert!(matches!(world.ended(2), Some(Ending::Downed(_))));
+        let decided = world.nodes[&1].events.iter().find(|(_, e)| matches!(e, Event::Split { .. })).unwrap().0;
+        for n in [2, 4] {
+            let lag = world.nodes[&n].ended.as_ref().unwrap().0.since(decided);
+            assert!(lag <= world.nodes[&1].machine.lag_bound(), "seed {seed}: {lag:?}");
+        }
+    }
+}
+
+#[test]
+fn a_healed_split_goes_on_as_if_nothing_was() {
+    for seed in 0..SEEDS {
+        let mut world = World::cluster(seed, 5, &fast());
+        world.split(&[1, 2, 3], &[4, 5]);
+        world.run(millis(1600));
+        world.cut.clear();
+        world.run_until(secs(5), "healing", |w| w.one_cluster(&[1, 2, 3, 4, 5]));
+        assert!(world.nodes.values().all(|n| n.removed.is_empty()));
+    }
+}
+
+#[test]
+fn members_of_clusters_refuse_to_join_another() {
+    let mut world = World::new(2);
+    for (n, seeds) in [(1, [1]), (2, [1]), (3, [3]), (4, [3])] {
+        world.start(n, fast(), &seeds);
+        world.run(millis(100));
+    }
+    world.run(secs(2));
+    let refused = world.with(1, |m, now| m.join(now, &[addr(3)]));
+    assert!(refused.unwrap_err().contains("belongs to a cluster of 2"));
+    world.run(secs(5));
+    assert!(world.one_cluster(&[1, 2]) && world.one_cluster(&[3, 4]));
+}
+
+#[test]
+fn a_node_alone_may_join_later() {
+    for seed in 0..SEEDS {
+        let mut world = World::new(seed);
+        world.start(1, fast(), &[]);
+        world.start(2, fast(), &[]);
+        world.run(secs(1));
+        assert!(world.one_cluster(&[1]) && world.one_cluster(&[2]));
+        world.with(2, |m, now| m.join(now, &[addr(1)])).unwrap();
+        if seed % 2 == 0 {
+            // At the same time the other way round.
+            world.with(1, |m, now| m.join(now, &[addr(2)])).unwrap();
+        }
+        world.run_until(secs(3), "joining", |w| w.one_cluster(&[1, 2]));
+    }
+}
+
+#[test]
+fn nobody_but_the_first_seed_forms_a_cluster() {
+    let mut world = World::new(1);
+    world.start(2, fast(), &[1, 2]);
+    world.run(secs(25));
+    assert_eq!(world.view(2), [(2, MemberStatus::Joining, true)]);
+    let warnings = world.nodes[&2].events.iter().filter(|(_, e)| matches!(e, Event::Warning { .. })).count();
+    assert_eq!(warnings, 2);
+    world.start(1, fast(), &[1, 2]);
+    world.run_until(secs(3), "forming", |w| w.one_cluster(&[1, 2]));
+}
+
+#[test]
+fn a_settled_cluster_has_no_events() {
+    for seed in 0..SEEDS {
+        let mut world = World::cluster(seed, 5, &fast());
+        let before: Vec<usize> = world.nodes.values().map(|n| n.events.len()).collect();
+        world.run(secs(60));
+        let after: Vec<usize> = world.nodes.values().map(|n| n.events.len()).collect();
+        assert_eq!(before, after, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_node_that_was_away_accuses_nobody_on_waking() {
+    for seed in 0..SEEDS {
+        let mut world = World::cluster(seed, 5, &fast());
+        world.nodes.get_mut(&2).unwrap().paused = true;
+        world.run(millis(1500));
+        world.nodes.get_mut(&2).unwrap().paused = false;
+        let from = world.nodes[&2].events.len();
+        world.run_until(secs(5), "recovery", |w| w.one_cluster(&[1, 2, 3, 4, 5]));
+        let accused = world.nodes[&2].events[from..].iter().any(|(_, e)| matches!(e, Event::Unreachable { .. }));
+        assert!(!accused, "seed {seed}: {:?}", &world.nodes[&2].events[from..]);
+    }
+}
+
+#[test]
+fn a_node_that_was_removed_while_away_learns_it() {
+    for seed in 0..SEEDS {
+        let mut world = World::cluster(seed, 5, &fast());
+        world.nodes.get_mut(&4).unwrap().paused = true;
+        world.run_until(secs(20), "removal", |w| w.one_cluster(&[1, 2, 3, 5]));
+        world.run(secs(2));
+        world.nodes.get_mut(&4).unwrap().paused = false;
+        world.run_until(secs(2), "learning", |w| w.ended(4).is_some());
+        assert!(matches!(world.ended(4), Some(Ending::Downed(_))));
+    }
+}
+
+#[test]
+fn an_operator_downs_a_healthy_node() {
+    for seed in 0..SEEDS {
+        let mut world = World::cluster(seed, 3, &fast());
+        let id = world.nodes[&3].id;
+        world.with(1 + seed as usize % 3, |m, now| m.down(now, id)).unwrap();
+        world.run_until(secs(1), "end", |w| w.ended(3).is_some());
+        world.reap();
+        world.run_until(secs(2), "removal", |w| w.one_cluster(&[1, 2]));
+    }
+}
+
+#[test]
+fn joiners_wait_until_enough_are_there() {
+    let mut config = fast();
+    config.cluster.min_members = 3;
+    config.membership.weakly_up_after = None;
+    let mut world = World::new(5);
+    world.start(1, config.clone(), &[1]);
+    world.start(2, config.clone(), &[1]);
+    world.run(secs(5));
+    assert_eq!(world.view(1), [(1, MemberStatus::Joining, true), (2, MemberStatus::Joining, true)]);
+    world.start(3, config, &[1]);
+    world.run_until(secs(2), "up", |w| w.one_cluster(&[1, 2, 3]));
+}
+
+#[test]
+fn lost_datagrams_delay_but_do_not_harm() {
+    for seed in 0..SEEDS {
+        let mut config = fast();
+        config.detector.acceptable_pause = crate::config::Span::millis(2000);
+        let mut world = World::new(seed);
+        world.loss = 0.1;
+        for n in 1..=5 {
+            world.start(n, config.clone(), &[1, 2]);
+        }
+        world.run_until(secs(20), "forming", |w| w.one_cluster(&[1, 2, 3, 4, 5]));
+        world.run(secs(30));
+        assert!(world.nodes.values().all(|n| n.removed.is_empty()));
+        assert!(world.max_datagram_seen <= 1200);
+    }
+}
+
+#[test]
+fn the_same_seed_runs_the_same() {
+    let trace = |seed| {
+        let mut world = World::new(seed);
+        world.loss = 0.05;
+        for n in 1..=5 {
+            world.start(n, fast(), &[1, 2]);
+        }
+        world.run(secs(5));
+        world.crash(2);
+        world.run(secs(8));
+        world.nodes.values().flat_map(|n| n.events.iter().map(|(t, e)| format!("{t:?} {e:?}"))).collect::<Vec<_>>()
+    };
+    assert_eq!(trace(7), trace(7));
+    assert_ne!(trace(7), trace(8));
+}
+
+#[test]
+fn random_and_mutated_datagrams_only_move_counters() {
+    let mut world = World::cluster(1, 3, &fast());
+    let mut rng = crate::proto::rng::Rng::new(9);
+    let before = world.nodes[&1].machine.view().clone();
+    for round in 0..2000 {
+        let mut bytes: Vec<u8> = (0..rng.below(300)).map(|_| rng.next_u64() as u8).collect();
+        if round % 2 == 0 && bytes.len() > 4 {
+            bytes[..4].copy_from_slice(b"wb\x01\x00");
+        }
+        world.with(1, |m, now| m.handle_datagram(now, &bytes));
+    }
+    assert_eq!(world.nodes[&1].machine.view(), &before);
+    let dropped: u64 = world.nodes[&1].machine.counters().iter().filter(|(name, _)| name.starts_with("datagrams_dropped")).map(|(_, n)| n).sum();
+    assert_eq!(dropped, 2000);
+}

@@ -1,0 +1,277 @@
+//! What this node observes: heartbeats to its subjects on the ring, suspicion, signs of life, refused ports.
+
+use std::collections::BTreeMap;
+
+use super::{
+    LinkReport, MemberFrame, Membership, Phase,
+    counters::Count,
+    datagram::{Part, ReplayWindow},
+    detector::{Subject, Tuning},
+    state::Mark,
+};
+use crate::{
+    Config, NodeAddr, NodeId, Time,
+    proto::link::{LinkDown, LinkEvent},
+};
+
+/// Observations of this node.
+#[derive(Clone, Debug)]
+pub(crate) struct Watch {
+    tuning: Tuning,
+    subjects: BTreeMap<NodeId, Subject>,
+    beat_at: Option<Time>,
+    windows: BTreeMap<NodeId, ReplayWindow>,
+    /// Members whose link was reset, and when it was noticed.
+    reset: BTreeMap<NodeId, Time>,
+    /// Members whose port refused since.
+    refused: BTreeMap<NodeId, Time>,
+    /// When a subject's address was last asked who answers there.
+    asked: BTreeMap<NodeId, Time>,
+}
+
+impl Watch {
+    pub(crate) fn new(config: &Config) -> Self {
+        Self {
+            tuning: Tuning::new(&config.detector),
+            subjects: BTreeMap::new(),
+            beat_at: None,
+            windows: BTreeMap::new(),
+            reset: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            asked: BTreeMap::new(),
+        }
+    }
+
+    /// The replay window of a sender; a session that is not its own is for the caller to see.
+    pub(crate) fn window(&mut self, sender: NodeId, session: u64) -> &mut ReplayWindow {
+        self.windows.entry(sender).or_insert_with(|| ReplayWindow::new(session))
+    }
+
+    pub(crate) fn subjects(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.subjects.keys().copied()
+    }
+
+    /// Forgets everything, for a new cluster.
+    pub(crate) fn reset(&mut self) {
+        self.subjects.clear();
+        self.windows.clear();
+        self.reset.clear();
+        self.refused.clear();
+        self.asked.clear();
+        self.beat_at = None;
+    }
+
+    /// Silence after which a healthy subject is suspected.
+    pub(crate) fn patience(&self) -> std::time::Duration {
+        self.tuning.patience()
+    }
+}
+
+impl Membership {
+    /// False once the membership is over. A node whose own timers ran late was away: it measures everybody's silence anew.
+    pub(super) fn awake(&mut self, now: Time) -> bool {
+        let late = self.watch.beat_at.is_some_and(|due| now.since(due) > self.watch.tuning.heartbeat);
+        if late && self.config.detector.local_health && self.phase == Phase::Member {
+            self.counters.add(Count::Late);
+            self.watch.subjects.values_mut().for_each(|s| s.restart(now));
+            self.watch.beat_at = Some(now);
+            self.restart_split(now);
+        }
+        self.phase != Phase::Ended
+    }
+
+    /// Something authentic came from a peer: it lives.
+    pub(super) fn take_sign_of_life(&mut self, now: Time, from: NodeId) {
+        if from != self.me && self.state.members.contains_key(&from) {
+            self.hears_cluster(now);
+        }
+        if let Some(subject) = self.watch.subjects.get_mut(&from) {
+            subject.sign_of_life(now);
+            // A datagram that was under way when the port refused proves nothing.
+            if self.own_mark(from) == Some(Mark::Silent) {
+                self.set_mark(from, None);
+            }
+        }
+    }
+
+    /// A heartbeat was answered.
+    pub(super) fn take_reply(&mut self, now: Time, from: NodeId, seq: u64) {
+        let sent = self.watch.subjects.get_mut(&from).and_then(|s| s.reply(now, seq));
+        self.counters.add(if sent.is_some() { Count::RepliesTaken } else { Count::RepliesStray });
+        let refused_before = sent.is_some_and(|sent| self.watch.refused.get(&from).is_none_or(|&at| sent > at));
+        if refused_before && self.own_mark(from).is_some() {
+            self.watch.refused.remove(&from);
+            self.set_mark(from, None);
+        }
+    }
+
+    /// What a link's change says about its peer.
+    pub(super) fn take_link(&mut self, now: Time, event: &LinkEvent) {
+        match event {
+            LinkEvent::Up { peer, .. } => {
+                self.watch.reset.remove(peer);
+                self.watch.refused.remove(peer);
+                self.take_sign_of_life(now, *peer);
+                if self.own_mark(*peer).is_some() {
+                    self.set_mark(*peer, None);
+                }
+            }
+            LinkEvent::Down { peer, addr, cause, .. } => {
+                self.seeker_link_down(addr, cause);
+                self.weigh_link_down(now, *peer, addr, cause);
+            }
+            LinkEvent::Blocked { .. } | LinkEvent::Writable { .. } => {}
+        }
+    }
+
+    /// Proof of death: a reset link is redialled; what refuses then, or belongs to another life, is gone. A time-out proves nothing.
+    fn weigh_link_down(&mut self, now: Time, peer: Option<NodeId>, addr: &NodeAddr, cause: &LinkDown) {
+        if !self.config.downing.proof_of_death || self.phase != Phase::Member {
+            return;
+        }
+        let known = peer.filter(|id| self.state.members.contains_key(id));
+        let Some(id) = known.or_else(|| self.state.at(addr).map(|m| m.info.id)).filter(|&id| id != self.me) else { return };
+        match cause {
+            LinkDown::Reset => {
+                self.watch.reset.insert(id, now);
+                self.ask_who(now, id);
+            }
+            LinkDown::Refused | LinkDown::OtherIncarnation(_) => {
+                let known_reset = self.watch.reset.contains_key(&id) || self.refused_by_others(id);
+                if known_reset && self.watch.subjects.contains_key(&id) && self.own_mark(id) != Some(Mark::Refused) {
+                    self.watch.refused.insert(id, now);
+                    self.set_mark(id, Some(Mark::Refused));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn refused_by_others(&self, id: NodeId) -> bool {
+        self.state.rows.iter().any(|(&observer, row)| observer != self.me && row.marks.get(&id) == Some(&Mark::Refused))
+    }
+
+    /// Has the engine dial the address.
+    fn ask_who(&mut self, now: Time, id: NodeId) {
+        let every = self.watch.tuning.heartbeat;
+        if self.watch.asked.get(&id).is_some_and(|&at| now.since(at) < every / 4) {
+            return;
+        }
+        if let Some(addr) = self.addrs.get(&id) {
+            self.watch.asked.insert(id, now);
+            self.counters.add(Count::FramesOut);
+            self.out.frame(addr.clone(), MemberFrame::WhoAreYou);
+        }
+    }
+
+    /// Observes whom the ring says, and whom it holds unreachable until they answer or go.
+    pub(super) fn assign_watch(&mut self, now: Time) {
+        let own = self.state.rows.get(&self.me).map(|r| r.marks.clone()).unwrap_or_default();
+        let skip = |id: NodeId| own.contains_key(&id) || self.verdict.unreachable.contains_key(&id);
+        let mut wanted = self.ring.subjects(self.me, usize::from(self.config.detector.monitors), skip);
+        wanted.extend(own.keys());
+        let Self { watch, state, .. } = self;
+        watch.subjects.retain(|id, _| wanted.contains(id));
+        for id in wanted {
+            watch.subjects.entry(id).or_insert_with(|| Subject::new(&watch.tuning));
+        }
+        watch.windows.retain(|id, _| state.members.contains_key(id));
+        for seen in [&mut watch.reset, &mut watch.refused, &mut watch.asked] {
+            seen.retain(|id, _| state.members.contains_key(id));
+        }
+        if watch.subjects.is_empty() {
+            watch.beat_at = None;
+        } else {
+            watch.beat_at.get_or_insert(now);
+        }
+        if self.config.downing.proof_of_death {
+            let suspects: Vec<NodeId> = self.watch.subjects().filter(|&id| self.own_mark(id) != Some(Mark::Refused)).collect();
+            for id in suspects.into_iter().filter(|&id| self.refused_by_others(id)).collect::<Vec<_>>() {
+                self.ask_who(now, id);
+            }
+        }
+    }
+
+    pub(super) fn watch_due(&self) -> Option<Time> {
+        if self.phase != Phase::Member {
+            return None;
+        }
+        let suspicion = self.watch.subjects.iter().filter(|(id, _)| self.own_mark(**id).is_none());
+        suspicion.filter_map(|(_, s)| s.deadline(&self.watch.tuning)).chain(self.watch.beat_at).min()
+    }
+
+    /// Beats and suspicions that are due.
+    pub(super) fn watch_on(&mut self, now: Time) {
+        if self.phase != Phase::Member {
+            return;
+        }
+        if self.watch.beat_at.is_some_and(|at| at <= now) {
+            let next = self.watch.beat_at.map_or(now, |at| at + self.watch.tuning.heartbeat);
+            self.watch.beat_at = Some(if next > now { next } else { now + self.watch.tuning.heartbeat });
+            let Watch { subjects, tuning, .. } = &mut self.watch;
+            let beats: Vec<(NodeId, u64)> = subjects.iter_mut().map(|(&id, s)| (id, s.beat(now, tuning))).collect();
+            for (id, seq) in beats {
+                self.counters.add(Count::BeatsSent);
+                self.send_parts(id, &[Part::Beat(seq)]);
+            }
+        }
+        let silent: Vec<NodeId> = self
+            .watch
+            .subjects
+            .iter()
+            .filter(|(id, s)| self.own_mark(**id).is_none() && s.deadline(&self.watch.tuning).is_some_and(|at| at <= now))
+            .map(|(&id, _)| id)
+            .collect();
+        for id in silent {
+            if let Some(subject) = self.watch.subjects.get_mut(&id) {
+                subject.interrupt();
+            }
+            self.set_mark(id, Some(Mark::Silent));
+        }
+    }
+
+    /// This node's observations, by address of the subject.
+    pub(super) fn reports(&self, now: Time) -> Vec<LinkReport> {
+        let by_address = self.standing.order.iter().filter_map(|id| self.watch.subjects.get(id).map(|s| (*id, s)));
+        by_address
+            .map(|(id, s)| {
+                let phi = s.phi(now, &self.watch.tuning);
+                LinkReport {
+                    subject: id,
+                    phi,
+                    threshold: self.watch.tuning.threshold,
+                    rtt_us_p50: s.trip(0.5),
+                    rtt_us_p99: s.trip(0.99),
+                    loss: s.loss(),
+                    state: match (self.own_mark(id), s.last_reply()) {
+                        (Some(_), _) => "unreachable",
+                        (None, None) => "new",
+                        (None, Some(_)) if phi >= 1.0 => "suspect",
+                        _ => "ok",
+                    },
+                    last_reply: s.last_reply(),
+                }
+            })
+            .collect()
+    }
+
+    /// Suspicion of a subject now, for the reason of an event.
+    pub(super) fn phi_of(&self, id: NodeId, now: Time) -> Option<f64> {
+        self.watch.subjects.get(&id).map(|s| s.phi(now, &self.watch.tuning))
+    }
+
+    pub(super) fn own_mark(&self, id: NodeId) -> Option<Mark> {
+        self.state.rows.get(&self.me).and_then(|r| r.marks.get(&id)).copied()
+    }
+
+    /// Changes this node's row.
+    fn set_mark(&mut self, id: NodeId, mark: Option<Mark>) {
+        let row = self.state.rows.entry(self.me).or_default();
+        row.version += 1;
+        match mark {
+            Some(mark) => drop(row.marks.insert(id, mark)),
+            None => drop(row.marks.remove(&id)),
+        }
+        self.touch();
+    }
+}

@@ -1,0 +1,258 @@
+//! What happens in a run: the `[[at]]` entries of a scenario.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{
+    scenario::selector,
+    selector::Selector,
+    tree::{Item, ScenarioError, did_you_mean, parse_duration, refuse_unknown},
+};
+
+/// One entry.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Action {
+    /// When.
+    pub at: Duration,
+    /// Where in the file.
+    pub line: usize,
+    /// What.
+    pub act: Act,
+}
+
+/// What an action does.
+#[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)]
+pub enum Act {
+    Crash { nodes: Selector },
+    Restart { nodes: Selector, wipe: bool },
+    Pause { nodes: Selector, span: Option<Duration> },
+    Resume { nodes: Selector },
+    Join { nodes: Selector, spread: Duration, to: Option<Selector> },
+    Leave { nodes: Selector, spread: Duration },
+    Down { nodes: Selector, by: Selector },
+    Partition { groups: Vec<Selector> },
+    Heal,
+    Link(LinkAct),
+    Clock { nodes: Selector, rate: Option<f64>, suspend: Option<Duration> },
+    Move { shards: Selector, to: Selector },
+}
+
+/// A fault of links.
+#[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)]
+pub struct LinkAct {
+    pub from: Selector,
+    pub to: Selector,
+    pub loss: Option<f64>,
+    pub latency: Option<Duration>,
+    pub duplicate: Option<f64>,
+    pub reorder: Option<f64>,
+    pub cut: bool,
+    pub both: bool,
+    pub span: Option<Duration>,
+    pub every: Option<Duration>,
+    pub tcp_reset: bool,
+}
+
+const KNOWN: &[&str] = &[
+    "crash",
+    "restart",
+    "pause",
+    "resume",
+    "join",
+    "leave",
+    "down",
+    "partition",
+    "heal",
+    "link",
+    "clock",
+    "deaf",
+    "disk",
+    "move",
+    "rebalance",
+    "leadership",
+    "store",
+    "send",
+];
+
+/// Actions whose subject is still to be built, and that subject.
+const ABSENT: &[(&str, &str)] = &[
+    ("deaf", "a node that loses replies only"),
+    ("disk", "a disk of a node"),
+    ("rebalance", "rebalancing on request"),
+    ("leadership", "leaderships"),
+    ("store", "the store"),
+    ("send", "sending by hand"),
+];
+
+/// Reads one entry. `shards`: how many there are, if there is a workload.
+pub(super) fn read(item: &Item, nodes: u32, shards: Option<u32>) -> Result<Action, ScenarioError> {
+    let t = item.table("at")?;
+    let what = t.get("do").ok_or_else(|| item.error("an action lacks `do`; add `do = \"crash\"` or another one"))?;
+    let name = what.text("do")?;
+    if !KNOWN.contains(&name) {
+        return Err(what.error(format!("unknown action \"{name}\"{}", did_you_mean(name, KNOWN))));
+    }
+    if let Some((_, subject)) = ABSENT.iter().find(|(n, _)| *n == name) {
+        return Err(what.error(format!("action \"{name}\" is not available in this version: {subject} does not exist yet")));
+    }
+    let at = t.get("time").ok_or_else(|| item.error(format!("action \"{name}\" lacks `time`; add `time = \"30s\"`")))?.duration("time")?;
+    let f = Fields { t, item, name, nodes };
+    let act = match name {
+        "crash" => f.only(&["nodes"]).and_then(|()| Ok(Act::Crash { nodes: f.nodes("nodes")? })),
+        "restart" => f.only(&["nodes", "wipe"]).and_then(|()| Ok(Act::Restart { nodes: f.nodes("nodes")?, wipe: f.flag("wipe")? })),
+        "pause" => f.only(&["nodes", "for"]).and_then(|()| Ok(Act::Pause { nodes: f.nodes("nodes")?, span: f.span("for")? })),
+        "resume" => f.only(&["nodes"]).and_then(|()| Ok(Act::Resume { nodes: f.nodes("nodes")? })),
+        "join" => f.only(&["nodes", "spread", "to"]).and_then(|()| {
+            Ok(Act::Join { nodes: f.nodes("nodes")?, spread: f.span("spread")?.unwrap_or_default(), to: f.optional("to")? })
+        }),
+        "leave" => f
+            .only(&["nodes", "spread"])
+            .and_then(|()| Ok(Act::Leave { nodes: f.nodes("nodes")?, spread: f.span("spread")?.unwrap_or_default() })),
+        "down" => f
+            .only(&["nodes", "by"])
+            .and_then(|()| Ok(Act::Down { nodes: f.nodes("nodes")?, by: f.optional("by")?.unwrap_or(Selector::Leader) })),
+        "partition" => f.only(&["groups"]).and_then(|()| {
+            let groups = f.required("groups")?.list("groups")?;
+            Ok(Act::Partition { groups: groups.iter().map(|g| selector(g, "groups", nodes)).collect::<Result<_, _>>()? })
+        }),
+        "heal" => f.only(&[]).and_then(|()| Ok(Act::Heal)),
+        "link" => {
+            const FIELDS: &[&str] = &["from", "to", "loss", "latency", "duplicate", "reorder", "cut", "both", "for", "every", "tcp_reset"];
+            f.only(FIELDS).and_then(|()| f.link())
+        }
+        "clock" => f.only(&["nodes", "wall", "rate", "suspend"]).and_then(|()| f.clock()),
+        "move" => f.only(&["shards", "to"]).and_then(|()| {
+            let count = shards.ok_or_else(|| item.error("action \"move\" needs a [workload]: without one there are no shards"))?;
+            Ok(Act::Move {
+                shards: selector(f.required("shards")?, "shards", count)?,
+                to: f.optional("to")?.unwrap_or(Selector::Random(1.min(nodes))),
+            })
+        }),
+        _ => Err(item.error(format!("action \"{name}\" is not available in this version"))),
+    }?;
+    Ok(Action { at, line: item.line, act })
+}
+
+struct Fields<'a> {
+    t: &'a BTreeMap<String, Item>,
+    item: &'a Item,
+    name: &'a str,
+    nodes: u32,
+}
+
+impl Fields<'_> {
+    fn only(&self, known: &[&str]) -> Result<(), ScenarioError> {
+        let all: Vec<&str> = ["time", "do"].iter().chain(known).copied().collect();
+        refuse_unknown(self.t, &format!("action \"{}\"", self.name), &all)
+    }
+
+    fn required(&self, key: &str) -> Result<&Item, ScenarioError> {
+        self.t.get(key).ok_or_else(|| self.item.error(format!("action \"{}\" lacks `{key}`", self.name)))
+    }
+
+    fn nodes(&self, key: &str) -> Result<Selector, ScenarioError> {
+        selector(self.required(key)?, key, self.nodes)
+    }
+
+    fn optional(&self, key: &str) -> Result<Option<Selector>, ScenarioError> {
+        self.t.get(key).map(|i| selector(i, key, self.nodes)).transpose()
+    }
+
+    fn flag(&self, key: &str) -> Result<bool, ScenarioError> {
+        self.t.get(key).map_or(Ok(false), |i| i.bool(key))
+    }
+
+    fn span(&self, key: &str) -> Result<Option<Duration>, ScenarioError> {
+        self.t.get(key).map(|i| i.duration(key)).transpose()
+    }
+
+    fn fraction(&self, key: &str) -> Result<Option<f64>, ScenarioError> {
+        self.t.get(key).map(|i| i.number(key, 0.0, 1.0)).transpose()
+    }
+
+    fn link(&self) -> Result<Act, ScenarioError> {
+        let act = LinkAct {
+            from: self.nodes("from")?,
+            to: self.nodes("to")?,
+            loss: self.fraction("loss")?,
+            latency: self.span("latency")?,
+            duplicate: self.fraction("duplicate")?,
+            reorder: self.fraction("reorder")?,
+            cut: self.flag("cut")?,
+            both: self.flag("both")?,
+            span: self.span("for")?,
+            every: self.span("every")?,
+            tcp_reset: self.flag("tcp_reset")?,
+        };
+        let harmless = act.loss.is_none() && act.latency.is_none() && act.duplicate.is_none() && act.reorder.is_none();
+        if harmless && !act.cut && !act.tcp_reset {
+            return Err(self
+                .item
+                .error("action \"link\" does nothing: give `loss`, `latency`, `duplicate`, `reorder`, `cut` or `tcp_reset`"));
+        }
+        match (act.span, act.every) {
+            (None, Some(_)) if !act.tcp_reset => {
+                Err(self.item.error("action \"link\": `every` needs `for`, so that the fault ends before it comes again"))
+            }
+            (Some(span), Some(every)) if every <= span => Err(self.item.error("action \"link\": `every` must be longer than `for`")),
+            (_, Some(every)) if every < Duration::from_millis(1) => Err(self.item.error("action \"link\": `every` must be at least 1ms")),
+            _ => Ok(Act::Link(act)),
+        }
+    }
+
+    fn clock(&self) -> Result<Act, ScenarioError> {
+        if let Some(wall) = self.t.get("wall") {
+            let text = wall.text("wall")?;
+            let span = text.strip_prefix(['+', '-']).unwrap_or(text);
+            // No core reads a wall clock, so a jump of it is checked for form and has nothing to act on.
+            parse_duration(span).ok_or_else(|| wall.error(format!("`wall` is \"{text}\"; it must be a jump like \"+1h\" or \"-1h\"")))?;
+        }
+        Ok(Act::Clock {
+            nodes: self.nodes("nodes")?,
+            rate: self.t.get("rate").map(|r| r.number("rate", 0.1, 10.0)).transpose()?,
+            suspend: self.span("suspend")?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_one(text: &str) -> Result<Action, ScenarioError> {
+        let doc = Item::document(&format!("[[at]]\ntime = \"3s\"\n{text}\n")).unwrap();
+        read(&doc.table("").unwrap()["at"].list("at").unwrap()[0], 10, Some(50))
+    }
+
+    #[test]
+    fn each_action_has_its_fields() {
+        for (text, act) in [
+            ("do = \"restart\"\nnodes = \"1\"", Act::Restart { nodes: Selector::List(vec![1]), wipe: false }),
+            ("do = \"pause\"\nnodes = 1\nfor = \"2s\"", Act::Pause { nodes: Selector::List(vec![1]), span: Some(Duration::from_secs(2)) }),
+            ("do = \"down\"\nnodes = \"oldest\"", Act::Down { nodes: Selector::Oldest, by: Selector::Leader }),
+            ("do = \"partition\"\ngroups = [\"0..3\"]", Act::Partition { groups: vec![Selector::Range(0, 3)] }),
+            ("do = \"heal\"", Act::Heal),
+            ("do = \"move\"\nshards = \"random:5\"\nto = \"3\"", Act::Move { shards: Selector::Random(5), to: Selector::List(vec![3]) }),
+        ] {
+            assert_eq!(read_one(text).unwrap().act, act, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_by_name() {
+        for (text, what) in [
+            ("do = \"store\"", "the store does not exist yet"),
+            ("do = \"crash\"", "lacks `nodes`"),
+            ("do = \"crash\"\nnodes = \"1\"\nspread = \"1s\"", "unknown key `spread`"),
+            ("do = \"link\"\nfrom = \"1\"\nto = \"2\"", "does nothing"),
+            ("do = \"link\"\nfrom = \"1\"\nto = \"2\"\ncut = true\nevery = \"1s\"", "needs `for`"),
+            ("do = \"move\"\nshards = \"60\"\nto = \"1\"", "outside 0..50"),
+            ("do = \"clock\"\nnodes = \"1\"\nwall = \"soon\"", "a jump like"),
+        ] {
+            let error = read_one(text).unwrap_err();
+            assert!(error.what.contains(what), "{text}: {error}");
+            assert!(error.line > 0);
+        }
+    }
+}

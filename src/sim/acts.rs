@@ -1,0 +1,275 @@
+//! Carrying out the actions of a scenario.
+
+use std::time::Duration;
+
+use super::{
+    action::{Act, LinkAct},
+    network::{Fault, Nodes},
+    selector::{Scene, Selector},
+    settings,
+    world::{Event, World},
+};
+use crate::{
+    NodeId, ShardId, ShardKey,
+    proto::{membership::ClusterView, node::Command},
+};
+
+impl Scene for World<'_> {
+    fn count(&self) -> u32 {
+        self.scenario.nodes
+    }
+
+    fn running(&self, index: u32) -> bool {
+        self.is_running(index)
+    }
+
+    fn region(&self, index: u32) -> u32 {
+        self.net.region(index)
+    }
+
+    fn leader(&self) -> Option<u32> {
+        self.node_of(self.first_view()?.leader?)
+    }
+
+    fn by_age(&self) -> Vec<u32> {
+        let Some(view) = self.first_view() else { return Vec::new() };
+        let mut up: Vec<_> = view.members.iter().filter(|m| m.up_number > 0).collect();
+        up.sort_by_key(|m| (m.up_number, m.addr.clone()));
+        up.iter().filter_map(|m| self.node_of(m.id)).collect()
+    }
+
+    fn coordinator(&self) -> Option<u32> {
+        let view = self.first_view()?;
+        let role = self.nodes.first().and_then(|n| n.config.sharding.coordinator_role.clone());
+        self.node_of(view.oldest(role.as_deref())?.id)
+    }
+}
+
+/// The shards of the workload, for selectors of shards.
+struct Shards(u32);
+
+impl Scene for Shards {
+    fn count(&self) -> u32 {
+        self.0
+    }
+    fn running(&self, _index: u32) -> bool {
+        true
+    }
+    fn region(&self, _index: u32) -> u32 {
+        0
+    }
+    fn leader(&self) -> Option<u32> {
+        None
+    }
+    fn by_age(&self) -> Vec<u32> {
+        Vec::new()
+    }
+    fn coordinator(&self) -> Option<u32> {
+        None
+    }
+}
+
+fn nanos(d: Duration) -> u64 {
+    d.as_nanos() as u64
+}
+
+impl World<'_> {
+    pub(super) fn act(&mut self, i: usize) {
+        let action = &self.scenario.actions[i];
+        self.log(70, 0, i as u64, || format!("ACTION {:?}", action.act));
+        match &action.act {
+            Act::Crash { nodes } => {
+                for n in self.which(nodes) {
+                    self.crash(n);
+                }
+            }
+            Act::Restart { nodes, .. } => {
+                for n in self.which(nodes) {
+                    self.crash_quietly(n);
+                    self.start(n, Vec::new());
+                }
+            }
+            Act::Pause { nodes, span } => {
+                for n in self.which(nodes) {
+                    self.nodes[n as usize].paused = self.is_running(n);
+                    if let Some(span) = span {
+                        self.queue.push(self.now + nanos(*span), Event::Resume(n));
+                    }
+                }
+            }
+            Act::Resume { nodes } => {
+                for n in self.which(nodes) {
+                    self.resume(n);
+                }
+            }
+            Act::Join { nodes, spread, to } => {
+                let seeds: Vec<_> = to.iter().flat_map(|s| self.which(s)).map(settings::address).collect();
+                let all = self.which(nodes);
+                for (k, n) in all.iter().enumerate() {
+                    let at = self.now + nanos(*spread) / all.len() as u64 * k as u64;
+                    self.queue.push(at, Event::Start(*n, seeds.clone()));
+                }
+            }
+            Act::Leave { nodes, spread } => {
+                let all = self.which(nodes);
+                for (k, n) in all.iter().enumerate() {
+                    let at = self.now + nanos(*spread) / all.len() as u64 * k as u64;
+                    self.queue.push(at, Event::Leave(*n));
+                }
+            }
+            Act::Down { nodes, by } => {
+                let by = self.which(by).into_iter().find(|b| self.is_running(*b));
+                for n in self.which(nodes) {
+                    self.down(n, by);
+                }
+            }
+            Act::Partition { groups } => {
+                let groups: Vec<Vec<u32>> = groups.iter().map(|g| self.which(g)).collect();
+                self.net.partition(&groups, self.scenario.nodes);
+            }
+            Act::Heal => {
+                self.net.heal();
+                self.repeating.clear();
+                self.flush_all();
+            }
+            Act::Link(link) => self.link(i, link),
+            Act::Clock { nodes, rate, suspend } => {
+                for n in self.which(nodes) {
+                    let now = self.now;
+                    self.nodes[n as usize].clock.set(now, *rate, suspend.map_or(0, nanos));
+                    self.rearm(n);
+                }
+            }
+            Act::Move { shards, to } => {
+                let count = self.scenario.workload.as_ref().map_or(0, |w| w.shards);
+                for shard in shards.resolve(&Shards(count), &mut self.faults) {
+                    self.move_shard(shard, to);
+                }
+            }
+        }
+    }
+
+    fn which(&mut self, s: &Selector) -> Vec<u32> {
+        let mut rng = self.faults.clone();
+        let all = s.resolve(self, &mut rng);
+        self.faults = rng;
+        all
+    }
+
+    fn first_view(&self) -> Option<&ClusterView> {
+        self.measure.live().keys().filter(|l| self.is_unpaused(**l)).find_map(|l| self.measure.view(*l)).map(|v| &**v)
+    }
+
+    fn is_unpaused(&self, life: u32) -> bool {
+        !self.nodes[self.lives[life as usize].node as usize].paused
+    }
+
+    fn node_of(&self, id: NodeId) -> Option<u32> {
+        self.by_id.get(&id).map(|l| self.lives[*l as usize].node)
+    }
+
+    fn crash(&mut self, n: u32) {
+        if let Some(life) = self.nodes[n as usize].life {
+            let id = self.lives[life as usize].id;
+            self.measure.crashed(life, id, self.now);
+            self.kill(n);
+        }
+    }
+
+    /// A restart of a running process: its end is no crash to be detected, as its next life is there at once.
+    fn crash_quietly(&mut self, n: u32) {
+        self.kill(n);
+    }
+
+    pub(super) fn leave(&mut self, n: u32) {
+        let Some(life) = self.nodes[n as usize].life else { return };
+        self.nodes[n as usize].told_to_leave = true;
+        self.measure.not_live(life);
+        let node = self.lives[life as usize].id;
+        self.net_step(life, |core, now| core.handle_command(now, Command::Leave { id: 0, node }));
+    }
+
+    fn down(&mut self, n: u32, by: Option<u32>) {
+        let Some(by) = by.and_then(|b| self.nodes[b as usize].life) else { return };
+        // The newest life that the acting node shows at that address, running or not.
+        let addr = settings::address(n);
+        let Some(node) = self.measure.view(by).and_then(|v| v.members.iter().rev().find(|m| m.addr == addr).map(|m| m.id)) else { return };
+        if let Some(life) = self.nodes[n as usize].life {
+            self.nodes[n as usize].told_to_leave = true;
+            self.measure.not_live(life);
+        }
+        self.net_step(by, |core, now| core.handle_command(now, Command::Down { id: 0, node }));
+    }
+
+    fn move_shard(&mut self, shard: u32, to: &Selector) {
+        let all = self.which(to);
+        let Some(target) = self.faults.index(all.len()).map(|i| all[i]) else { return };
+        let Some(to) = self.nodes[target as usize].life.map(|l| self.lives[l as usize].id) else { return };
+        // Asked for at some node that runs, as an operator would; it goes through the coordinator from there.
+        let running: Vec<u32> = (0..self.scenario.nodes).filter(|n| self.is_running(*n) && !self.nodes[*n as usize].paused).collect();
+        let Some(life) = self.faults.index(running.len()).and_then(|i| self.nodes[running[i] as usize].life) else { return };
+        self.moves += 1;
+        let shard = ShardKey { ty: self.ty, shard: ShardId(shard) };
+        let id = self.moves;
+        self.net_step(life, |core, now| core.handle_command(now, Command::MoveShard { id, shard, to }));
+    }
+
+    /// The entry `i` of the scenario lays its fault over the links.
+    fn link(&mut self, i: usize, link: &LinkAct) {
+        let (mut from, mut to) = (self.which(&link.from), self.which(&link.to));
+        // What is meant by "all" is the others: the fault is on the side that is named.
+        let named = if link.from.is_all() { to.clone() } else { from.clone() };
+        if link.from.is_all() {
+            from.retain(|n| !to.contains(n));
+        } else if link.to.is_all() {
+            to.retain(|n| !from.contains(n));
+        }
+        self.net.touch(&named);
+        if !link.from.is_all() && !link.to.is_all() {
+            self.net.touch(&to);
+        }
+        let id = i as u64 + 1;
+        let fault = |from: &[u32], to: &[u32]| Fault {
+            id,
+            from: Nodes::of(from),
+            to: Nodes::of(to),
+            loss: link.loss,
+            latency: link.latency.map(nanos),
+            duplicate: link.duplicate,
+            reorder: link.reorder,
+            cut: link.cut,
+        };
+        self.net.add(fault(&from, &to));
+        if link.both {
+            self.net.add(fault(&to, &from));
+        }
+        if link.tcp_reset {
+            for a in &from {
+                for b in &to {
+                    self.reset(*a, *b);
+                }
+            }
+        }
+        if let Some(span) = link.span {
+            self.queue.push(self.now + nanos(span), Event::Lift(id));
+        }
+        if let Some(every) = link.every {
+            self.repeating.insert(i);
+            self.queue.push(self.now + nanos(every), Event::Repeat(i));
+        }
+    }
+
+    pub(super) fn repeat_link(&mut self, i: usize) {
+        if self.repeating.remove(&i)
+            && let Act::Link(link) = &self.scenario.actions[i].act
+        {
+            self.net.lift(i as u64 + 1);
+            self.link(i, link);
+        }
+    }
+
+    pub(super) fn lift(&mut self, id: u64) {
+        self.net.lift(id);
+        self.flush_all();
+    }
+}

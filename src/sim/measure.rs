@@ -1,0 +1,364 @@
+//! What the nodes show of the membership, and how long it took.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::{
+    checks::{Change, changes},
+    result::{OverNodes, Spread, quantile},
+};
+use crate::{
+    NodeId,
+    proto::membership::{ClusterView, MemberStatus},
+};
+
+/// A crash done by the scenario.
+#[derive(Debug)]
+struct Crash {
+    life: u32,
+    at: u64,
+    /// When each observer's view first showed it unreachable, down or gone / gone.
+    marked: BTreeMap<u32, u64>,
+    removed: BTreeMap<u32, u64>,
+}
+
+/// One life as an observer.
+#[derive(Debug, Default)]
+struct Observer {
+    born: u64,
+    view: Option<Arc<ClusterView>>,
+    members: u64,
+    ups: u64,
+    up_count: u32,
+    changes: u64,
+    flips: BTreeMap<NodeId, u64>,
+}
+
+/// What the world knows about a subject at the moment.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Subject {
+    pub life: u32,
+    /// Running, not told to leave, not downed by the scenario.
+    pub live: bool,
+    /// Live, not paused, and reaches a majority.
+    pub in_majority: bool,
+    /// Running, not paused, no link fault on it.
+    pub blameless: bool,
+    /// It was told to leave, or another life replaced it.
+    pub expected_to_go: bool,
+}
+
+/// All measurements of membership.
+#[derive(Debug, Default)]
+pub(super) struct Measure {
+    observers: BTreeMap<u32, Observer>,
+    /// Lives that are live in the sense of the contract, and their ids.
+    live: BTreeMap<u32, NodeId>,
+    crashes: Vec<Crash>,
+    crash_of: BTreeMap<NodeId, usize>,
+    /// Views that hold a life unreachable.
+    unreachable: BTreeMap<NodeId, u32>,
+    first_action: Option<u64>,
+    pub sizes: BTreeSet<u32>,
+    pub false_unreachable: u64,
+    pub false_removals: u64,
+    removed: BTreeSet<NodeId>,
+    judged: BTreeSet<NodeId>,
+    changes_max: u64,
+    flips_max: u64,
+    dirty: bool,
+    pub converged_since: Option<u64>,
+    pub all_up_since: Option<u64>,
+    pub ever_all_up: bool,
+}
+
+impl Measure {
+    /// Changes of views count from the first action on.
+    pub(super) fn new(first_action: Option<u64>) -> Self {
+        Self { first_action, ..Self::default() }
+    }
+
+    /// A node's process began.
+    pub(super) fn born(&mut self, life: u32, id: NodeId, now: u64) {
+        self.observers.insert(life, Observer { born: now, ..Observer::default() });
+        self.live.insert(life, id);
+        self.dirty = true;
+    }
+
+    /// A node is no longer live in the sense of the contract: told to leave, downed by the scenario, or gone.
+    pub(super) fn not_live(&mut self, life: u32) {
+        self.dirty |= self.live.remove(&life).is_some();
+    }
+
+    /// A process is gone, and its view with it.
+    pub(super) fn gone(&mut self, life: u32) {
+        self.not_live(life);
+        if let Some(o) = self.observers.remove(&life) {
+            self.keep_maxima(&o);
+            for m in o.view.iter().flat_map(|v| &v.members).filter(|m| !m.reachable) {
+                self.mark(m.id, false);
+            }
+        }
+    }
+
+    pub(super) fn crashed(&mut self, life: u32, id: NodeId, now: u64) {
+        self.crash_of.insert(id, self.crashes.len());
+        self.crashes.push(Crash { life, at: now, marked: BTreeMap::new(), removed: BTreeMap::new() });
+    }
+
+    /// The view of that life, as it shows it.
+    pub(super) fn view(&self, life: u32) -> Option<&Arc<ClusterView>> {
+        self.observers.get(&life)?.view.as_ref()
+    }
+
+    /// A view changed. `subject` tells what the world knows of a member.
+    pub(super) fn saw(&mut self, life: u32, view: Arc<ClusterView>, now: u64, subject: impl Fn(NodeId) -> Option<Subject>) {
+        let Some(mut o) = self.observers.remove(&life) else { return };
+        let is_live = self.live.contains_key(&life);
+        for change in changes(o.view.as_deref(), &view) {
+            match change {
+                Change::New(_) => {}
+                Change::Reachable(id, reachable) => {
+                    *o.flips.entry(id).or_default() += 1;
+                    let first = self.mark(id, !reachable);
+                    if !reachable {
+                        self.crash_marked(id, life, now, is_live);
+                        if first && subject(id).is_some_and(|s| s.blameless) {
+                            self.false_unreachable += 1;
+                        }
+                    }
+                }
+                Change::Status(id, _, MemberStatus::Down) => {
+                    self.crash_marked(id, life, now, is_live);
+                    self.judge(id, &subject);
+                }
+                Change::Status(..) => {}
+                Change::Gone(id) => {
+                    if o.view.as_ref().is_some_and(|v| v.member(id).is_some_and(|m| !m.reachable)) {
+                        self.mark(id, false);
+                    }
+                    self.crash_marked(id, life, now, is_live);
+                    if let Some(c) = self.crash_of.get(&id) {
+                        self.crashes[*c].removed.entry(life).or_insert(now);
+                    }
+                    if subject(id).is_some_and(|s| !s.expected_to_go && s.life != life) {
+                        self.removed.insert(id);
+                    }
+                    self.judge(id, &subject);
+                }
+            }
+        }
+        let (mut members, mut ups, mut up_count) = (0u64, 0u64, 0u32);
+        for m in &view.members {
+            let id = fold(m.id);
+            members = members.wrapping_add(spread(id ^ (m.status as u64 + 1)));
+            if m.status == MemberStatus::Up {
+                ups = ups.wrapping_add(spread(id));
+                up_count += 1;
+            }
+        }
+        if ups != o.ups || up_count != o.up_count {
+            if self.first_action.is_some_and(|t| now >= t) {
+                o.changes += 1;
+            }
+            if up_count > 0 {
+                self.sizes.insert(up_count);
+            }
+        }
+        self.dirty |= (members, ups) != (o.members, o.ups);
+        (o.members, o.ups, o.up_count, o.view) = (members, ups, up_count, Some(view));
+        self.observers.insert(life, o);
+    }
+
+    /// Follows whether all live nodes agree, and whether all are up everywhere. Cheap when nothing changed.
+    pub(super) fn settle(&mut self, now: u64) {
+        if !std::mem::take(&mut self.dirty) {
+            return;
+        }
+        let views = || self.live.keys().filter_map(|l| self.observers.get(l));
+        let count = self.live.len();
+        let first = views().next().map(|o| o.members);
+        let converged = count > 0 && views().count() == count && views().all(|o| o.view.is_some() && Some(o.members) == first);
+        let mut all_up = count > 0 && views().all(|o| o.up_count as usize >= count);
+        if all_up {
+            let mut seen = BTreeSet::new();
+            all_up = views().filter(|o| seen.insert(o.ups)).all(|o| {
+                let ups: BTreeSet<NodeId> = up_ids(o).collect();
+                self.live.values().all(|id| ups.contains(id))
+            });
+        }
+        let since = |old: Option<u64>, yes: bool| if yes { old.or(Some(now)) } else { None };
+        self.converged_since = since(self.converged_since, converged);
+        self.all_up_since = since(self.all_up_since, all_up);
+        self.ever_all_up |= all_up;
+    }
+
+    /// Live members at the end: groups that are mutually up, and the size of the largest.
+    pub(super) fn survivors(&self) -> (u64, u64) {
+        let live: Vec<(&NodeId, BTreeSet<NodeId>)> = self
+            .live
+            .iter()
+            .filter_map(|(l, id)| Some((id, up_ids(self.observers.get(l)?).collect())))
+            .filter(|(id, ups): &(_, BTreeSet<_>)| ups.contains(id))
+            .collect();
+        let mut group: Vec<usize> = (0..live.len()).collect();
+        for i in 0..live.len() {
+            if group[i] != i {
+                continue;
+            }
+            for j in i + 1..live.len() {
+                if group[j] == j && live[i].1.contains(live[j].0) && live[j].1.contains(live[i].0) {
+                    group[j] = i;
+                }
+            }
+        }
+        let mut sizes: BTreeMap<usize, u64> = BTreeMap::new();
+        for g in group {
+            *sizes.entry(g).or_default() += 1;
+        }
+        (sizes.len() as u64, sizes.values().copied().max().unwrap_or(0))
+    }
+
+    /// Members that every live view shows up, if all show the same number.
+    pub(super) fn members_up(&self) -> Option<u64> {
+        let mut counts = self.live.keys().filter_map(|l| self.observers.get(l)).map(|o| u64::from(o.up_count));
+        let first = counts.next()?;
+        counts.all(|c| c == first).then_some(first)
+    }
+
+    pub(super) fn removed(&self) -> u64 {
+        self.removed.len() as u64
+    }
+
+    /// Most changes of the set of up members, and most changes of one member's reachability, in one node's view.
+    pub(super) fn maxima(&mut self) -> (u64, u64) {
+        for o in std::mem::take(&mut self.observers).into_values() {
+            self.keep_maxima(&o);
+        }
+        (self.changes_max, self.flips_max)
+    }
+
+    /// Detection, knowledge and removal of crashes, with the number of crashes for which each is missing.
+    pub(super) fn crash_times(&self) -> [(Spread, u64); 3] {
+        let (mut detect, mut known, mut removal) = (Vec::new(), Vec::new(), Vec::new());
+        for c in &self.crashes {
+            let seconds = |t: u64| (t - c.at) as f64 / 1e9;
+            // Judged by those that were there at the crash and are there now.
+            let judges = || self.live.keys().filter(|l| self.observers.get(l).is_some_and(|o| o.born <= c.at) && **l != c.life);
+            let last = |times: &BTreeMap<u32, u64>| {
+                judges().map(|l| times.get(l).copied()).try_fold(0, |m: u64, t| Some(m.max(t?))).filter(|t| *t > 0)
+            };
+            detect.extend(c.marked.values().min().map(|t| seconds(*t)));
+            known.extend(last(&c.marked).map(seconds));
+            removal.extend(last(&c.removed).map(seconds));
+        }
+        let missing = |xs: &[f64]| (self.crashes.len() - xs.len()) as u64;
+        [&detect, &known, &removal].map(|xs| (Spread::of(xs.clone()), missing(xs)))
+    }
+
+    pub(super) fn live(&self) -> &BTreeMap<u32, NodeId> {
+        &self.live
+    }
+
+    fn judge(&mut self, id: NodeId, subject: &impl Fn(NodeId) -> Option<Subject>) {
+        if let Some(s) = subject(id)
+            && self.judged.insert(id)
+            && s.live
+            && s.in_majority
+        {
+            self.false_removals += 1;
+        }
+    }
+
+    fn crash_marked(&mut self, id: NodeId, by: u32, now: u64, live: bool) {
+        if let Some(c) = self.crash_of.get(&id)
+            && live
+        {
+            self.crashes[*c].marked.entry(by).or_insert(now);
+        }
+    }
+
+    /// Counts the views that hold it unreachable; true if this is the first one.
+    fn mark(&mut self, id: NodeId, unreachable: bool) -> bool {
+        let n = self.unreachable.entry(id).or_default();
+        if unreachable {
+            *n += 1;
+        } else {
+            *n = n.saturating_sub(1);
+        }
+        unreachable && *n == 1
+    }
+
+    fn keep_maxima(&mut self, o: &Observer) {
+        self.changes_max = self.changes_max.max(o.changes);
+        self.flips_max = self.flips_max.max(o.flips.values().copied().max().unwrap_or(0));
+    }
+}
+
+fn up_ids(o: &Observer) -> impl Iterator<Item = NodeId> {
+    o.view.iter().flat_map(|v| &v.members).filter(|m| m.status == MemberStatus::Up).map(|m| m.id)
+}
+
+fn fold(id: NodeId) -> u64 {
+    id.addr_hash() ^ id.incarnation().rotate_left(32)
+}
+
+fn spread(x: u64) -> u64 {
+    let x = (x ^ (x >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    let x = (x ^ (x >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    x ^ (x >> 32)
+}
+
+/// Bytes sent, per node.
+#[derive(Debug, Default)]
+pub(super) struct Traffic {
+    nodes: Vec<Sent>,
+    since: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Sent {
+    total: u64,
+    second: u64,
+    in_second: u64,
+    peak: u64,
+}
+
+impl Traffic {
+    pub(super) fn new(nodes: u32) -> Self {
+        Self { nodes: vec![Sent::default(); nodes as usize], since: 0 }
+    }
+
+    pub(super) fn sent(&mut self, node: u32, bytes: u64, now: u64, peaks: bool) {
+        let s = &mut self.nodes[node as usize];
+        s.total += bytes;
+        let second = now / 1_000_000_000;
+        if second != s.second {
+            (s.second, s.in_second) = (second, 0);
+        }
+        s.in_second += bytes;
+        if peaks {
+            s.peak = s.peak.max(s.in_second);
+        }
+    }
+
+    /// Means are taken from here on.
+    pub(super) fn restart(&mut self, now: u64) {
+        self.since = now;
+        self.nodes.iter_mut().for_each(|s| s.total = 0);
+    }
+
+    pub(super) fn rates(&self, end: u64) -> (OverNodes, Option<f64>) {
+        let seconds = end.saturating_sub(self.since) as f64 / 1e9;
+        if seconds <= 0.0 {
+            return (OverNodes::default(), None);
+        }
+        let mut rates: Vec<f64> = self.nodes.iter().map(|s| s.total as f64 / seconds).collect();
+        rates.sort_by(f64::total_cmp);
+        let mean = rates.iter().sum::<f64>() / rates.len() as f64;
+        let peak = self.nodes.iter().map(|s| s.peak).max().map(|p| p as f64);
+        (OverNodes { mean: Some(mean), p99: quantile(&rates, 0.99), max: quantile(&rates, 1.0) }, peak)
+    }
+}

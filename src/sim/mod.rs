@@ -1,0 +1,47 @@
+//! The simulator: any number of nodes in one thread and virtual time, driving the very cores that production runs.
+//!
+//! A run is a function of its scenario and its seed: faults, protocol choices and workload draw from three generators split from it.
+
+mod action;
+mod acts;
+mod checks;
+mod digest;
+mod entity;
+mod expect;
+mod lanes;
+mod ledger;
+mod links;
+mod lognormal;
+mod measure;
+mod network;
+mod queue;
+mod result;
+mod scenario;
+mod selector;
+mod settings;
+mod tree;
+mod world;
+
+pub use action::{Act, Action, LinkAct};
+pub use expect::Expect;
+pub use result::{FigureSummary, OverNodes, RunResult, Spread, Summary, Violation};
+pub use scenario::{Burst, NetworkSpec, Scenario, SendMode, Workload};
+pub use selector::{Scene, Selector};
+pub use tree::ScenarioError;
+
+use std::time::Duration;
+
+/// How a run is watched.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Print who sent what in this window of virtual time.
+    pub trace: Option<(Duration, Duration)>,
+}
+
+/// Runs a scenario under a seed.
+///
+/// # Errors
+/// If its configuration is refused; nothing has run then.
+pub fn run(scenario: &Scenario, seed: u64, options: &Options) -> Result<RunResult, ScenarioError> {
+    world::World::new(scenario, seed, options)?.run()
+}

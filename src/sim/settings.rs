@@ -1,0 +1,115 @@
+//! From a scenario's `[config]` to the configuration of its nodes.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{Scenario, selector::Scene, tree::ScenarioError};
+use crate::{Config, NodeAddr, config::Workers, proto::rng::Rng};
+
+/// Workers of a node when the scenario leaves it open: the least number that has two of anything.
+const WORKERS_AUTO: u16 = 2;
+
+/// Address of a node: texts sort as the indices do.
+pub(super) fn address(index: u32) -> NodeAddr {
+    NodeAddr::new(&format!("n{index:05}"), 7301)
+}
+
+/// Index of the node with this address.
+pub(super) fn index_of(addr: &NodeAddr) -> Option<u32> {
+    addr.host.strip_prefix('n')?.parse().ok()
+}
+
+/// The configuration of every node; equal ones are shared.
+pub(super) fn configs(scenario: &Scenario) -> Result<Vec<Arc<Config>>, ScenarioError> {
+    let mut base = Config::default();
+    // A preset is a set of defaults, so it goes first wherever it stands.
+    let preset_first = |key: &str| key != "cluster.preset";
+    let mut settings: Vec<_> = scenario.config.iter().collect();
+    settings.sort_by_key(|(key, ..)| preset_first(key));
+    for (key, line, value) in settings {
+        set(&mut base, key, value).map_err(|what| ScenarioError { line: *line, what })?;
+    }
+    base.cluster.seeds = (0..scenario.seeds).map(|i| address(i).to_string()).collect();
+    let mut roles_of: Vec<Vec<String>> = vec![base.cluster.roles.clone(); scenario.nodes as usize];
+    for (role, selector) in &scenario.roles {
+        for i in selector.resolve(&Unborn(scenario), &mut Rng::new(scenario.seed)) {
+            roles_of[i as usize].push(role.clone());
+        }
+    }
+    let mut shared: BTreeMap<Vec<String>, Arc<Config>> = BTreeMap::new();
+    let configs = roles_of.into_iter().map(|mut roles| {
+        roles.sort();
+        roles.dedup();
+        let make = || {
+            let mut config = base.clone();
+            config.cluster.roles.clone_from(&roles);
+            Arc::new(config)
+        };
+        shared.entry(roles.clone()).or_insert_with(make).clone()
+    });
+    Ok(configs.collect())
+}
+
+/// Number of workers of a node.
+pub(super) fn workers(config: &Config) -> u16 {
+    match config.node.workers {
+        Workers::Count(n) => n.max(1),
+        _ => WORKERS_AUTO,
+    }
+}
+
+fn set(_config: &mut Config, key: &str, _value: &toml::Value) -> Result<(), String> {
+    Err(format!("`{key}` is no configuration key"))
+}
+
+/// The world before anything runs, for selectors of roles.
+struct Unborn<'a>(&'a Scenario);
+
+impl Scene for Unborn<'_> {
+    fn count(&self) -> u32 {
+        self.0.nodes
+    }
+    fn running(&self, _index: u32) -> bool {
+        true
+    }
+    fn region(&self, index: u32) -> u32 {
+        index % self.0.network.regions
+    }
+    fn leader(&self) -> Option<u32> {
+        None
+    }
+    fn by_age(&self) -> Vec<u32> {
+        Vec::new()
+    }
+    fn coordinator(&self) -> Option<u32> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_sort_as_indices_do() {
+        let mut all: Vec<NodeAddr> = [9, 10, 99_999, 100, 0].map(address).to_vec();
+        all.sort();
+        assert_eq!(all.iter().map(|a| index_of(a).unwrap()).collect::<Vec<_>>(), [0, 9, 10, 100, 99_999]);
+    }
+
+    #[test]
+    fn nodes_with_the_same_roles_share_their_configuration() {
+        let s = Scenario::parse("nodes = 6\nduration = \"1s\"\nroles = { backend = \"0..4\" }\n", &[]).unwrap();
+        let c = configs(&s).unwrap();
+        assert!(Arc::ptr_eq(&c[0], &c[3]) && Arc::ptr_eq(&c[4], &c[5]) && !Arc::ptr_eq(&c[3], &c[4]));
+        assert_eq!(c[0].cluster.roles, ["backend"]);
+        assert_eq!(c[5].cluster.seeds, [address(0).to_string()]);
+    }
+
+    #[test]
+    fn an_unknown_configuration_key_names_its_line() {
+        let s = Scenario::parse("nodes = 6\nduration = \"1s\"\n[config]\n\"member.gossip\" = \"1s\"\n", &[]).unwrap();
+        let error = configs(&s).unwrap_err();
+        assert_eq!(error.line, 4);
+        assert!(error.what.contains("member.gossip"));
+    }
+}

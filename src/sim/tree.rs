@@ -1,0 +1,338 @@
+//! A TOML document whose every value knows its line, so that each complaint about a scenario can name line and field.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use toml::de::{DeTable, DeValue};
+
+/// What is wrong with a scenario, and where.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub struct ScenarioError {
+    /// Line in the file, from 1; 0 = not in the file (an override, or something that is missing).
+    pub line: usize,
+    /// What is wrong and what to do.
+    pub what: String,
+}
+
+impl fmt::Display for ScenarioError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.line > 0 { write!(f, "line {}: {}", self.line, self.what) } else { f.write_str(&self.what) }
+    }
+}
+
+/// A value and its line.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Item {
+    pub line: usize,
+    pub value: Value,
+}
+
+/// A value.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum Value {
+    Text(String),
+    Int(i64),
+    Float(f64),
+    Bool(bool),
+    List(Vec<Item>),
+    Table(BTreeMap<String, Item>),
+    /// Something no scenario uses (a date).
+    Other,
+}
+
+impl Item {
+    /// Parses a whole document.
+    pub(super) fn document(text: &str) -> Result<Self, ScenarioError> {
+        let starts = LineStarts::new(text);
+        let table = DeTable::parse(text)
+            .map_err(|e| ScenarioError { line: e.span().map_or(0, |s| starts.line(s.start)), what: format!("no TOML: {}", e.message()) })?;
+        Ok(Self { line: 1, value: Value::Table(table_of(table.get_ref(), &starts)?) })
+    }
+
+    pub(super) fn error(&self, what: impl Into<String>) -> ScenarioError {
+        ScenarioError { line: self.line, what: what.into() }
+    }
+
+    fn kind(&self) -> &'static str {
+        match self.value {
+            Value::Text(_) => "a text",
+            Value::Int(_) => "an integer",
+            Value::Float(_) => "a number",
+            Value::Bool(_) => "true or false",
+            Value::List(_) => "a list",
+            Value::Table(_) => "a table",
+            Value::Other => "a date",
+        }
+    }
+
+    fn expected(&self, field: &str, want: &str) -> ScenarioError {
+        self.error(format!("`{field}` is {}; it must be {want}", self.kind()))
+    }
+
+    pub(super) fn text(&self, field: &str) -> Result<&str, ScenarioError> {
+        match &self.value {
+            Value::Text(t) => Ok(t),
+            _ => Err(self.expected(field, "a text in quotes")),
+        }
+    }
+
+    pub(super) fn bool(&self, field: &str) -> Result<bool, ScenarioError> {
+        match self.value {
+            Value::Bool(b) => Ok(b),
+            _ => Err(self.expected(field, "true or false")),
+        }
+    }
+
+    /// An integer from `min` to `max`.
+    pub(super) fn int(&self, field: &str, min: u64, max: u64) -> Result<u64, ScenarioError> {
+        let Value::Int(i) = self.value else { return Err(self.expected(field, &format!("an integer from {min} to {max}"))) };
+        match u64::try_from(i) {
+            Ok(n) if (min..=max).contains(&n) => Ok(n),
+            _ => Err(self.error(format!("`{field}` is {i}; it must be from {min} to {max}"))),
+        }
+    }
+
+    /// A number from `min` to `max`.
+    pub(super) fn number(&self, field: &str, min: f64, max: f64) -> Result<f64, ScenarioError> {
+        let x = match self.value {
+            Value::Int(i) => i as f64,
+            Value::Float(x) => x,
+            _ => return Err(self.expected(field, &format!("a number from {min} to {max}"))),
+        };
+        if (min..=max).contains(&x) { Ok(x) } else { Err(self.error(format!("`{field}` is {x}; it must be from {min} to {max}"))) }
+    }
+
+    /// A duration with a unit.
+    pub(super) fn duration(&self, field: &str) -> Result<Duration, ScenarioError> {
+        let text = match &self.value {
+            Value::Text(t) => t,
+            _ => return Err(self.expected(field, "a duration with its unit, like \"200ms\"")),
+        };
+        parse_duration(text).ok_or_else(|| {
+            self.error(format!("`{field}` is \"{text}\"; it must be a duration with its unit: ns, us, ms, s, m, h or d, like \"200ms\""))
+        })
+    }
+
+    pub(super) fn list(&self, field: &str) -> Result<&[Item], ScenarioError> {
+        match &self.value {
+            Value::List(l) => Ok(l),
+            _ => Err(self.expected(field, "a list")),
+        }
+    }
+
+    pub(super) fn table(&self, field: &str) -> Result<&BTreeMap<String, Item>, ScenarioError> {
+        match &self.value {
+            Value::Table(t) => Ok(t),
+            _ => Err(self.expected(field, "a table")),
+        }
+    }
+
+    /// The same value for the configuration's own reader.
+    pub(super) fn to_toml(&self) -> toml::Value {
+        match &self.value {
+            Value::Text(t) => toml::Value::String(t.clone()),
+            Value::Int(i) => toml::Value::Integer(*i),
+            Value::Float(x) => toml::Value::Float(*x),
+            Value::Bool(b) => toml::Value::Boolean(*b),
+            Value::List(l) => toml::Value::Array(l.iter().map(Self::to_toml).collect()),
+            Value::Table(t) => toml::Value::Table(t.iter().map(|(k, v)| (k.clone(), v.to_toml())).collect()),
+            Value::Other => toml::Value::String(String::new()),
+        }
+    }
+}
+
+/// Complains about the first key of `table` that is not in `known`.
+pub(super) fn refuse_unknown(table: &BTreeMap<String, Item>, place: &str, known: &[&str]) -> Result<(), ScenarioError> {
+    for (key, item) in table {
+        if !known.contains(&key.as_str()) {
+            return Err(item.error(format!("unknown key `{key}` in {place}{}", did_you_mean(key, known))));
+        }
+    }
+    Ok(())
+}
+
+/// "; did you mean `x`?" if one of `known` is close, else the list of what there is.
+pub(super) fn did_you_mean(word: &str, known: &[&str]) -> String {
+    let best = known.iter().map(|k| (distance(word, k), *k)).min();
+    match best {
+        Some((d, k)) if d <= 2.max(word.len() / 3) => format!("; did you mean `{k}`?"),
+        _ => format!("; there are: {}", known.join(", ")),
+    }
+}
+
+/// Edits (insert, delete, replace) between two words.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().take(64).collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, ca) in a.chars().take(64).enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, cb) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(ca != *cb);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// A duration such as `200ms`, `1.5s`; one number and one unit.
+pub(super) fn parse_duration(text: &str) -> Option<Duration> {
+    let text = text.trim();
+    let unit = text.find(|c: char| c.is_ascii_alphabetic())?;
+    let (number, unit) = text.split_at(unit);
+    let nanos_per: u64 = match unit {
+        "ns" => 1,
+        "us" | "µs" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        "m" | "min" => 60_000_000_000,
+        "h" => 3_600_000_000_000,
+        "d" => 86_400_000_000_000,
+        _ => return None,
+    };
+    let number = number.trim();
+    if let Ok(whole) = number.parse::<u64>() {
+        return Some(Duration::from_nanos(whole.checked_mul(nanos_per)?));
+    }
+    let x: f64 = number.parse().ok()?;
+    let nanos = x * nanos_per as f64;
+    (x >= 0.0 && nanos < 1e19).then(|| Duration::from_nanos(nanos as u64))
+}
+
+/// Puts `key=value` into the document: a scenario's key by its path (`nodes`, `network.loss`), or a configuration key
+/// (`membership.gossip_interval`, with or without `config.` before it).
+pub(super) fn override_with(document: &mut Item, assignment: &str, scenario_tables: &[&str]) -> Result<(), ScenarioError> {
+    let bad = |what: String| ScenarioError { line: 0, what: format!("--set {assignment}: {what}") };
+    let (key, value) = assignment.split_once('=').ok_or_else(|| bad("write key=value".into()))?;
+    let key = key.trim().replace('"', "");
+    let value = Item { line: 0, value: value_of_text(value.trim()) };
+    let (table, rest) = match key.split_once('.') {
+        None => (None, key.clone()),
+        Some(("config", rest)) => (Some("config"), rest.to_owned()),
+        Some((first, rest)) if scenario_tables.contains(&first) => (Some(first), rest.to_owned()),
+        Some(_) => (Some("config"), key.clone()),
+    };
+    if rest.is_empty() {
+        return Err(bad("no key before the `=`".into()));
+    }
+    let Value::Table(root) = &mut document.value else { return Err(bad("the scenario is no table".into())) };
+    match table {
+        None => root.insert(rest, value),
+        Some(name) => {
+            let entry = root.entry(name.to_owned()).or_insert_with(|| Item { line: 0, value: Value::Table(BTreeMap::new()) });
+            let Value::Table(inner) = &mut entry.value else { return Err(bad(format!("`{name}` is no table in this scenario"))) };
+            inner.insert(rest, value)
+        }
+    };
+    Ok(())
+}
+
+/// TOML if it is, otherwise a bare text, so that `--set a.b=200ms` needs no quotes.
+fn value_of_text(text: &str) -> Value {
+    let source = format!("x = {text}");
+    if let Ok(Item { value: Value::Table(mut t), .. }) = Item::document(&source)
+        && t.len() == 1
+        && let Some(item) = t.remove("x")
+        && item.value != Value::Other
+    {
+        return item.value;
+    }
+    Value::Text(text.to_owned())
+}
+
+struct LineStarts(Vec<usize>);
+
+impl LineStarts {
+    fn new(text: &str) -> Self {
+        Self(std::iter::once(0).chain(text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i + 1)).collect())
+    }
+
+    fn line(&self, offset: usize) -> usize {
+        self.0.partition_point(|start| *start <= offset)
+    }
+}
+
+fn table_of(table: &DeTable<'_>, starts: &LineStarts) -> Result<BTreeMap<String, Item>, ScenarioError> {
+    let mut out = BTreeMap::new();
+    for (key, value) in table {
+        let line = starts.line(key.span().start);
+        out.insert(key.get_ref().to_string(), Item { line, value: value_of(value.get_ref(), line, starts)? });
+    }
+    Ok(out)
+}
+
+fn value_of(value: &DeValue<'_>, line: usize, starts: &LineStarts) -> Result<Value, ScenarioError> {
+    Ok(match value {
+        DeValue::String(s) => Value::Text(s.to_string()),
+        DeValue::Integer(i) => match i64::from_str_radix(i.as_str(), i.radix()) {
+            Ok(i) => Value::Int(i),
+            Err(_) => return Err(ScenarioError { line, what: format!("{i} is larger than any number used here") }),
+        },
+        DeValue::Float(x) => match x.as_str().parse::<f64>() {
+            Ok(x) if x.is_finite() => Value::Float(x),
+            _ => return Err(ScenarioError { line, what: format!("{x} is no finite number") }),
+        },
+        DeValue::Boolean(b) => Value::Bool(*b),
+        DeValue::Datetime(_) => Value::Other,
+        DeValue::Array(list) => {
+            let mut items = Vec::new();
+            for item in list.iter() {
+                let at = starts.line(item.span().start);
+                items.push(Item { line: at, value: value_of(item.get_ref(), at, starts)? });
+            }
+            Value::List(items)
+        }
+        DeValue::Table(t) => Value::Table(table_of(t, starts)?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_knows_its_line() {
+        let doc = Item::document("a = 1\n\n[t]\nb = [1,\n \"x\"]\n[[at]]\nc = 2\n").unwrap();
+        let root = doc.table("").unwrap();
+        assert_eq!(root["a"].line, 1);
+        let b = &root["t"].table("t").unwrap()["b"];
+        assert_eq!((b.line, b.list("b").unwrap()[1].line), (4, 5));
+        assert_eq!(root["at"].list("at").unwrap()[0].table("at").unwrap()["c"].line, 7);
+    }
+
+    #[test]
+    fn a_broken_document_names_the_line() {
+        assert_eq!(Item::document("a = 1\nb = = 2\n").unwrap_err().line, 2);
+    }
+
+    #[test]
+    fn durations_need_a_unit() {
+        assert_eq!(parse_duration("200ms"), Some(Duration::from_millis(200)));
+        assert_eq!(parse_duration("1.5s"), Some(Duration::from_millis(1500)));
+        for bad in ["200", "ms", "-1s", "1 fortnight", "99999999999999999999s"] {
+            assert_eq!(parse_duration(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn overrides_reach_scenario_and_configuration() {
+        let mut doc = Item::document("nodes = 3\n").unwrap();
+        let tables = &["network", "expect"];
+        for set in ["nodes=50", "network.loss = 0.5", "config.\"membership.gossip_interval\"=200ms", "detector.threshold=12.0"] {
+            override_with(&mut doc, set, tables).unwrap();
+        }
+        let root = doc.table("").unwrap();
+        assert_eq!(root["nodes"].value, Value::Int(50));
+        assert_eq!(root["network"].table("").unwrap()["loss"].value, Value::Float(0.5));
+        let config = root["config"].table("").unwrap();
+        assert_eq!(config["membership.gossip_interval"].value, Value::Text("200ms".into()));
+        assert_eq!(config["detector.threshold"].value, Value::Float(12.0));
+        assert!(override_with(&mut doc, "nodes", tables).unwrap_err().what.contains("key=value"));
+    }
+
+    #[test]
+    fn close_words_are_suggested() {
+        assert_eq!(did_you_mean("nodez", &["nodes", "seed"]), "; did you mean `nodes`?");
+        assert!(did_you_mean("something", &["nodes", "seed"]).contains("there are: nodes, seed"));
+    }
+}

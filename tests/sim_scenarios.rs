@@ -1,0 +1,72 @@
+//! The scenarios under `tests/scenarios` hold for some seeds, and a seed run twice is the same run.
+
+use wingbeat::sim::{Options, RunResult, Scenario, run};
+
+fn scenario(name: &str) -> Scenario {
+    let path = format!("{}/tests/scenarios/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    Scenario::parse(&text, &[]).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+fn holds(name: &str, seeds: std::ops::Range<u64>) {
+    let scenario = scenario(name);
+    for seed in seeds {
+        let r = once(&scenario, seed);
+        assert!(r.holds(), "{name}, seed {seed}: {:?} {:?}", r.failed_why, r.violations);
+    }
+}
+
+fn once(scenario: &Scenario, seed: u64) -> RunResult {
+    run(scenario, seed, &Options::default()).unwrap_or_else(|e| panic!("seed {seed}: {e}"))
+}
+
+#[test]
+fn ten_nodes_form_a_cluster() {
+    holds("ten-form", 1..6);
+}
+
+#[test]
+fn a_crash_under_load_loses_only_what_was_there() {
+    holds("crash-under-load", 1..4);
+}
+
+#[test]
+fn a_split_leaves_one_side() {
+    holds("split-3-2", 1..4);
+}
+
+#[test]
+fn a_leave_under_load_loses_nothing() {
+    holds("leave-under-load", 1..4);
+}
+
+#[test]
+fn the_coordinators_crash_keeps_every_promise() {
+    holds("coordinator-crash", 1..4);
+}
+
+#[test]
+fn moves_under_load_lose_nothing() {
+    holds("moves-under-load", 1..4);
+}
+
+#[test]
+fn a_seed_names_a_run() {
+    let scenario = scenario("moves-under-load");
+    let (a, b, other) = (once(&scenario, 7), once(&scenario, 7), once(&scenario, 8));
+    assert_eq!((a.digest.as_str(), a.events), (b.digest.as_str(), b.events));
+    assert_ne!(a.digest, other.digest);
+}
+
+#[test]
+fn every_scenario_file_is_understood() {
+    let folder = format!("{}/tests/scenarios", env!("CARGO_MANIFEST_DIR"));
+    let mut seen = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        Scenario::parse(&text, &[]).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        seen += 1;
+    }
+    assert!(seen >= 6);
+}
