@@ -216,6 +216,7 @@ fn other_contradictions_are_found() {
     says("[admin]\nlisten = \"127.0.0.1:7301\"\n", "E-CFG-009", "admin.listen", &["taken by node.listen"]);
     says("[downing]\nstrategy = \"static-quorum\"\n", "E-CFG-009", "downing.quorum_size", &["not set"]);
     says("[downing]\nstrategy = \"keep-referee\"\n", "E-CFG-009", "downing.referee", &["not set"]);
+    says("[downing]\nstrategy = \"lease-majority\"\n", "E-CFG-014", "downing.strategy", &["choose \"keep-majority\""]);
     says("[node]\npin = [1, 1]\n", "E-CFG-009", "node.pin", &["twice"]);
     says("[node]\nworkers = 1\npin = [0, 1]\n", "E-CFG-009", "node.pin", &["2 cores for 1 workers"]);
 }

@@ -48,14 +48,14 @@ messages! {
 
 fn bytes(value: &impl Wire) -> Vec<u8> {
     let mut out = vec![];
-    value.encode(1, &mut out).unwrap();
+    value.encode(1, &mut out).expect("it has an encoding");
     out
 }
 
 fn round<T: Wire>(value: &T) -> T {
     let bytes = bytes(value);
     let mut input = bytes.as_slice();
-    let back = T::decode(1, &mut input).unwrap();
+    let back = T::decode(1, &mut input).expect("what was encoded is decoded");
     assert!(input.is_empty(), "{} bytes left", input.len());
     back
 }
@@ -312,6 +312,6 @@ fn a_newtype_is_a_key() {
     let mut key = vec![];
     id.key().write_to(&mut key);
     assert_eq!(key, b"D-1234");
-    let _: Tail = IntoKey::<Tail>::into_key(&Tail("x".into()));
+    assert_eq!(IntoKey::<Tail>::into_key(id.key()), Tail("D-1234".into()));
     assert_eq!(Refusal::Full.code(), "E-TELL-001");
 }
