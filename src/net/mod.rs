@@ -8,7 +8,6 @@ mod conn;
 mod counters;
 mod dial;
 mod greet;
-mod resolver;
 mod session;
 mod stream;
 mod sys;
@@ -27,7 +26,6 @@ use std::{
 
 use mio::{Events, Interest, Poll, Token, Waker, net::TcpListener};
 
-pub use self::resolver::{Resolution, Resolver};
 use self::{
     accept::Accept,
     conn::{ConnId, Conns},
