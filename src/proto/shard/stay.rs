@@ -138,7 +138,7 @@ impl<H: Host> Shard<H> {
 
     /// Assign: run it, as new or on.
     pub fn assign(&mut self, cx: &mut Cx<'_, H>, epoch: Epoch, base: Epoch) {
-        self.learn(epoch, cx.env.me);
+        self.learn(cx, epoch, cx.env.me);
         if epoch <= self.seen {
             return self.answer(cx);
         }
@@ -159,7 +159,7 @@ impl<H: Host> Shard<H> {
 
     /// Move: hand it over to `to`.
     pub fn move_to(&mut self, cx: &mut Cx<'_, H>, epoch: Epoch, to: NodeId) {
-        self.learn(epoch, to);
+        self.learn(cx, epoch, to);
         if epoch <= self.seen {
             return self.answer(cx);
         }
@@ -181,10 +181,9 @@ impl<H: Host> Shard<H> {
     /// The newest record, from wherever. Older ones are known to be superseded.
     pub fn record(&mut self, cx: &mut Cx<'_, H>, epoch: Epoch, home: NodeId) {
         let old = self.record;
-        if !self.learn(epoch, home) || cx.env.removed.contains(&home) {
+        if !self.learn(cx, epoch, home) || cx.env.removed.contains(&home) {
             return;
         }
-        self.routes.retarget(epoch, home);
         let idle = matches!(self.state, State::None);
         if let Some((planned, me)) = old
             && me == cx.env.me
@@ -198,10 +197,14 @@ impl<H: Host> Shard<H> {
         self.sift(cx);
     }
 
-    fn learn(&mut self, epoch: Epoch, home: NodeId) -> bool {
+    /// Remembers the newest record; routes that have lost their target follow it.
+    fn learn(&mut self, cx: &Cx<'_, H>, epoch: Epoch, home: NodeId) -> bool {
         let newer = self.record.is_none_or(|(known, _)| epoch > known);
         if newer {
             self.record = Some((epoch, home));
+            if !cx.env.removed.contains(&home) {
+                self.routes.retarget(epoch, home);
+            }
         }
         newer
     }
@@ -284,7 +287,7 @@ impl<H: Host> Shard<H> {
             self.unpack(cx, &mut late, &bytes);
             return self.give_up(cx, late, DropReason::HomeLost);
         }
-        self.learn(epoch, cx.env.me);
+        self.learn(cx, epoch, cx.env.me);
         if self.incoming.as_ref().is_some_and(|i| (i.from, i.epoch) != (from, epoch)) {
             self.abandon_transfer(cx);
         }
@@ -578,6 +581,11 @@ impl<H: Host> Shard<H> {
             Some((_, home)) if home == node => self.asked = Epoch::ZERO,
             Some((epoch, home)) if !cx.env.removed.contains(&home) => self.routes.retarget(epoch, home),
             _ => {}
+        }
+        if matches!(self.state, State::Running | State::Stopping { .. }) {
+            // The record it runs by is one that names a member, whatever newer ones say.
+            self.routes.retarget(self.cur, cx.env.me);
+            self.routes.arrived(cx.env.me, self.cur);
         }
         for from in self.stalled.keys().copied().collect::<Vec<_>>() {
             let mut queue = self.stalled.remove(&from).unwrap_or_default();

@@ -199,6 +199,22 @@ fn the_load_is_reported_about_once_a_second_and_only_when_it_changed() {
 }
 
 #[test]
+fn an_idle_entity_costs_a_slot_its_key_and_a_cell() {
+    // Key pointer and length, side pointer, tag; the instance is the host's.
+    assert!(size_of::<Option<crate::proto::shard::entities::Slot<Book>>>() <= 32 + size_of::<<Book as Host>::Entity>());
+}
+
+#[test]
+fn the_longest_key_travels() {
+    let mut a = home();
+    let mut parcel = letter("k", "m0");
+    parcel.envelope = Envelope { key_len: 255, bytes: vec![b'x'; 255].into(), ..parcel.envelope };
+    a.lane(LaneItem::Msg { shard: S, tag: Epoch(1), enter: None, parcel });
+    a.move_to(2, B);
+    assert!(matches!(a.handed_to(B)[..], [HandoffItem::Transfer(_)]));
+}
+
+#[test]
 fn many_entities_of_many_shards_are_found_again() {
     let mut a = home();
     let shard = |n: u32| ShardKey { ty: TY, shard: ShardId(n) };

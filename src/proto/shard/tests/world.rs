@@ -47,6 +47,7 @@ struct World {
     handled: Vec<(usize, u32)>,
     dropped: Vec<String>,
     trace: Vec<String>,
+    deadlines: bool,
 }
 
 impl World {
@@ -75,6 +76,7 @@ impl World {
             handled: vec![],
             dropped: vec![],
             trace: vec![],
+            deadlines: false,
         }
     }
 
@@ -293,11 +295,21 @@ impl World {
                     self.collect(n);
                 }
             }
-            _ => {
-                if self.rng.below(8) == 0 && self.alive[self.senders[s].node] {
-                    self.retry(s);
-                }
-            }
+            _ if !self.alive[self.senders[s].node] => {}
+            _ => match self.rng.below(16) {
+                0 | 1 => self.retry(s),
+                2 if self.deadlines => self.fence_deadline(s),
+                _ => {}
+            },
+        }
+    }
+
+    fn fence_deadline(&mut self, s: usize) {
+        let x = &mut self.senders[s];
+        if let Some((p, _)) = x.pending.take() {
+            (x.over, x.ever_over) = (x.over.max(Some(p)), true);
+            self.trace.push(format!("fence deadline of {s}: over {p}"));
+            self.say_over(s);
         }
     }
 
@@ -334,7 +346,7 @@ impl World {
 
     /// Everybody learns everything, until nothing is under way.
     fn settle(&mut self) {
-        for _ in 0..200 {
+        for _ in 0..60 {
             for x in (0..3).filter(|&x| !self.alive[x]).collect::<Vec<_>>() {
                 (0..4).for_each(|n| self.process_removal(n, x));
             }
@@ -362,11 +374,13 @@ struct Plan {
     moves: usize,
     refusals: bool,
     crash: bool,
+    deadlines: bool,
 }
 
 fn run(seed: u64, plan: &Plan) -> World {
     let second = (seed % 3) as usize;
     let mut w = World::new(seed, second);
+    w.deadlines = plan.deadlines;
     let (mut moves, mut crash) = (plan.moves, plan.crash);
     for _ in 0..400 {
         w.step();
@@ -394,7 +408,7 @@ fn run(seed: u64, plan: &Plan) -> World {
     for s in 0..2 {
         let numbers = w.numbers(s);
         if !numbers.is_sorted_by(|a, b| a < b) {
-            panic!("seed {seed}: stream {s} out of order: {numbers:?}\n{}", w.trace.join("\n"));
+            panic!("seed {seed}: stream {s} out of order: {numbers:?}");
         }
     }
     w
@@ -404,15 +418,15 @@ fn runs(seeds: u64, plan: &Plan) {
     for seed in 0..seeds {
         let w = run(seed, plan);
         let home = w.newest().home;
-        assert!(w.beds[home].core.shards[0].runs(), "seed {seed}: the shard is owned\n{}", w.trace.join("\n"));
+        assert!(w.beds[home].core.shards[0].runs(), "seed {seed}: the shard is owned");
         for bed in w.beds.iter().enumerate().filter(|(n, _)| w.alive[*n]).map(|(_, bed)| bed) {
             let shard = &bed.core.shards[0];
-            assert_eq!(shard.waiting(), 0, "seed {seed}: nothing waits for ever\n{}", w.trace.join("\n"));
+            assert_eq!(shard.waiting(), 0, "seed {seed}: nothing waits for ever");
         }
-        if !plan.crash {
+        if !plan.crash && !plan.deadlines {
             for s in 0..2 {
                 let all: Vec<u32> = (0..w.senders[s].sent).collect();
-                assert_eq!(w.numbers(s), all, "seed {seed}: no loss, no double: {:?}\n{}", w.dropped, w.trace.join("\n"));
+                assert_eq!(w.numbers(s), all, "seed {seed}: no loss, no double: {:?}", w.dropped);
             }
         }
     }
@@ -420,15 +434,29 @@ fn runs(seeds: u64, plan: &Plan) {
 
 #[test]
 fn moves_lose_nothing_and_keep_order() {
-    runs(300, &Plan { moves: 6, refusals: false, crash: false });
+    runs(120, &Plan { moves: 6, refusals: false, crash: false, deadlines: false });
 }
 
 #[test]
 fn refused_moves_lose_nothing_and_keep_order() {
-    runs(300, &Plan { moves: 6, refusals: true, crash: false });
+    runs(120, &Plan { moves: 6, refusals: true, crash: false, deadlines: false });
 }
 
 #[test]
 fn a_crash_between_moves_costs_messages_and_never_order() {
-    runs(400, &Plan { moves: 5, refusals: true, crash: true });
+    runs(120, &Plan { moves: 5, refusals: true, crash: true, deadlines: false });
+}
+
+#[test]
+fn fence_deadlines_cost_messages_and_never_order() {
+    runs(120, &Plan { moves: 6, refusals: true, crash: false, deadlines: true });
+    runs(120, &Plan { moves: 4, refusals: true, crash: true, deadlines: true });
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("what happened:\n{}", self.trace.join("\n"));
+        }
+    }
 }
