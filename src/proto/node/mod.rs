@@ -62,6 +62,8 @@ pub struct NodeCore<M = Membership> {
     owned: BTreeMap<ShardKey, (Epoch, bool)>,
     /// Newest refused move of each shard, likewise.
     refusals: BTreeMap<ShardKey, (Epoch, String)>,
+    /// Newest epoch under which each shard was handed over from here.
+    handed: BTreeMap<ShardKey, Epoch>,
     moves: BTreeMap<ShardKey, MoveSeen>,
     /// Types no other node hosts, so that a leaving node need not wait for a taker.
     stranded: BTreeSet<TypeId>,
@@ -129,6 +131,7 @@ impl<M: Members> NodeCore<M> {
             survey_id: 0,
             owned: BTreeMap::new(),
             refusals: BTreeMap::new(),
+            handed: BTreeMap::new(),
             moves: BTreeMap::new(),
             stranded: BTreeSet::new(),
             load_at: BTreeMap::new(),

@@ -86,9 +86,7 @@ impl<M: Members> NodeCore<M> {
         if host {
             self.to_all_workers(&ShardCommand::Host { ty: info.ty });
         }
-        if self.registration.sent.is_empty() {
-            self.register(now);
-        }
+        self.register(now);
     }
 
     /// Announces the types if the authority does not know them all.
@@ -118,8 +116,7 @@ impl<M: Members> NodeCore<M> {
                 self.effects.push_back(Effect::TypeReady { ty, result });
             }
         }
-        if self.registration.sent.is_empty() {
-            self.register(now);
-        }
+        // Was it the answer to an earlier announcement, the newest is repeated: its own answer may have been lost.
+        self.register(now);
     }
 }

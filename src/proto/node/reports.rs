@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     Epoch, NodeId, ShardKey, Term, Time,
     proto::{
+        handoff::HandoffItem,
         shard::{ShardCommand, ShardReport},
         sharding::{ControlFrame, FactState, ShardFact},
         wire::Frame,
@@ -52,6 +53,9 @@ impl<M: Members> NodeCore<M> {
                 self.to_authority(ControlFrame::MoveRefused { shard, epoch, why });
             }
             ShardReport::Handoff { to, shard, item } => {
+                if let HandoffItem::Transfer(chunk) = &item {
+                    self.handed.insert(shard, chunk.epoch);
+                }
                 if to == self.me {
                     self.to_worker(shard, ShardCommand::Handoff { from: to, shard, item });
                 } else {
@@ -78,19 +82,17 @@ impl<M: Members> NodeCore<M> {
             }
             // Everything of the lane that had to meet has met by tokens of its own.
             ShardReport::End { .. } => {}
-            ShardReport::Unknown { shard, aim } => self.handle_unknown(now, shard, aim),
+            ShardReport::Unknown { shard, aim } => {
+                let mut known = None;
+                self.with_region(|region, peers, out| known = region.unknown(now, shard, aim, peers, out));
+                if let Some((epoch, home)) = known {
+                    self.to_worker(shard, ShardCommand::Record { shard, epoch, home });
+                }
+            }
             ShardReport::Facts { id, facts } => self.handle_facts(worker, id, facts),
             ShardReport::Load { loads } => self.handle_load(now, worker, loads),
         }
         self.finish(now);
-    }
-
-    fn handle_unknown(&mut self, now: Time, shard: ShardKey, aim: Epoch) {
-        let mut known = None;
-        self.with_region(|region, peers, out| known = region.unknown(now, shard, aim, peers, out));
-        if let Some((epoch, home)) = known {
-            self.to_worker(shard, ShardCommand::Record { shard, epoch, home });
-        }
     }
 
     fn handle_load(&mut self, now: Time, worker: u16, loads: Vec<(ShardKey, u32, u32)>) {
@@ -124,10 +126,10 @@ impl<M: Members> NodeCore<M> {
             let fact = survey.facts.entry(shard).or_insert_with(|| none(shard));
             fact.heard = fact.heard.max(Some((epoch, home)));
         }
-        // Only the lane knows whether a transfer has been taken over.
-        for shard in self.relay.transfers() {
+        // Said also when the transfer was acknowledged: the new home may have answered before it came, and then nobody else tells of it.
+        for (&shard, &epoch) in &self.handed {
             let fact = survey.facts.entry(shard).or_insert_with(|| none(shard));
-            if let (FactState::None, Some(epoch)) = (fact.state, self.relay.handing_over(shard)) {
+            if fact.state == FactState::None && fact.seen <= epoch {
                 fact.state = FactState::HandedOver(epoch);
             }
         }
