@@ -84,7 +84,7 @@ impl<M: Members> NodeCore<M> {
             None => self.registration.types.push(info.clone()),
         }
         if host {
-            self.to_all_workers(&ShardCommand::Host { ty: info.ty });
+            self.tell_workers(&ShardCommand::Host { ty: info.ty });
         }
         self.register(now);
     }
@@ -97,7 +97,7 @@ impl<M: Members> NodeCore<M> {
         }
         self.registration.announced();
         self.timers.set(Due::Register, now + ASK_RETRY);
-        self.to_authority(ControlFrame::Register { types: self.registration.types.clone() });
+        self.tell_authority(ControlFrame::Register { types: self.registration.types.clone() });
     }
 
     pub(super) fn registered(&mut self, now: Time, refused: Vec<(TypeId, String)>) {

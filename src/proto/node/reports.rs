@@ -46,18 +46,18 @@ impl<M: Members> NodeCore<M> {
                 if self.moves.get(&shard).is_some_and(|seen| seen.epoch == epoch) {
                     self.note_moved(now, shard, Some(self.me), None);
                 }
-                self.to_authority(ControlFrame::Owned { shard, epoch, can_start });
+                self.tell_authority(ControlFrame::Owned { shard, epoch, can_start });
             }
             ShardReport::MoveRefused { shard, epoch, why } => {
                 self.refusals.insert(shard, (epoch, why.clone()));
-                self.to_authority(ControlFrame::MoveRefused { shard, epoch, why });
+                self.tell_authority(ControlFrame::MoveRefused { shard, epoch, why });
             }
             ShardReport::Handoff { to, shard, item } => {
                 if let HandoffItem::Transfer(chunk) = &item {
                     self.handed.insert(shard, chunk.epoch);
                 }
                 if to == self.me {
-                    self.to_worker(shard, ShardCommand::Handoff { from: to, shard, item });
+                    self.tell_worker(shard, ShardCommand::Handoff { from: to, shard, item });
                 } else {
                     self.with_relay(|relay, peers, out| relay.push(now, to, shard, item, peers, out));
                 }
@@ -71,7 +71,7 @@ impl<M: Members> NodeCore<M> {
             }
             ShardReport::ProbeAck { origin, shard, route, number } => {
                 if origin == self.me {
-                    self.to_worker(shard, ShardCommand::ProbeAck { shard, route, number });
+                    self.tell_worker(shard, ShardCommand::ProbeAck { shard, route, number });
                 } else {
                     self.send_frame(origin, Frame::ProbeAck { shard, route, number });
                 }
@@ -86,7 +86,7 @@ impl<M: Members> NodeCore<M> {
                 let mut known = None;
                 self.with_region(|region, peers, out| known = region.unknown(now, shard, aim, peers, out));
                 if let Some((epoch, home)) = known {
-                    self.to_worker(shard, ShardCommand::Record { shard, epoch, home });
+                    self.tell_worker(shard, ShardCommand::Record { shard, epoch, home });
                 }
             }
             ShardReport::Facts { id, facts } => self.handle_facts(worker, id, facts),
@@ -99,7 +99,7 @@ impl<M: Members> NodeCore<M> {
         let before = self.load_at.insert(worker, now);
         let seconds = before.map_or(1.0, |t| now.since(t).as_secs_f32()).max(0.001);
         let loads = loads.into_iter().map(|(shard, entities, handled)| (shard, entities, handled as f32 / seconds)).collect();
-        self.to_authority(ControlFrame::Load { loads });
+        self.tell_authority(ControlFrame::Load { loads });
     }
 
     /// A new coordinator asks. The question goes through the workers' rings, behind everything an earlier one has said.
@@ -110,7 +110,7 @@ impl<M: Members> NodeCore<M> {
         self.survey_id += 1;
         let id = self.survey_id;
         self.survey = Some(Survey { id, term, asker, waiting: (0..self.workers).collect(), facts: BTreeMap::new() });
-        self.to_all_workers(&ShardCommand::Recount { id });
+        self.tell_workers(&ShardCommand::Recount { id });
     }
 
     fn handle_facts(&mut self, worker: u16, id: u64, facts: Vec<ShardFact>) {

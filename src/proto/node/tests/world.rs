@@ -165,7 +165,7 @@ impl World {
     pub fn crash(&mut self, n: usize) {
         self.nodes[n].alive = false;
         self.statuses[n] = MemberStatus::Removed;
-        self.links.retain(|(from, to), _| *to != n && *from != n || *from == n);
+        self.links.retain(|(from, to), _| *to != n || *from == n);
         for other in 0..self.nodes.len() {
             self.sessions.remove(&(n, other));
             if self.sessions.remove(&(other, n)).is_some() {
