@@ -187,6 +187,14 @@ impl Region {
             return false;
         }
         self.no_host.remove(&shard.ty);
+        if home == self.me {
+            // Nobody else need tell this node if the move is called off: it asks while the shard does not run here.
+            let state = self.shards.entry(shard).or_default();
+            state.wanted = state.wanted.max(epoch);
+            if !self.timers.is_set(Due::Where(shard)) {
+                self.timers.set(Due::Where(shard), now + ASK_RETRY);
+            }
+        }
         self.step(now, shard, peers, out, |net, step| {
             net.follow(step);
         });

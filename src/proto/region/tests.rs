@@ -300,12 +300,7 @@ fn numbers_that_were_had_are_dropped_and_acknowledged_once_per_batch() {
 #[test]
 fn a_lane_waits_for_removals_to_be_processed_here() {
     let mut lane = Lane::new();
-    let view = |nodes: &[NodeId]| {
-        let mut peers = Peers::new(ME);
-        nodes.iter().for_each(|n| peers.add_member(*n, NodeAddr::new("x", n.raw() as u16)));
-        peers
-    };
-    lane.peers = view(&[ME, B, C]);
+    [ME, B, C].into_iter().for_each(|n| lane.peers.add_member(n, NodeAddr::new("x", n.raw() as u16)));
     assert_eq!(lane.receive(1, forwarded(0, &[C])), [], "CE-9");
     assert_eq!(lane.receive(2, forwarded(1, &[])), []);
     assert_eq!(lane.acks(), [ack(0)], "not taken over yet");
@@ -334,4 +329,13 @@ fn a_full_lane_refuses_messages_but_no_fence() {
     assert_eq!(lane.push(forwarded(3, &[])), [RelayOut::GiveUp(message(3), DropReason::MoveBufferFull)]);
     let fence = HandoffItem::Forwarded(Forwarded { aim: Epoch(2), after: vec![], stream: C, item: Item::Fence { p: Epoch(1) } });
     assert_eq!(lane.push(fence.clone()), [frame(4, fence)]);
+}
+
+#[test]
+fn a_move_to_this_node_is_asked_about_until_it_arrives() {
+    let mut f = Fixture::new();
+    assert_eq!(f.learn(1, ME), []);
+    assert_eq!(f.timeout(at(1000)), [RegionOut::WhereIs(S)], "it may have been called off");
+    f.running(1, 1);
+    assert_eq!(f.timeout(at(2000)), []);
 }
