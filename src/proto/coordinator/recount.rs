@@ -179,6 +179,17 @@ mod tests {
     }
 
     #[test]
+    fn answers_given_at_different_times_agree() {
+        let handed = fact(A, FactState::HandedOver(Epoch(2)), 2, Some((2, B)));
+        let before_it_came = fact(B, FactState::None, 0, Some((2, B)));
+        let moving = Verdict::Moving { from: A, to: B, epoch: Epoch(2), base: Epoch(1) };
+        assert_eq!(judge(&[handed, before_it_came]), (Epoch(2), moving), "the transfer came to B behind its answer");
+        let before_it_left = fact(A, FactState::Running(Epoch(1)), 1, Some((1, A)));
+        let runs = fact(B, FactState::Running(Epoch(2)), 2, Some((2, B)));
+        assert_eq!(judge(&[before_it_left, runs]).1, Verdict::Runs { home: B, epoch: Epoch(2), base: Epoch(1) });
+    }
+
+    #[test]
     fn a_stop_overtaken_by_newer_records_is_cancelled() {
         let stopping = fact(A, FactState::Stopping(Epoch(2)), 2, Some((2, B)));
         let newer = fact(C, FactState::None, 0, Some((3, A)));

@@ -1,1 +1,287 @@
+//! The authority alone: records, resends, registration, take-over.
 
+use super::*;
+use crate::{
+    NodeAddr, ShardId,
+    proto::{
+        membership::Member,
+        sharding::{FactState, ShardFact, TypeInfo},
+    },
+};
+
+const ME: NodeId = NodeId::from_raw(1);
+const B: NodeId = NodeId::from_raw(2);
+const C: NodeId = NodeId::from_raw(3);
+const S: ShardKey = ShardKey { ty: TypeId(7), shard: ShardId(0) };
+
+fn info() -> TypeInfo {
+    TypeInfo { name: "cart".into(), ty: TypeId(7), shards: 8, host: true }
+}
+
+fn view(statuses: &[MemberStatus]) -> Arc<ClusterView> {
+    let member = |(n, status): (usize, &MemberStatus)| Member {
+        id: NodeId::from_raw(n as u128 + 1),
+        addr: NodeAddr::new("host", n as u16),
+        status: *status,
+        roles: Arc::new([]),
+        app_version: "".into(),
+        up_number: n as u64 + 1,
+        reachable: true,
+        observers: Arc::new([]),
+    };
+    let members = statuses.iter().enumerate().map(member).collect();
+    Arc::new(ClusterView { me: ME, members, leader: None, deputies: vec![], converged: true, version: 1 })
+}
+
+struct Fixture {
+    coordinator: Coordinator,
+    now: Time,
+}
+
+const UP: [MemberStatus; 3] = [MemberStatus::Up; 3];
+
+impl Fixture {
+    fn unseated() -> Self {
+        Self { coordinator: Coordinator::new(Arc::new(Config::default()), ME), now: Time::from_nanos(1) }
+    }
+
+    /// Everybody has answered and hosts the type.
+    fn seated() -> Self {
+        let mut f = Self::unseated();
+        f.run(|c, now, out| c.handle_view(now, view(&UP), out));
+        for node in [ME, B, C] {
+            f.facts(node, vec![]);
+        }
+        f
+    }
+
+    fn run(&mut self, f: impl FnOnce(&mut Coordinator, Time, &mut Out)) -> Out {
+        let mut out = vec![];
+        f(&mut self.coordinator, self.now, &mut out);
+        self.coordinator.check();
+        out
+    }
+
+    fn frame(&mut self, from: NodeId, frame: ControlFrame) -> Out {
+        self.run(|c, now, out| c.handle_frame(now, from, frame, out))
+    }
+
+    fn facts(&mut self, from: NodeId, facts: Vec<ShardFact>) -> Out {
+        let term = self.coordinator.heard();
+        self.frame(from, ControlFrame::Facts { term, part: 0, last: true, types: vec![info()], facts })
+    }
+
+    fn removed(&mut self, node: NodeId, proven: bool) -> Out {
+        self.run(|c, now, out| c.handle_removed(now, node, Removal::Downed { proven }, Duration::ZERO, out))
+    }
+
+    fn wait(&mut self, ms: u64) -> Out {
+        self.now = self.now + Duration::from_millis(ms);
+        self.run(|c, now, out| c.handle_timeout(now, out))
+    }
+
+    fn where_is(&mut self, from: NodeId) -> Out {
+        self.frame(from, ControlFrame::WhereIs { shard: S, shards: 8 })
+    }
+
+    fn owned(&mut self, from: NodeId, epoch: u64) -> Out {
+        self.frame(from, ControlFrame::Owned { shard: S, epoch: Epoch(epoch), can_start: true })
+    }
+
+    /// Runs at this node under epoch 1, and moves to B under epoch 2.
+    fn moving() -> Self {
+        let mut f = Self::seated();
+        f.where_is(C);
+        f.owned(ME, 1);
+        let answer = f.frame(C, ControlFrame::MoveRequest { id: 9, shard: S, to: B });
+        assert!(answer.contains(&CoordinatorOut::Send(C, ControlFrame::MoveAnswer { id: 9, result: Ok(Epoch(2)) })));
+        f
+    }
+
+    fn record(&self) -> Record {
+        self.coordinator.seat.as_ref().expect("seated").rows[&S].record.expect("owned")
+    }
+}
+
+fn assign(home: NodeId, epoch: u64, base: u64, term: u64) -> CoordinatorOut {
+    let frame = ControlFrame::Assign { shard: S, epoch: Epoch(epoch), home, base: Epoch(base), term: Term(term) };
+    CoordinatorOut::Send(home, frame)
+}
+
+fn route(to: NodeId, epoch: u64, home: NodeId) -> CoordinatorOut {
+    CoordinatorOut::Send(to, ControlFrame::Route { shard: S, epoch: Epoch(epoch), home })
+}
+
+fn moves(to: NodeId, epoch: u64) -> CoordinatorOut {
+    let frame = ControlFrame::Move { shard: S, epoch: Epoch(epoch), from: ME, to: B, base: Epoch(1), term: Term(1) };
+    CoordinatorOut::Send(to, frame)
+}
+
+#[test]
+fn nothing_is_allocated_before_everybody_has_answered() {
+    let mut f = Fixture::unseated();
+    let out = f.run(|c, now, out| c.handle_view(now, view(&UP), out));
+    assert_eq!(out.len(), 3, "all are asked, this node too");
+    assert_eq!(f.where_is(C), [], "waits for the table");
+    f.facts(ME, vec![]);
+    f.facts(B, vec![]);
+    let repeated = CoordinatorOut::Send(C, ControlFrame::Recount { term: Term(1) });
+    assert_eq!(f.wait(1000), [repeated], "only who has not answered");
+    let out = f.facts(C, vec![]);
+    assert!(out.contains(&assign(ME, 1, 1, 1)) && out.contains(&route(C, 1, ME)), "{out:?}");
+}
+
+#[test]
+fn a_removed_member_need_not_answer() {
+    let mut f = Fixture::unseated();
+    f.run(|c, now, out| c.handle_view(now, view(&UP), out));
+    f.facts(ME, vec![]);
+    f.facts(B, vec![]);
+    f.removed(C, true);
+    assert!(f.where_is(B).contains(&assign(ME, 1, 1, 1)));
+}
+
+#[test]
+fn first_request_assigns_and_repeats_until_owned() {
+    let mut f = Fixture::seated();
+    assert_eq!(f.where_is(C), [assign(ME, 1, 1, 1), route(C, 1, ME)]);
+    assert!(f.wait(1000).contains(&assign(ME, 1, 1, 1)));
+    assert_eq!(f.run(|c, _, out| c.handle_link_up(ME, out)), [assign(ME, 1, 1, 1)], "at once on a new session");
+    assert_eq!(f.owned(B, 1), [], "not its home");
+    assert_eq!(f.owned(ME, 1), []);
+    assert!(f.record().confirmed && f.coordinator.is_quiet());
+    assert!(!f.wait(1000).contains(&assign(ME, 1, 1, 1)));
+    assert_eq!(f.where_is(B), [route(B, 1, ME)]);
+}
+
+#[test]
+fn a_move_goes_to_both_ends_and_is_heard_of_by_who_asked() {
+    let f = Fixture::moving();
+    assert_eq!(f.record(), Record { epoch: Epoch(2), home: B, from: Some(ME), base: Epoch(1), confirmed: false });
+    let mut f = f;
+    let out = f.wait(1000);
+    assert!(out.contains(&moves(ME, 2)) && out.contains(&moves(B, 2)), "{out:?}");
+    let again = f.frame(C, ControlFrame::MoveRequest { id: 1, shard: S, to: C });
+    assert!(
+        matches!(&again[..], [CoordinatorOut::Send(_, ControlFrame::MoveAnswer { result: Err(why), .. })] if why.contains("under way"))
+    );
+    assert!(matches!(f.owned(B, 2)[..], [CoordinatorOut::Moved { to: B, epoch: Epoch(2), .. }]));
+    assert_eq!(f.record(), Record { epoch: Epoch(2), home: B, from: None, base: Epoch(1), confirmed: true });
+}
+
+#[test]
+fn a_dead_target_gives_the_shard_back_to_its_old_home() {
+    let mut f = Fixture::moving();
+    assert!(f.removed(B, true).contains(&assign(ME, 3, 3, 1)), "base e+1 (CE-14)");
+}
+
+#[test]
+fn a_dead_source_leaves_it_to_the_target() {
+    // The old home is C here: this node cannot outlive its own removal.
+    let mut f = Fixture::seated();
+    f.where_is(C);
+    f.owned(ME, 1);
+    f.frame(ME, ControlFrame::MoveRequest { id: 1, shard: S, to: C });
+    f.owned(C, 2);
+    f.frame(ME, ControlFrame::MoveRequest { id: 2, shard: S, to: B });
+    assert!(f.removed(C, true).contains(&assign(B, 4, 3, 1)), "base e: B may have it (CE-13)");
+}
+
+#[test]
+fn a_refused_move_stays_with_its_base() {
+    let mut f = Fixture::moving();
+    let out = f.frame(ME, ControlFrame::MoveRefused { shard: S, epoch: Epoch(2), why: "no".into() });
+    assert!(out.contains(&assign(ME, 3, 1, 1)) && out.contains(&route(B, 3, ME)), "B learns that it was called off: {out:?}");
+    let stale = f.frame(ME, ControlFrame::MoveRefused { shard: S, epoch: Epoch(2), why: "no".into() });
+    assert_eq!(stale, []);
+}
+
+#[test]
+fn an_unproven_death_is_waited_out_and_late_owners_still_count() {
+    let mut f = Fixture::moving();
+    assert_eq!(f.removed(B, false), []);
+    assert_eq!(f.where_is(C), [], "no route to who is gone");
+    assert!(!f.wait(1999).contains(&assign(ME, 3, 3, 1)));
+    assert!(f.wait(1).contains(&assign(ME, 3, 3, 1)));
+}
+
+#[test]
+fn a_host_that_cannot_start_entities_passes_the_shard_on() {
+    let mut f = Fixture::moving();
+    let out = f.frame(B, ControlFrame::Owned { shard: S, epoch: Epoch(2), can_start: false });
+    let on = ControlFrame::Move { shard: S, epoch: Epoch(3), from: B, to: ME, base: Epoch(1), term: Term(1) };
+    assert!(out.contains(&CoordinatorOut::Send(B, on)), "{out:?}");
+}
+
+#[test]
+fn leaving_members_are_emptied_and_the_last_one_is_told_that_nobody_takes_it() {
+    let mut f = Fixture::seated();
+    f.where_is(C);
+    f.owned(ME, 1);
+    let leaving = [MemberStatus::Leaving, MemberStatus::Up, MemberStatus::Up];
+    let out = f.run(|c, now, out| c.handle_view(now, view(&leaving), out));
+    assert!(out.contains(&moves(B, 2)), "{out:?}");
+    let mut f = Fixture::seated();
+    f.where_is(C);
+    f.owned(ME, 1);
+    let out = f.run(|c, now, out| c.handle_view(now, view(&[MemberStatus::Leaving; 3]), out));
+    assert_eq!(out, [CoordinatorOut::Send(ME, ControlFrame::NoHost { ty: S.ty })]);
+}
+
+#[test]
+fn a_later_term_elsewhere_makes_the_question_be_asked_above_it() {
+    let mut f = Fixture::unseated();
+    f.run(|c, now, out| c.handle_view(now, view(&UP), out));
+    let out = f.frame(B, ControlFrame::Facts { term: Term(4), part: 0, last: true, types: vec![], facts: vec![] });
+    assert_eq!(out.len(), 3);
+    assert!(out.contains(&CoordinatorOut::Send(B, ControlFrame::Recount { term: Term(5) })));
+}
+
+#[test]
+fn a_successor_restores_the_table_and_begins_new_shards_above_all_epochs() {
+    let mut f = Fixture::unseated();
+    f.coordinator.hear(Term(1));
+    f.run(|c, now, out| c.handle_view(now, view(&UP), out));
+    let runs = ShardFact { shard: S, state: FactState::Running(Epoch(5)), seen: Epoch(5), base: Epoch(2), heard: Some((Epoch(5), B)) };
+    f.facts(ME, vec![]);
+    f.facts(C, vec![]);
+    let out = f.facts(B, vec![runs]);
+    assert!(!out.iter().any(|o| matches!(o, CoordinatorOut::Send(_, ControlFrame::Assign { .. } | ControlFrame::Move { .. }))));
+    assert_eq!(f.record(), Record { epoch: Epoch(5), home: B, from: None, base: Epoch(2), confirmed: true });
+    let fresh = ShardKey { shard: ShardId(3), ..S };
+    let out = f.frame(C, ControlFrame::WhereIs { shard: fresh, shards: 8 });
+    let first = Epoch((1 << 16) + 1);
+    assert!(out.contains(&CoordinatorOut::Send(C, ControlFrame::Route { shard: fresh, epoch: first, home: ME })), "{out:?}");
+}
+
+#[test]
+fn a_successor_keeps_an_open_move_open() {
+    let mut f = Fixture::unseated();
+    f.run(|c, now, out| c.handle_view(now, view(&UP), out));
+    let stops = ShardFact { shard: S, state: FactState::Stopping(Epoch(2)), seen: Epoch(2), base: Epoch(1), heard: Some((Epoch(2), B)) };
+    f.facts(B, vec![]);
+    f.facts(C, vec![]);
+    let out = f.facts(ME, vec![stops]);
+    assert!(out.contains(&moves(ME, 2)) && out.contains(&moves(B, 2)), "{out:?}");
+}
+
+#[test]
+fn what_a_dead_node_may_still_run_is_not_started_by_a_successor() {
+    let mut f = Fixture::unseated();
+    f.removed(NodeId::from_raw(9), false);
+    f.run(|c, now, out| c.handle_view(now, view(&UP), out));
+    for node in [ME, B, C] {
+        f.facts(node, vec![]);
+    }
+    assert_eq!(f.where_is(C), [], "no survivor has heard of it, but the dead one may run it");
+    f.wait(1000);
+    assert!(f.wait(1000).contains(&assign(ME, 1, 1, 1)));
+}
+
+#[test]
+fn a_request_that_names_another_number_of_shards_is_refused() {
+    let mut f = Fixture::seated();
+    let out = f.frame(C, ControlFrame::WhereIs { shard: S, shards: 9 });
+    assert!(matches!(&out[..], [CoordinatorOut::Send(C, ControlFrame::Registered { refused, .. })] if refused[0].1.contains('9')));
+    assert_eq!(f.frame(C, ControlFrame::WhereIs { shard: ShardKey { shard: ShardId(8), ..S }, shards: 8 }), []);
+}

@@ -108,7 +108,7 @@ impl<M: Members> NodeCore<M> {
         let id = self.requests.last;
         self.requests.open.insert(id, Request { command, types: vec![], rows: vec![] });
         self.timers.set(Due::Request(id), now + AUTHORITY_DEADLINE);
-        self.to_authority(frame(id));
+        self.tell_authority(frame(id));
     }
 
     pub(super) fn move_answered(&mut self, id: u64, result: Result<Epoch, String>) {

@@ -60,7 +60,7 @@ impl<M: Members> NodeCore<M> {
         if epoch >= Epoch::MAX || self.region.known(shard).is_some_and(|(known, _)| known >= epoch) {
             return;
         }
-        self.to_worker(shard, ShardCommand::Record { shard, epoch, home });
+        self.tell_worker(shard, ShardCommand::Record { shard, epoch, home });
         self.with_region(|region, peers, out| _ = region.learn(now, shard, epoch, home, peers, out));
     }
 
@@ -70,7 +70,7 @@ impl<M: Members> NodeCore<M> {
                 self.send_control(from, ControlFrame::Owned { shard, epoch, can_start });
             }
             _ => {
-                self.to_worker(shard, ShardCommand::Assign { shard, epoch, base });
+                self.tell_worker(shard, ShardCommand::Assign { shard, epoch, base });
                 self.learn(now, shard, epoch, self.me);
             }
         }
@@ -83,7 +83,7 @@ impl<M: Members> NodeCore<M> {
                     let why = why.clone();
                     return self.send_control(authority, ControlFrame::MoveRefused { shard, epoch, why });
                 }
-                _ => self.to_worker(shard, ShardCommand::Move { shard, epoch, to }),
+                _ => self.tell_worker(shard, ShardCommand::Move { shard, epoch, to }),
             }
         } else if to == self.me {
             if let Some(&(owned, can_start)) = self.owned.get(&shard).filter(|(owned, _)| *owned == epoch) {

@@ -69,7 +69,7 @@ impl<M: Members> NodeCore<M> {
         if let Some(addr) = addr {
             self.effects.push_back(Effect::CloseLink { node, addr });
         }
-        self.to_all_workers(&ShardCommand::Removed { node });
+        self.tell_workers(&ShardCommand::Removed { node });
         self.with_region(|region, peers, out| region.removed(now, node, peers, out));
         self.with_relay(|relay, peers, out| relay.removed(node, peers, out));
         let lag = self.membership.lag_bound();
@@ -83,7 +83,7 @@ impl<M: Members> NodeCore<M> {
         }
         self.ended = true;
         self.effects.push_back(Effect::HostingUntil(Time::ZERO));
-        self.to_all_workers(&ShardCommand::Stop);
+        self.tell_workers(&ShardCommand::Stop);
         self.with_region(|region, _, out| region.end(out));
         self.with_relay(|relay, _, out| relay.end(out));
         self.coordinator.end();

@@ -62,6 +62,8 @@ pub struct NodeCore<M = Membership> {
     owned: BTreeMap<ShardKey, (Epoch, bool)>,
     /// Newest refused move of each shard, likewise.
     refusals: BTreeMap<ShardKey, (Epoch, String)>,
+    /// Newest epoch under which each shard was handed over from here.
+    handed: BTreeMap<ShardKey, Epoch>,
     moves: BTreeMap<ShardKey, MoveSeen>,
     /// Types no other node hosts, so that a leaving node need not wait for a taker.
     stranded: BTreeSet<TypeId>,
@@ -129,6 +131,7 @@ impl<M: Members> NodeCore<M> {
             survey_id: 0,
             owned: BTreeMap::new(),
             refusals: BTreeMap::new(),
+            handed: BTreeMap::new(),
             moves: BTreeMap::new(),
             stranded: BTreeSet::new(),
             load_at: BTreeMap::new(),
@@ -175,7 +178,7 @@ impl<M: Members> NodeCore<M> {
                     self.counts.route_hints += 1;
                     self.send_control(peer, ControlFrame::Route { shard, epoch, home });
                 }
-                self.to_worker(shard, ShardCommand::Item { stream: peer, shard, item });
+                self.tell_worker(shard, ShardCommand::Item { stream: peer, shard, item });
             }
             Frame::Handoff { shard, number, item } => {
                 self.with_relay(|relay, peers, out| relay.receive(peer, shard, number, item, peers, out));
@@ -186,7 +189,7 @@ impl<M: Members> NodeCore<M> {
                 }
             }
             Frame::StreamAck { shard, p } => self.with_region(|region, peers, out| region.stream_ack(now, shard, p, peers, out)),
-            Frame::ProbeAck { shard, route, number } => self.to_worker(shard, ShardCommand::ProbeAck { shard, route, number }),
+            Frame::ProbeAck { shard, route, number } => self.tell_worker(shard, ShardCommand::ProbeAck { shard, route, number }),
             Frame::Reply { correlation, body } => self.effects.push_back(Effect::Reply { correlation, body }),
         }
         self.finish(now);
@@ -342,11 +345,11 @@ impl<M: Members> NodeCore<M> {
         }
     }
 
-    fn to_worker(&mut self, shard: ShardKey, command: ShardCommand) {
+    fn tell_worker(&mut self, shard: ShardKey, command: ShardCommand) {
         self.effects.push_back(Effect::Worker { worker: shard.worker(self.workers), command });
     }
 
-    fn to_all_workers(&mut self, command: &ShardCommand) {
+    fn tell_workers(&mut self, command: &ShardCommand) {
         self.effects.extend((0..self.workers).map(|worker| Effect::Worker { worker, command: command.clone() }));
     }
 
@@ -368,7 +371,7 @@ impl<M: Members> NodeCore<M> {
         }
     }
 
-    fn to_authority(&mut self, frame: ControlFrame) {
+    fn tell_authority(&mut self, frame: ControlFrame) {
         if let Some(authority) = self.authority {
             self.send_control(authority, frame);
         }
@@ -397,16 +400,16 @@ impl<M: Members> NodeCore<M> {
         for out in out {
             match out {
                 RegionOut::Item { to, shard, item } if to == self.me => {
-                    self.to_worker(shard, ShardCommand::Item { stream: to, shard, item });
+                    self.tell_worker(shard, ShardCommand::Item { stream: to, shard, item });
                 }
                 // Whether it can be sent was checked where it was stamped; a fence for a node gone since is repeated or given up.
                 RegionOut::Item { to, shard, item } => drop(self.send_frame(to, Frame::Item { shard, item })),
                 RegionOut::Publish { shard, word } => self.effects.push_back(Effect::Publish { shard, word }),
-                RegionOut::Open { lane, shard, k, yes } => self.to_worker(shard, ShardCommand::Open { lane, shard, k, yes }),
+                RegionOut::Open { lane, shard, k, yes } => self.tell_worker(shard, ShardCommand::Open { lane, shard, k, yes }),
                 RegionOut::GiveUp(envelope, reason) => self.give_up(envelope, reason),
                 RegionOut::WhereIs(shard) => {
                     let shards = self.registration.shards(shard.ty);
-                    self.to_authority(ControlFrame::WhereIs { shard, shards });
+                    self.tell_authority(ControlFrame::WhereIs { shard, shards });
                 }
             }
         }
@@ -418,7 +421,7 @@ impl<M: Members> NodeCore<M> {
         for out in out {
             match out {
                 RelayOut::Frame(to, frame) => drop(self.send_frame(to, frame)),
-                RelayOut::Deliver { from, shard, item } => self.to_worker(shard, ShardCommand::Handoff { from, shard, item }),
+                RelayOut::Deliver { from, shard, item } => self.tell_worker(shard, ShardCommand::Handoff { from, shard, item }),
                 RelayOut::GiveUp(envelope, reason) => self.give_up(envelope, reason),
             }
         }

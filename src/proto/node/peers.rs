@@ -30,6 +30,11 @@ impl Peers {
         self.members = view.members.iter().map(|m| (m.id, m.addr.clone())).collect();
     }
 
+    #[cfg(test)]
+    pub fn add_member(&mut self, node: NodeId, addr: NodeAddr) {
+        self.members.insert(node, addr);
+    }
+
     pub fn link_up(&mut self, peer: NodeId, addr: NodeAddr) {
         self.links.insert(peer, Link { addr, blocked: false, last_sign: None });
     }

@@ -84,11 +84,9 @@ impl<M: Members> NodeCore<M> {
             None => self.registration.types.push(info.clone()),
         }
         if host {
-            self.to_all_workers(&ShardCommand::Host { ty: info.ty });
+            self.tell_workers(&ShardCommand::Host { ty: info.ty });
         }
-        if self.registration.sent.is_empty() {
-            self.register(now);
-        }
+        self.register(now);
     }
 
     /// Announces the types if the authority does not know them all.
@@ -99,7 +97,7 @@ impl<M: Members> NodeCore<M> {
         }
         self.registration.announced();
         self.timers.set(Due::Register, now + ASK_RETRY);
-        self.to_authority(ControlFrame::Register { types: self.registration.types.clone() });
+        self.tell_authority(ControlFrame::Register { types: self.registration.types.clone() });
     }
 
     pub(super) fn registered(&mut self, now: Time, refused: Vec<(TypeId, String)>) {
@@ -118,8 +116,7 @@ impl<M: Members> NodeCore<M> {
                 self.effects.push_back(Effect::TypeReady { ty, result });
             }
         }
-        if self.registration.sent.is_empty() {
-            self.register(now);
-        }
+        // Was it the answer to an earlier announcement, the newest is repeated: its own answer may have been lost.
+        self.register(now);
     }
 }

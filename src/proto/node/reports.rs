@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     Epoch, NodeId, ShardKey, Term, Time,
     proto::{
+        handoff::HandoffItem,
         shard::{ShardCommand, ShardReport},
         sharding::{ControlFrame, FactState, ShardFact},
         wire::Frame,
@@ -45,15 +46,18 @@ impl<M: Members> NodeCore<M> {
                 if self.moves.get(&shard).is_some_and(|seen| seen.epoch == epoch) {
                     self.note_moved(now, shard, Some(self.me), None);
                 }
-                self.to_authority(ControlFrame::Owned { shard, epoch, can_start });
+                self.tell_authority(ControlFrame::Owned { shard, epoch, can_start });
             }
             ShardReport::MoveRefused { shard, epoch, why } => {
                 self.refusals.insert(shard, (epoch, why.clone()));
-                self.to_authority(ControlFrame::MoveRefused { shard, epoch, why });
+                self.tell_authority(ControlFrame::MoveRefused { shard, epoch, why });
             }
             ShardReport::Handoff { to, shard, item } => {
+                if let HandoffItem::Transfer(chunk) = &item {
+                    self.handed.insert(shard, chunk.epoch);
+                }
                 if to == self.me {
-                    self.to_worker(shard, ShardCommand::Handoff { from: to, shard, item });
+                    self.tell_worker(shard, ShardCommand::Handoff { from: to, shard, item });
                 } else {
                     self.with_relay(|relay, peers, out| relay.push(now, to, shard, item, peers, out));
                 }
@@ -67,7 +71,7 @@ impl<M: Members> NodeCore<M> {
             }
             ShardReport::ProbeAck { origin, shard, route, number } => {
                 if origin == self.me {
-                    self.to_worker(shard, ShardCommand::ProbeAck { shard, route, number });
+                    self.tell_worker(shard, ShardCommand::ProbeAck { shard, route, number });
                 } else {
                     self.send_frame(origin, Frame::ProbeAck { shard, route, number });
                 }
@@ -78,26 +82,24 @@ impl<M: Members> NodeCore<M> {
             }
             // Everything of the lane that had to meet has met by tokens of its own.
             ShardReport::End { .. } => {}
-            ShardReport::Unknown { shard, aim } => self.handle_unknown(now, shard, aim),
+            ShardReport::Unknown { shard, aim } => {
+                let mut known = None;
+                self.with_region(|region, peers, out| known = region.unknown(now, shard, aim, peers, out));
+                if let Some((epoch, home)) = known {
+                    self.tell_worker(shard, ShardCommand::Record { shard, epoch, home });
+                }
+            }
             ShardReport::Facts { id, facts } => self.handle_facts(worker, id, facts),
             ShardReport::Load { loads } => self.handle_load(now, worker, loads),
         }
         self.finish(now);
     }
 
-    fn handle_unknown(&mut self, now: Time, shard: ShardKey, aim: Epoch) {
-        let mut known = None;
-        self.with_region(|region, peers, out| known = region.unknown(now, shard, aim, peers, out));
-        if let Some((epoch, home)) = known {
-            self.to_worker(shard, ShardCommand::Record { shard, epoch, home });
-        }
-    }
-
     fn handle_load(&mut self, now: Time, worker: u16, loads: Vec<(ShardKey, u32, u32)>) {
         let before = self.load_at.insert(worker, now);
         let seconds = before.map_or(1.0, |t| now.since(t).as_secs_f32()).max(0.001);
         let loads = loads.into_iter().map(|(shard, entities, handled)| (shard, entities, handled as f32 / seconds)).collect();
-        self.to_authority(ControlFrame::Load { loads });
+        self.tell_authority(ControlFrame::Load { loads });
     }
 
     /// A new coordinator asks. The question goes through the workers' rings, behind everything an earlier one has said.
@@ -108,7 +110,7 @@ impl<M: Members> NodeCore<M> {
         self.survey_id += 1;
         let id = self.survey_id;
         self.survey = Some(Survey { id, term, asker, waiting: (0..self.workers).collect(), facts: BTreeMap::new() });
-        self.to_all_workers(&ShardCommand::Recount { id });
+        self.tell_workers(&ShardCommand::Recount { id });
     }
 
     fn handle_facts(&mut self, worker: u16, id: u64, facts: Vec<ShardFact>) {
@@ -124,10 +126,10 @@ impl<M: Members> NodeCore<M> {
             let fact = survey.facts.entry(shard).or_insert_with(|| none(shard));
             fact.heard = fact.heard.max(Some((epoch, home)));
         }
-        // Only the lane knows whether a transfer has been taken over.
-        for shard in self.relay.transfers() {
+        // Said also when the transfer was acknowledged: the new home may have answered before it came, and then nobody else tells of it.
+        for (&shard, &epoch) in &self.handed {
             let fact = survey.facts.entry(shard).or_insert_with(|| none(shard));
-            if let (FactState::None, Some(epoch)) = (fact.state, self.relay.handing_over(shard)) {
+            if fact.state == FactState::None && fact.seen <= epoch {
                 fact.state = FactState::HandedOver(epoch);
             }
         }

@@ -187,6 +187,14 @@ impl Region {
             return false;
         }
         self.no_host.remove(&shard.ty);
+        if home == self.me {
+            // Nobody else need tell this node if the move is called off: it asks while the shard does not run here.
+            let state = self.shards.entry(shard).or_default();
+            state.wanted = state.wanted.max(epoch);
+            if !self.timers.is_set(Due::Where(shard)) {
+                self.timers.set(Due::Where(shard), now + ASK_RETRY);
+            }
+        }
         self.step(now, shard, peers, out, |net, step| {
             net.follow(step);
         });
@@ -212,11 +220,13 @@ impl Region {
         shard.running = shard.running.filter(|&(_, running)| running > cur);
     }
 
-    /// The worker holds items for an epoch not known to it. Returns the newest record, if that is it.
+    /// The worker holds items for an epoch that has not begun there: the authority is asked until it has, or a newer record is known.
+    /// Returns that record if it is known already.
     pub fn unknown(&mut self, now: Time, shard: ShardKey, aim: Epoch, peers: &Peers, out: &mut Vec<RegionOut>) -> Option<(Epoch, NodeId)> {
         let state = self.shards.entry(shard).or_default();
         state.wanted = state.wanted.max(aim);
-        let known = state.net.known().filter(|&(epoch, _)| epoch >= aim);
+        state.forget_wanted(self.me);
+        let known = state.net.known().filter(|_| state.wanted == Epoch::ZERO);
         self.settle(now, shard, peers, out);
         known
     }
@@ -383,6 +393,7 @@ impl Region {
             let at = now + self.fence_retry;
             self.timers.set(Due::Fence(key), shard.net.fence_deadline().map_or(at, |deadline| deadline.min(at).max(now)));
         }
+        shard.forget_wanted(self.me);
         if !shard.waits() {
             self.timers.clear(Due::Where(key));
         } else if !self.timers.is_set(Due::Where(key)) {
@@ -446,7 +457,15 @@ impl Region {
 
 impl Shard {
     fn waits(&self) -> bool {
-        !self.buffer.is_empty() || self.net.known().map_or(Epoch::ZERO, |(epoch, _)| epoch) < self.wanted
+        !self.buffer.is_empty() || self.wanted != Epoch::ZERO
+    }
+
+    fn forget_wanted(&mut self, me: NodeId) {
+        let (wanted, runs) = (self.wanted, self.running.is_some_and(|(_, cur)| cur >= self.wanted));
+        // A record that names this node is no news to the worker: the move may have been called off since.
+        if runs || self.net.known().is_some_and(|(epoch, home)| epoch > wanted || (epoch == wanted && home != me)) {
+            self.wanted = Epoch::ZERO;
+        }
     }
 }
 

@@ -198,7 +198,7 @@ mod tests {
 
         fn route(&mut self, epoch: u64, home: NodeId) -> Vec<(NodeId, Item)> {
             self.net.learn(Epoch(epoch), home);
-            self.step(|net, step| drop(net.follow(step)))
+            self.step(|net, step| _ = net.follow(step))
         }
 
         fn ack(&mut self, p: u64) -> Vec<(NodeId, Item)> {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    Epoch, NodeId, ShardKey, Time,
+    NodeId, ShardKey, Time,
     proto::{
         handoff::{DropReason, Envelope, Forwarded, HandoffItem, Item},
         node::{peers::Peers, timers::Timers},
@@ -197,21 +197,6 @@ impl Relay {
     /// Items that were handed over and are not acknowledged.
     pub fn unacknowledged(&self) -> usize {
         self.unacknowledged
-    }
-
-    /// The epoch of the newest transfer of this shard that is not acknowledged whole.
-    pub fn handing_over(&self, shard: ShardKey) -> Option<Epoch> {
-        let of_shard = self.out.iter().filter(|((s, _), _)| *s == shard);
-        of_shard
-            .flat_map(|(_, lane)| &lane.queue)
-            .filter_map(|(_, item)| if let HandoffItem::Transfer(chunk) = item { Some(chunk.epoch) } else { None })
-            .max()
-    }
-
-    /// Shards with a transfer that is not acknowledged whole.
-    pub fn transfers(&self) -> BTreeSet<ShardKey> {
-        let open = self.out.iter().filter(|(_, lane)| lane.queue.iter().any(|(_, item)| matches!(item, HandoffItem::Transfer(_))));
-        open.map(|((shard, _), _)| *shard).collect()
     }
 
     pub fn check(&self) {

@@ -1,1 +1,341 @@
+//! Words, buffer and hand-off lanes. The stream's table is tested in `net`, the lanes' tokens in `lanes`.
 
+use std::time::Duration;
+
+use super::*;
+use crate::{
+    NodeAddr, ShardId,
+    proto::{
+        handoff::{Ask, Forwarded, HandoffItem, Mode, TransferChunk},
+        wire::Frame,
+    },
+};
+
+const ME: NodeId = NodeId::from_raw(1);
+const B: NodeId = NodeId::from_raw(2);
+const C: NodeId = NodeId::from_raw(3);
+const S: ShardKey = ShardKey { ty: TypeId(1), shard: ShardId(5) };
+
+fn peers() -> Peers {
+    let mut peers = Peers::new(ME);
+    peers.link_up(B, NodeAddr::new("b", 1));
+    peers.link_up(C, NodeAddr::new("c", 1));
+    peers
+}
+
+fn message(n: u8) -> Envelope {
+    Envelope::new(S, None, b"k", &[n]).expect("the key is short")
+}
+
+fn at(ms: u64) -> Time {
+    Time::from_nanos(1 + ms * 1_000_000)
+}
+
+struct Fixture {
+    region: Region,
+    peers: Peers,
+    now: Time,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        Self { region: Region::new(&Config::default(), ME, 1), peers: peers(), now: at(0) }
+    }
+
+    fn run(&mut self, f: impl FnOnce(&mut Region, Time, &Peers, &mut Vec<RegionOut>)) -> Vec<RegionOut> {
+        let mut out = vec![];
+        f(&mut self.region, self.now, &self.peers, &mut out);
+        self.region.check();
+        out
+    }
+
+    fn send(&mut self, n: u8) -> Vec<RegionOut> {
+        self.run(|r, now, peers, out| r.send(now, message(n), peers, out))
+    }
+
+    fn learn(&mut self, epoch: u64, home: NodeId) -> Vec<RegionOut> {
+        self.run(|r, now, peers, out| _ = r.learn(now, S, Epoch(epoch), home, peers, out))
+    }
+
+    fn running(&mut self, start: u64, cur: u64) -> Vec<RegionOut> {
+        self.run(|r, now, peers, out| r.running(now, S, Epoch(start), Epoch(cur), peers, out))
+    }
+
+    fn timeout(&mut self, now: Time) -> Vec<RegionOut> {
+        self.now = now;
+        self.run(|r, now, peers, out| r.handle_timeout(now, peers, out))
+    }
+}
+
+fn word(epoch: u64) -> RegionOut {
+    RegionOut::Publish { shard: S, word: if epoch == 0 { Word::ELSEWHERE } else { Word::local(0, Epoch(epoch)) } }
+}
+
+fn sent(to: NodeId, tag: u64, mode: Mode, n: u8) -> RegionOut {
+    RegionOut::Item { to, shard: S, item: Item::Msg { tag: Epoch(tag), mode, envelope: message(n) } }
+}
+
+#[test]
+fn the_word_waits_for_the_worker_to_run_the_shard() {
+    let mut f = Fixture::new();
+    assert_eq!(f.learn(1, ME), [], "L5");
+    assert_eq!(f.running(1, 1), [word(1)]);
+    assert_eq!(f.running(1, 1), [], "once per epoch");
+    assert_eq!(f.learn(2, B), [word(0)], "the tag leaves it");
+    f.region.ended(S, Epoch(1));
+    assert_eq!(f.learn(3, ME), []);
+    assert_eq!(f.running(3, 3), [word(3)]);
+}
+
+#[test]
+fn the_word_waits_until_nothing_is_pending() {
+    let mut f = Fixture::new();
+    f.learn(1, B);
+    f.send(0);
+    assert_eq!(f.learn(2, ME), [RegionOut::Item { to: B, shard: S, item: Item::Fence { p: Epoch(1) } }]);
+    assert_eq!(f.running(2, 2), [], "L4");
+    let out = f.run(|r, now, peers, out| r.stream_ack(now, S, Epoch(1), peers, out));
+    assert_eq!(out, [RegionOut::Item { to: ME, shard: S, item: Item::Settle { tag: Epoch(2) } }, word(2)]);
+}
+
+#[test]
+fn moves_between_peers_do_not_touch_the_word() {
+    let mut f = Fixture::new();
+    assert_eq!(f.learn(1, B), []);
+    assert_eq!(f.learn(2, C), []);
+}
+
+#[test]
+fn a_leave_opens_the_worker_only_under_the_same_tag() {
+    let mut f = Fixture::new();
+    f.learn(1, ME);
+    f.running(1, 1);
+    let leave = |k| LaneItem::Leave { shard: S, k: Epoch(k) };
+    let open = |yes| RegionOut::Open { lane: LaneId(3), shard: S, k: Epoch(1), yes };
+    assert_eq!(f.run(|r, now, peers, out| r.handle_lane(now, LaneId(3), leave(1), peers, out)), [open(true)]);
+    f.learn(2, B);
+    assert_eq!(f.run(|r, now, peers, out| r.handle_lane(now, LaneId(3), leave(1), peers, out)), [open(false)], "L3");
+}
+
+#[test]
+fn what_waits_for_a_home_goes_in_order_when_it_is_known() {
+    let mut f = Fixture::new();
+    assert_eq!(f.send(0), [RegionOut::WhereIs(S)]);
+    assert_eq!(f.send(1), [], "asked once");
+    assert_eq!(f.timeout(at(1000)), [RegionOut::WhereIs(S)], "and again while something waits");
+    assert_eq!(f.learn(1, B), [sent(B, 1, Mode::Settled, 0), sent(B, 1, Mode::Settled, 1)]);
+    assert_eq!(f.region.next_timeout().filter(|t| *t < at(59_000)), None);
+    assert_eq!(f.send(2), [sent(B, 1, Mode::Settled, 2)]);
+}
+
+#[test]
+fn a_home_without_an_address_is_waited_for() {
+    let mut f = Fixture::new();
+    let joiner = NodeId::from_raw(9);
+    f.learn(1, joiner);
+    assert_eq!(f.send(0), [RegionOut::WhereIs(S)]);
+    f.peers.link_up(joiner, NodeAddr::new("j", 1));
+    assert_eq!(f.run(|r, now, peers, out| r.retry_buffered(now, peers, out)), [sent(joiner, 1, Mode::Settled, 0)]);
+}
+
+#[test]
+fn one_shard_does_not_use_up_the_buffer_of_all() {
+    let mut config = Config::default();
+    config.sharding.buffer_messages = 8;
+    let mut f = Fixture { region: Region::new(&config, ME, 1), ..Fixture::new() };
+    f.send(0);
+    assert_eq!(f.send(1), []);
+    assert_eq!(f.send(2), [RegionOut::GiveUp(message(2), DropReason::BufferFull)]);
+    for n in 10..13 {
+        for _ in 0..2 {
+            let envelope = Envelope { shard: ShardKey { shard: ShardId(n), ..S }, ..message(0) };
+            f.run(|r, now, peers, out| r.send(now, envelope, peers, out));
+        }
+    }
+    assert_eq!(f.region.buffered(), 8);
+    let envelope = Envelope { shard: ShardKey { shard: ShardId(20), ..S }, ..message(0) };
+    let out = f.run(|r, now, peers, out| r.send(now, envelope, peers, out));
+    assert!(matches!(out[..], [RegionOut::GiveUp(_, DropReason::BufferFull)]));
+}
+
+#[test]
+fn what_nobody_hosts_ends_with_a_reason() {
+    let mut f = Fixture::new();
+    f.send(0);
+    let ask = Ask { node: ME, correlation: 1, deadline: at(500) };
+    let asked = Envelope { ask: Some(ask), ..message(1) };
+    f.run(|r, now, peers, out| r.send(now, asked.clone(), peers, out));
+    f.region.no_host(S.ty);
+    assert_eq!(f.timeout(at(500)), [RegionOut::GiveUp(asked, DropReason::Expired)]);
+    let out = f.timeout(at(60_000));
+    assert!(out.contains(&RegionOut::GiveUp(message(0), DropReason::NoHost)), "{out:?}");
+    assert_eq!(f.region.buffered(), 0);
+}
+
+#[test]
+fn a_refused_type_keeps_nothing() {
+    let mut f = Fixture::new();
+    f.send(0);
+    let out = f.run(|r, _, _, out| r.set_refused(S.ty, true, out));
+    assert_eq!(out, [RegionOut::GiveUp(message(0), DropReason::NoHost)]);
+    assert_eq!(f.send(1), [RegionOut::GiveUp(message(1), DropReason::NoHost)]);
+    f.run(|r, _, _, out| r.set_refused(S.ty, false, out));
+    assert_eq!(f.send(2), [RegionOut::WhereIs(S)]);
+}
+
+#[test]
+fn a_removed_home_buffers_until_a_newer_one_is_known() {
+    let mut f = Fixture::new();
+    f.learn(1, B);
+    f.send(0);
+    f.peers.remove(B);
+    assert_eq!(f.run(|r, now, peers, out| r.removed(now, B, peers, out)), []);
+    assert_eq!(f.send(1), [RegionOut::WhereIs(S)]);
+    let over = RegionOut::Item { to: C, shard: S, item: Item::Over { p: Epoch(1), tag: Epoch(2) } };
+    assert_eq!(f.learn(2, C), [over, sent(C, 2, Mode::Over(Epoch(1)), 1)]);
+}
+
+#[test]
+fn an_epoch_the_worker_waits_for_is_asked_for_until_it_is_settled() {
+    let mut f = Fixture::new();
+    let unknown = |f: &mut Fixture| {
+        let mut known = None;
+        let out = f.run(|r, now, peers, out| known = r.unknown(now, S, Epoch(4), peers, out));
+        (out, known)
+    };
+    assert_eq!(unknown(&mut f), (vec![RegionOut::WhereIs(S)], None));
+    f.learn(4, ME);
+    assert_eq!(f.timeout(at(1000)), [RegionOut::WhereIs(S)], "this node's own move may have been called off");
+    assert_eq!(f.learn(5, B), []);
+    assert_eq!(f.timeout(at(2000)), []);
+    assert_eq!(unknown(&mut f), (vec![], Some((Epoch(5), B))), "known already");
+}
+
+struct Lane {
+    relay: Relay,
+    peers: Peers,
+}
+
+impl Lane {
+    fn new() -> Self {
+        Self { relay: Relay::new(Duration::from_secs(1), 3), peers: peers() }
+    }
+
+    fn run(&mut self, f: impl FnOnce(&mut Relay, &Peers, &mut Vec<RelayOut>)) -> Vec<RelayOut> {
+        let mut out = vec![];
+        f(&mut self.relay, &self.peers, &mut out);
+        self.relay.check();
+        out
+    }
+
+    fn push(&mut self, item: HandoffItem) -> Vec<RelayOut> {
+        self.run(|relay, peers, out| relay.push(at(0), B, S, item, peers, out))
+    }
+
+    fn receive(&mut self, number: u64, item: HandoffItem) -> Vec<RelayOut> {
+        self.run(|relay, peers, out| relay.receive(B, S, number, item, peers, out))
+    }
+
+    fn acks(&mut self) -> Vec<RelayOut> {
+        self.run(|relay, _, out| relay.flush_acks(out))
+    }
+}
+
+fn forwarded(n: u8, after: &[NodeId]) -> HandoffItem {
+    let item = Item::Msg { tag: Epoch(1), mode: Mode::Settled, envelope: message(n) };
+    HandoffItem::Forwarded(Forwarded { aim: Epoch(2), after: after.to_vec(), stream: C, item })
+}
+
+fn transfer() -> HandoffItem {
+    HandoffItem::Transfer(TransferChunk { epoch: Epoch(2), base: Epoch(1), last: true, bytes: Box::new([]) })
+}
+
+fn frame(number: u64, item: HandoffItem) -> RelayOut {
+    RelayOut::Frame(B, Frame::Handoff { shard: S, number, item })
+}
+
+fn deliver(item: HandoffItem) -> RelayOut {
+    RelayOut::Deliver { from: B, shard: S, item }
+}
+
+fn ack(upto: u64) -> RelayOut {
+    RelayOut::Frame(B, Frame::HandoffAck { shard: S, upto })
+}
+
+#[test]
+fn a_new_session_repeats_what_is_unacknowledged() {
+    let mut lane = Lane::new();
+    assert_eq!(lane.push(transfer()), [frame(1, transfer())]);
+    assert_eq!(lane.push(forwarded(0, &[])), [frame(2, forwarded(0, &[]))]);
+    assert!(!lane.relay.acknowledged(at(0), B, S, 1));
+    lane.relay.link_down(at(0), B);
+    assert_eq!(lane.push(forwarded(1, &[])), [], "behind what is repeated");
+    assert_eq!(lane.run(|relay, _, out| relay.link_up(at(1), B, out)), [frame(2, forwarded(0, &[])), frame(3, forwarded(1, &[]))]);
+    assert_eq!(lane.run(|relay, _, out| relay.link_up(at(1), B, out)), [], "it is in this session already");
+    assert!(lane.relay.acknowledged(at(0), B, S, 3));
+    assert_eq!(lane.relay.next_timeout(), None);
+}
+
+#[test]
+fn a_lane_whose_link_is_down_dials_by_itself() {
+    let mut lane = Lane::new();
+    lane.push(transfer());
+    lane.relay.link_down(at(0), B);
+    assert_eq!(lane.relay.next_timeout(), Some(at(1000)));
+    assert_eq!(lane.run(|relay, peers, out| relay.handle_timeout(at(1000), peers, out)), [frame(1, transfer())]);
+    assert_eq!(lane.run(|relay, _, out| relay.link_up(at(1001), B, out)), [], "what was to be sent waits in the link");
+}
+
+#[test]
+fn numbers_that_were_had_are_dropped_and_acknowledged_once_per_batch() {
+    let mut lane = Lane::new();
+    assert_eq!(lane.receive(1, transfer()), [deliver(transfer())]);
+    assert_eq!(lane.receive(1, transfer()), []);
+    assert_eq!(lane.receive(3, forwarded(0, &[])), [], "a hole is not skipped");
+    assert_eq!(lane.receive(2, forwarded(0, &[])), [deliver(forwarded(0, &[]))]);
+    assert_eq!(lane.acks(), [ack(2)]);
+    assert_eq!(lane.acks(), []);
+}
+
+#[test]
+fn a_lane_waits_for_removals_to_be_processed_here() {
+    let mut lane = Lane::new();
+    [ME, B, C].into_iter().for_each(|n| lane.peers.add_member(n, NodeAddr::new("x", n.raw() as u16)));
+    assert_eq!(lane.receive(1, forwarded(0, &[C])), [], "CE-9");
+    assert_eq!(lane.receive(2, forwarded(1, &[])), []);
+    assert_eq!(lane.acks(), [ack(0)], "not taken over yet");
+    lane.peers.remove(C);
+    let both = [deliver(forwarded(0, &[C])), deliver(forwarded(1, &[]))];
+    assert_eq!(lane.run(|relay, peers, out| relay.removed(C, peers, out)), both);
+    assert_eq!(lane.acks(), [ack(2)]);
+}
+
+#[test]
+fn what_a_removed_node_had_not_acknowledged_is_given_up() {
+    let mut lane = Lane::new();
+    lane.push(transfer());
+    lane.push(forwarded(0, &[]));
+    lane.peers.remove(B);
+    let lost = |n| RelayOut::GiveUp(message(n), DropReason::RouteLost);
+    assert_eq!(lane.run(|relay, peers, out| relay.removed(B, peers, out)), [lost(0)]);
+    assert_eq!(lane.push(forwarded(1, &[])), [lost(1)], "its lane is not opened again");
+    assert_eq!(lane.relay.unacknowledged(), 0);
+}
+
+#[test]
+fn a_full_lane_refuses_messages_but_no_fence() {
+    let mut lane = Lane::new();
+    (0..3).for_each(|n| drop(lane.push(forwarded(n, &[]))));
+    assert_eq!(lane.push(forwarded(3, &[])), [RelayOut::GiveUp(message(3), DropReason::MoveBufferFull)]);
+    let fence = HandoffItem::Forwarded(Forwarded { aim: Epoch(2), after: vec![], stream: C, item: Item::Fence { p: Epoch(1) } });
+    assert_eq!(lane.push(fence.clone()), [frame(4, fence)]);
+}
+
+#[test]
+fn a_move_to_this_node_is_asked_about_until_it_arrives() {
+    let mut f = Fixture::new();
+    assert_eq!(f.learn(1, ME), []);
+    assert_eq!(f.timeout(at(1000)), [RegionOut::WhereIs(S)], "it may have been called off");
+    f.running(1, 1);
+    assert_eq!(f.timeout(at(2000)), []);
+}

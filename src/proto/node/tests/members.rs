@@ -1,0 +1,94 @@
+//! A membership that does what the test says.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use crate::{
+    NodeAddr, NodeId, Time,
+    proto::{
+        link::LinkEvent,
+        membership::{ClusterView, LinkReport, Member, MemberFrame, MemberOutput, MemberStatus},
+        node::Members,
+    },
+};
+
+pub struct Script {
+    pub view: Arc<ClusterView>,
+    pub outputs: VecDeque<MemberOutput>,
+    pub drained: bool,
+    pub left: Vec<NodeId>,
+}
+
+impl Script {
+    pub fn new(me: NodeId) -> Self {
+        let view = ClusterView { me, members: vec![], leader: None, deputies: vec![], converged: true, version: 0 };
+        Self { view: Arc::new(view), outputs: VecDeque::new(), drained: false, left: vec![] }
+    }
+
+    pub fn set_members(&mut self, members: Vec<Member>) {
+        let version = self.view.version + 1;
+        self.view = Arc::new(ClusterView { members, version, ..(*self.view).clone() });
+        self.outputs.push_back(MemberOutput::View(self.view.clone()));
+    }
+}
+
+pub fn addr(n: usize) -> NodeAddr {
+    NodeAddr::new("localhost", 7301 + n as u16)
+}
+
+pub fn id(n: usize) -> NodeId {
+    NodeId::new(&addr(n), 1)
+}
+
+pub fn member(n: usize, status: MemberStatus) -> Member {
+    Member {
+        id: id(n),
+        addr: addr(n),
+        status,
+        roles: Arc::new([]),
+        app_version: "".into(),
+        up_number: n as u64 + 1,
+        reachable: true,
+        observers: Arc::new([]),
+    }
+}
+
+impl Members for Script {
+    fn start(&mut self, _: Time) {}
+    fn handle_datagram(&mut self, _: Time, _: &[u8]) {}
+    fn handle_frame(&mut self, _: Time, _: NodeId, _: &NodeAddr, _: MemberFrame) {}
+    fn handle_sign_of_life(&mut self, _: Time, _: NodeId) {}
+    fn handle_link(&mut self, _: Time, _: &LinkEvent) {}
+    fn join(&mut self, _: Time, _: &[NodeAddr]) -> Result<(), String> {
+        Err("this node has members already".into())
+    }
+    fn leave(&mut self, _: Time, node: NodeId) -> Result<(), String> {
+        self.left.push(node);
+        Ok(())
+    }
+    fn down(&mut self, _: Time, _: NodeId) -> Result<(), String> {
+        Ok(())
+    }
+    fn set_drained(&mut self, _: Time, drained: bool) {
+        self.drained = drained;
+    }
+    fn handle_timeout(&mut self, _: Time) {}
+    fn poll_timeout(&self) -> Option<Time> {
+        None
+    }
+    fn poll_output(&mut self) -> Option<MemberOutput> {
+        self.outputs.pop_front()
+    }
+    fn view(&self) -> &Arc<ClusterView> {
+        &self.view
+    }
+    fn links(&self, _: Time) -> Vec<LinkReport> {
+        vec![]
+    }
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        vec![]
+    }
+    fn lag_bound(&self) -> Duration {
+        Duration::ZERO
+    }
+    fn check(&self) {}
+}

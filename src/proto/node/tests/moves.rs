@@ -1,0 +1,128 @@
+//! Moves without faults: nothing lost, nothing doubled, nothing reordered, whatever the interleaving.
+
+use std::time::Duration;
+
+use crate::proto::{
+    membership::{Event, MemberStatus},
+    node::Answer,
+};
+
+use super::world::*;
+
+/// Messages of all producers, with something else now and then.
+fn traffic(world: &mut World, rounds: usize, mut now_and_then: impl FnMut(&mut World, u64)) {
+    for _ in 0..rounds {
+        let (n, s) = (world.rng.below(world.nodes.len() as u64) as usize, world.rng.below(2) as u32);
+        world.send(n, shard(s));
+        for _ in 0..world.rng.below(6) {
+            world.step();
+        }
+        let dice = world.rng.below(40);
+        now_and_then(world, dice);
+        if world.rng.below(30) == 0 {
+            world.now = world.now + Duration::from_millis(world.rng.below(400));
+            world.run_timers();
+        }
+    }
+    world.calm();
+}
+
+#[test]
+fn moves_under_traffic_lose_and_reorder_nothing() {
+    for seed in 0..150 {
+        let mut world = World::new(3, seed);
+        world.set_all(MemberStatus::Up);
+        traffic(&mut world, 200, |world, dice| {
+            if dice == 0 {
+                let (s, to) = (world.rng.below(2) as u32, world.rng.below(3) as usize);
+                let at = world.rng.below(3) as usize;
+                world.move_shard(at, shard(s), to);
+            }
+        });
+        world.check_order();
+        world.check_all_handled();
+    }
+}
+
+#[test]
+fn refused_moves_lose_and_reorder_nothing() {
+    for seed in 0..100 {
+        let mut world = World::new(3, seed);
+        world.set_all(MemberStatus::Up);
+        traffic(&mut world, 200, |world, dice| {
+            if dice < 2 {
+                let (s, to) = (world.rng.below(2) as u32, world.rng.below(3) as usize);
+                if dice == 1
+                    && let Some(home) = world.home(shard(s))
+                {
+                    world.nodes[home].worker.refuse = true;
+                }
+                world.move_shard(0, shard(s), to);
+            }
+        });
+        world.check_order();
+        world.check_all_handled();
+    }
+}
+
+#[test]
+fn every_shard_has_one_home_after_start() {
+    let world = World::settled(3, 1);
+    let homes: Vec<_> = (0..SHARDS).map(|s| world.home(shard(s)).expect("it runs")).collect();
+    for n in 0..3 {
+        assert!((1..=2).contains(&homes.iter().filter(|h| **h == n).count()), "{homes:?}");
+    }
+    assert!(world.nodes.iter().all(|n| n.ready == [Ok(())]), "every node's type was taken in");
+}
+
+#[test]
+fn a_leaving_node_hands_everything_off_and_says_when() {
+    for leaver in 0..3 {
+        let mut world = World::settled(3, 7 + leaver as u64);
+        world.set_status(leaver, MemberStatus::Leaving);
+        assert!(!world.nodes[leaver].core.membership.drained, "node {leaver} still hosts");
+        traffic(&mut world, 60, |_, _| {});
+        assert!((0..SHARDS).all(|s| world.home(shard(s)).is_some_and(|h| h != leaver)));
+        assert!(world.nodes[leaver].core.membership.drained);
+        world.check_order();
+    }
+}
+
+#[test]
+fn the_last_node_leaves_with_its_shards() {
+    let mut world = World::settled(1, 1);
+    world.set_status(0, MemberStatus::Leaving);
+    assert!(world.nodes[0].core.membership.drained, "nobody is there to take them");
+}
+
+#[test]
+fn a_joiner_gets_its_share_with_as_few_moves_as_it_takes() {
+    let mut world = World::new(3, 3);
+    world.set_status(0, MemberStatus::Up);
+    world.set_status(1, MemberStatus::Up);
+    (0..SHARDS).for_each(|s| world.send(0, shard(s)));
+    world.calm();
+    world.clear();
+    world.set_status(2, MemberStatus::Up);
+    world.calm();
+    let moved = world.nodes[0].events.iter().filter(|e| matches!(e, Event::ShardMoved { .. })).count();
+    assert_eq!(moved, 1);
+    assert!((0..SHARDS).any(|s| world.home(shard(s)) == Some(2)));
+}
+
+#[test]
+fn moves_are_announced_once_on_the_coordinator_and_on_both_ends() {
+    let mut world = World::settled(3, 5);
+    let key = (0..SHARDS).map(shard).find(|k| world.home(*k) == Some(1)).expect("node 1 hosts something");
+    let id = world.move_shard(2, key, 2);
+    world.calm();
+    assert!(matches!(world.nodes[2].done[&id], Answer::Epoch(_)), "{:?}", world.nodes[2].done);
+    for node in &world.nodes {
+        let of_key = |e: &&Event| match e {
+            Event::ShardMoving { shard, .. } | Event::ShardMoved { shard, .. } => *shard == key.shard,
+            _ => false,
+        };
+        let seen: Vec<_> = node.events.iter().filter(of_key).collect();
+        assert!(matches!(seen[..2], [Event::ShardMoving { .. }, Event::ShardMoved { .. }]), "{seen:?}");
+    }
+}

@@ -1,0 +1,116 @@
+//! Commands, registration, and frames that must not be believed.
+
+use crate::{
+    Epoch, Term, TypeId,
+    proto::{
+        membership::MemberStatus,
+        node::{Answer, Command},
+        sharding::{ControlFrame, ShardState, TypeInfo},
+        wire::Frame,
+    },
+};
+
+use super::{members::id, world::*};
+
+#[test]
+fn the_table_names_every_shard_and_its_home() {
+    let mut world = World::settled(3, 1);
+    let cmd = world.command(2, |id| Command::Table { id, ty: None });
+    world.drive();
+    let Answer::Table { types, rows } = &world.nodes[2].done[&cmd] else { panic!("{:?}", world.nodes[2].done) };
+    assert_eq!((types.len(), rows.len()), (1, SHARDS as usize));
+    for row in rows {
+        assert_eq!(row.state, ShardState::Active);
+        assert_eq!(row.owner, world.home(row.shard).map(id));
+    }
+}
+
+#[test]
+fn moves_that_make_no_sense_are_refused_with_the_reason() {
+    let mut world = World::settled(2, 1);
+    let key = shard(0);
+    let home = world.home(key).expect("it runs");
+    let ask = |world: &mut World, key, to: usize| {
+        let cmd = world.move_shard(1, key, to);
+        world.drive();
+        world.nodes[1].done[&cmd].clone()
+    };
+    assert!(matches!(ask(&mut world, key, home), Answer::Refused(why) if why.contains("already")));
+    assert!(matches!(ask(&mut world, shard(SHARDS), 1 - home), Answer::Refused(why) if why.contains("4 shards")));
+    let cmd = world.command(1, |cmd| Command::MoveShard { id: cmd, shard: key, to: id(9) });
+    assert_eq!(world.nodes[1].done[&cmd], Answer::NoMember(id(9)));
+    world.set_status(1 - home, MemberStatus::Leaving);
+    world.calm();
+    let home = world.home(key).expect("it runs");
+    assert!(matches!(ask(&mut world, key, 1 - home), Answer::Refused(why) if why.contains("leaving")));
+}
+
+#[test]
+fn another_number_of_shards_is_refused_with_both() {
+    let mut world = World::settled(2, 1);
+    let odd = TypeInfo { name: "cart".into(), ty: TypeId::of("cart"), shards: 7, host: true };
+    world.command(0, |_| Command::Register { info: TypeInfo { shards: 9, ..odd.clone() } });
+    world.drive();
+    world.command(1, |_| Command::Register { info: odd.clone() });
+    world.drive();
+    assert_eq!(world.nodes[0].ready, [Ok(()), Ok(())]);
+    let refused = world.nodes[1].ready[1].as_ref().expect_err("the numbers differ");
+    assert!(["`cart`", "7 shards", "9 is in force"].iter().all(|part| refused.contains(part)), "{refused}");
+    world.command(1, |_| Command::Register { info: TypeInfo { shards: 8, ..odd } });
+    assert!(world.nodes[1].ready[2].as_ref().is_err_and(|why| why.contains("cannot have 8 as well")));
+}
+
+#[test]
+fn decisions_of_an_older_term_are_void() {
+    let mut world = World::settled(2, 1);
+    let key = shard(0);
+    let (epoch, home) = world.nodes[1].core.region.known(key).or(world.nodes[0].core.region.known(key)).expect("it is known");
+    world.nodes[1].core.coordinator.hear(Term(5));
+    let stale = ControlFrame::Assign { shard: key, epoch: Epoch(epoch.get() + 5), home: id(1), base: epoch, term: Term(4) };
+    world.nodes[1].core.handle_frame(world.now, id(0), Frame::Control(stale));
+    world.drive();
+    assert_eq!(world.home(key).map(id), Some(home));
+}
+
+#[test]
+fn an_epoch_beyond_the_bound_is_not_believed() {
+    let mut world = World::settled(2, 1);
+    let route = ControlFrame::Route { shard: shard(0), epoch: Epoch::MAX, home: id(0) };
+    world.nodes[1].core.handle_frame(world.now, id(0), Frame::Control(route));
+    assert!(world.nodes[1].core.region.known(shard(0)).is_none_or(|(epoch, _)| epoch < Epoch::MAX));
+}
+
+#[test]
+fn a_stale_sender_is_told_once() {
+    let mut world = World::settled(3, 6);
+    let key = (0..SHARDS).map(shard).find(|k| world.home(*k) == Some(1)).expect("node 1 hosts something");
+    world.send(2, key);
+    world.calm();
+    // Node 2 hears of the new home from the old one only.
+    world.lose = |from, to, frame| from == 0 && to == 2 && matches!(frame, Frame::Control(ControlFrame::Route { .. }));
+    world.move_shard(0, key, 0);
+    world.calm();
+    let hints = |world: &World| world.nodes[1].core.counters().iter().find(|(n, _)| *n == "route_hints").expect("it is counted").1;
+    let before = hints(&world);
+    (0..3).for_each(|_| world.send(2, key));
+    world.calm();
+    assert_eq!(hints(&world) - before, 1);
+    assert_eq!(world.nodes[2].core.region.known(key).map(|(_, home)| home), Some(id(0)));
+    world.check_order();
+}
+
+#[test]
+fn a_type_without_hosts_waits_for_one() {
+    let mut world = World::new(2, 1);
+    let user = |host| TypeInfo { name: "user".into(), ty: TypeId::of("user"), shards: 3, host };
+    let key = crate::ShardKey { ty: TypeId::of("user"), shard: crate::ShardId(1) };
+    world.command(0, |_| Command::Register { info: user(false) });
+    world.set_all(MemberStatus::Up);
+    world.send(0, key);
+    world.calm();
+    assert_eq!(world.home(key), None);
+    world.command(1, |_| Command::Register { info: user(true) });
+    world.drive();
+    assert_eq!(world.home(key), Some(1), "on the event, not on a tick");
+    assert_eq!(world.nodes[1].worker.handled.len(), 1);
+}
