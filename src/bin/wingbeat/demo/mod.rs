@@ -35,7 +35,7 @@ use self::{
     feeder::Feeder,
     flights::{Flights, Source},
     nodes::{Nodes, Starting},
-    shards::Shards,
+    shards::{Watcher, up},
     show::Show,
     verdict::Verdict,
 };
@@ -51,8 +51,8 @@ const PACE: Duration = Duration::from_secs(30);
 const UP_WITHIN: Duration = Duration::from_secs(60);
 /// How long the comparison waits for the replacement to join. It is not needed for the sums to be right.
 const REPLACED_WITHIN: Duration = Duration::from_secs(30);
-/// How often it is asked where the shards are.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How often the picture is drawn and the nodes are looked after.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How often members are asked for while one waits for them.
 const ASK_EVERY: Duration = Duration::from_millis(20);
 /// Lines about aircraft that do not agree.
@@ -113,20 +113,21 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode, Failure> {
 
     let mut nodes = Nodes::new()?;
     let started = Instant::now();
-    start_all(&mut nodes, args.nodes, &interrupted)?;
+    let all_up = start_all(&mut nodes, args.nodes, &interrupted);
     if let Some(exit) = asked_to_end(&interrupted) {
         return Ok(exit);
     }
+    all_up?;
     show.say(&format!("{} nodes up after {:.1} s", args.nodes, started.elapsed().as_secs_f64()));
 
     let first = nodes.first();
     let plan = Plan { pace: (!args.max).then_some(PACE), ..Plan::new(first.admin) };
-    let admin = Admin::new(&first.admin.to_string(), None)?;
-    let mut stage = Stage::new(args, nodes, admin, show, &interrupted);
+    let watcher = Watcher::start(Admin::new(&first.admin.to_string(), None)?);
+    let mut stage = Stage::new(args, nodes, watcher, show, &interrupted);
     let fed = Instant::now();
     let (feeder, end) = drive(&flights, &plan, &mut stage)?;
     let seconds = fed.elapsed().as_secs_f64();
-    stage.look();
+    stage.watcher.look();
     stage.show.end();
     if let Some(exit) = asked_to_end(&interrupted) {
         return Ok(exit);
@@ -165,37 +166,32 @@ fn broken(what: &str) -> Failure {
 
 /// Starts the nodes, the first one alone, and waits until all of them are up.
 fn start_all(nodes: &mut Nodes, count: u16, interrupted: &AtomicUsize) -> Result<(), Failure> {
-    nodes.start()?;
+    let gone = || interrupted.load(Ordering::Relaxed) != 0;
+    let first = nodes.spawn()?.wait(gone)?;
+    nodes.add(first);
     let others: Result<Vec<Starting>, Failure> = (1..count).map(|_| nodes.spawn()).collect();
     for starting in others? {
-        let node = starting.wait(|| interrupted.load(Ordering::Relaxed) != 0)?;
+        let node = starting.wait(gone)?;
         nodes.add(node);
     }
     let deadline = Instant::now() + UP_WITHIN;
     let asks: Vec<Admin> = nodes.iter().map(|node| Admin::new(&node.admin.to_string(), None)).collect::<Result<_, _>>()?;
     // Every node has to see every other one, so that no request of the driver meets a node that is only joining.
     for admin in &asks {
-        while up(admin).len() < count as usize {
-            nodes.check()?;
-            if interrupted.load(Ordering::Relaxed) != 0 {
-                return Ok(());
+        loop {
+            let seen = up(admin).map_or(0, |up| up.len());
+            if seen >= usize::from(count) || gone() {
+                break;
             }
+            nodes.check()?;
             if Instant::now() > deadline {
-                let what = format!("{} of {count} nodes were up after {} s", up(admin).len(), UP_WITHIN.as_secs());
+                let what = format!("{seen} of {count} nodes were up after {} s", UP_WITHIN.as_secs());
                 return Err(Failure::unreachable("E-CLI-044", what, "try again on a machine that is less busy"));
             }
             thread::sleep(ASK_EVERY);
         }
     }
     Ok(())
-}
-
-/// Addresses of the members that a node sees up and reachable; none while it does not answer.
-fn up(admin: &Admin) -> Vec<String> {
-    let Ok(answer) = admin.get("/api/v1/members") else { return Vec::new() };
-    let members = answer["members"].as_array().cloned().unwrap_or_default();
-    let is_up = members.iter().filter(|member| member["status"] == "up" && member["reachable"] == true);
-    is_up.filter_map(|member| member["addr"].as_str().map(Into::into)).collect()
 }
 
 /// The killed node's replacement, step by step.
@@ -210,9 +206,8 @@ enum Replacement {
 /// What happens on the stage while the flights are fed: the kill, the replacement, the picture.
 struct Stage<'a> {
     nodes: Nodes,
-    admin: Admin,
+    watcher: Watcher,
     show: Show,
-    shards: Shards,
     interrupted: &'a AtomicUsize,
     kill_at: Option<f64>,
     killed: Option<String>,
@@ -222,12 +217,11 @@ struct Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    fn new(args: &DemoArgs, nodes: Nodes, admin: Admin, show: Show, interrupted: &'a AtomicUsize) -> Self {
+    fn new(args: &DemoArgs, nodes: Nodes, watcher: Watcher, show: Show, interrupted: &'a AtomicUsize) -> Self {
         Self {
             nodes,
-            admin,
+            watcher,
             show,
-            shards: Shards::default(),
             interrupted,
             kill_at: args.kill_at.0,
             killed: None,
@@ -237,23 +231,16 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Looks where the shards are. A node that is too busy to say so is asked again later.
-    fn look(&mut self) {
-        let _ = self.shards.look(&self.admin);
-    }
-
     fn shown(&self) -> String {
-        self.shards.shown(self.nodes.iter().map(|node| (node.name.as_str(), node.addr.as_str())))
+        self.watcher.seen().shards.shown(self.nodes.iter().map(|node| (node.name.as_str(), node.addr.as_str())))
     }
 
     /// Kills the node that holds the most shards; never the one that the driver talks to.
     fn kill(&mut self, feeder: &Feeder) -> Result<(), Failure> {
-        self.look();
-        let held = |addr: &str| self.shards.held_by(addr);
+        self.watcher.look();
         let victims = self.nodes.iter().enumerate().skip(1);
-        let Some((index, count)) = victims.map(|(index, node)| (index, held(&node.addr))).max_by_key(|&(_, count)| count) else {
-            return Ok(());
-        };
+        let held = victims.map(|(index, node)| (index, self.watcher.seen().shards.held_by(&node.addr)));
+        let Some((index, count)) = held.max_by_key(|&(_, count)| count) else { return Ok(()) };
         let name = self.nodes.iter().nth(index).map(|node| node.name.clone()).unwrap_or_default();
         let addr = self.nodes.kill(index)?;
         let tally = feeder.tally();
@@ -274,7 +261,7 @@ impl<'a> Stage<'a> {
                 }
             }
             Replacement::Joining { addr, since } => {
-                if up(&self.admin).contains(addr) {
+                if self.watcher.seen().up.contains(addr) {
                     self.show.say(&format!("{addr} is up"));
                     self.replacement = Replacement::Up;
                 } else if now > *since + REPLACED_WITHIN {
@@ -301,7 +288,6 @@ impl Watch for Stage<'_> {
             self.next_look = now + LOOK_EVERY;
             self.nodes.check()?;
             self.replace(now)?;
-            self.look();
             let shards = self.shown();
             self.show.progress(arrived, feeder.total(), &flights::shown(departed_until), &shards, now);
         }
@@ -356,7 +342,7 @@ impl Outcome<'_> {
             "resent": tally.resent,
             "nodes": self.args.nodes,
             "killed": u32::from(self.stage.killed.is_some()),
-            "moved_shards": self.stage.shards.moved,
+            "moved_shards": self.stage.watcher.seen().shards.moved,
             "unavailable_ms_max": tally.unavailable_max.as_millis() as u64,
             "seconds": (self.seconds * 1_000.0).round() / 1_000.0,
             "flights_per_s": (self.flights.len() as f64 / self.seconds.max(0.001)).round(),
@@ -374,7 +360,7 @@ impl Outcome<'_> {
             self.seconds,
             self.flights.len() as f64 / self.seconds.max(0.001),
             tally.resent,
-            self.stage.shards.moved,
+            self.stage.watcher.seen().shards.moved,
             tally.unavailable_max.as_secs_f64(),
             self.flights.unattributed()
         ))?;

@@ -52,14 +52,7 @@ impl Nodes {
         Ok(Self { dir, started: 0, nodes: Vec::new() })
     }
 
-    /// Starts one more node, which joins through the first one, and waits until it listens.
-    pub fn start(&mut self) -> Result<&Node, Failure> {
-        let starting = self.spawn()?;
-        let node = starting.wait(|| false)?;
-        Ok(self.add(node))
-    }
-
-    /// Starts the process of one more node.
+    /// Starts the process of one more node, which joins through the first one.
     pub fn spawn(&mut self) -> Result<Starting, Failure> {
         let name = format!("node-{}", self.started);
         self.started += 1;

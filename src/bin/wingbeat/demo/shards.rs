@@ -1,10 +1,81 @@
-//! Follows where the shards of the aircraft live.
+//! Follows where the shards of the aircraft live, and who is up.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
 
 use serde_json::Value;
 
 use crate::{fail::Failure, http::Admin};
+
+/// How often a node is asked.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// What was last seen.
+#[derive(Default)]
+pub struct Seen {
+    pub shards: Shards,
+    /// Addresses of the members that are up and reachable.
+    pub up: Vec<String>,
+}
+
+/// Asks a node again and again, on a thread of its own: a busy node must not hold up the driver.
+pub struct Watcher {
+    admin: Arc<Admin>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl Watcher {
+    /// Watches until it is dropped.
+    pub fn start(admin: Admin) -> Self {
+        let (admin, seen) = (Arc::new(admin), Arc::new(Mutex::new(Seen::default())));
+        let (asked, shared) = (Arc::clone(&admin), Arc::downgrade(&seen));
+        thread::spawn(move || {
+            while let Some(seen) = shared.upgrade() {
+                look(&asked, &seen);
+                drop(seen);
+                thread::sleep(LOOK_EVERY);
+            }
+        });
+        Self { admin, seen }
+    }
+
+    /// Asks now. A node that is too busy to answer is asked again later.
+    pub fn look(&self) {
+        look(&self.admin, &self.seen);
+    }
+
+    pub fn seen(&self) -> MutexGuard<'_, Seen> {
+        lock(&self.seen)
+    }
+}
+
+fn look(admin: &Admin, seen: &Mutex<Seen>) {
+    // Asked without the lock: an answer may take long.
+    let (shards, members) = (admin.get("/api/v1/shards/aircraft"), up(admin));
+    let mut seen = lock(seen);
+    if let Ok(answer) = shards {
+        seen.shards.take(&answer);
+    }
+    if let Ok(members) = members {
+        seen.up = members;
+    }
+}
+
+fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Addresses of the members that a node sees up and reachable.
+pub fn up(admin: &Admin) -> Result<Vec<String>, Failure> {
+    let answer = admin.get("/api/v1/members")?;
+    let members = answer["members"].as_array().into_iter().flatten();
+    let is_up = members.filter(|member| member["status"] == "up" && member["reachable"] == true);
+    Ok(is_up.filter_map(|member| member["addr"].as_str().map(Into::into)).collect())
+}
 
 /// The homes of the shards as last seen, and how often one changed.
 #[derive(Default)]
@@ -15,13 +86,7 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// Asks a node and takes in what it says.
-    pub fn look(&mut self, admin: &Admin) -> Result<(), Failure> {
-        let answer = admin.get("/api/v1/shards/aircraft")?;
-        self.take(&answer);
-        Ok(())
-    }
-
+    /// Takes in what a node says of them.
     fn take(&mut self, answer: &Value) {
         for row in answer["shards"].as_array().into_iter().flatten() {
             // A shard without a home has not moved yet: it counts when it is seen at the next one.
