@@ -84,9 +84,13 @@ impl World<'_> {
                 }
             }
             Act::Restart { nodes, .. } => {
-                for n in self.which(nodes) {
-                    self.crash_quietly(n);
-                    self.start(n, Vec::new());
+                // All are down before the first is up again: a restart of the whole cluster is a new cluster.
+                let all = self.which(nodes);
+                for n in &all {
+                    self.kill(*n);
+                }
+                for n in all {
+                    self.start_again(n);
                 }
             }
             Act::Pause { nodes, span } => {
@@ -176,9 +180,16 @@ impl World<'_> {
         }
     }
 
-    /// A restart of a running process: its end is no crash to be detected, as its next life is there at once.
-    fn crash_quietly(&mut self, n: u32) {
-        self.kill(n);
+    /// A node whose seed list names nobody but itself would form a cluster of its own; whoever starts it again beside a running
+    /// cluster gives it somebody to ask.
+    pub(super) fn start_again(&mut self, n: u32) {
+        let alone = self.scenario.seeds == 1 && n == 0;
+        let other = (0..self.scenario.nodes).find(|o| *o != n && self.is_running(*o));
+        let seeds = match other {
+            Some(other) if alone => vec![settings::address(n), settings::address(other)],
+            _ => Vec::new(),
+        };
+        self.start(n, seeds);
     }
 
     pub(super) fn leave(&mut self, n: u32) {

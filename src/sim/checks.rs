@@ -135,6 +135,12 @@ impl Instances {
         }
     }
 
+    /// No process is left that could remember an epoch.
+    pub(super) fn forget_epochs(&mut self) {
+        self.epochs.clear();
+        self.handed.clear();
+    }
+
     /// Cheap when nothing is double. `live`: the node of that life runs and has the right to.
     pub(super) fn check(&mut self, now: u64, live: impl Fn(u32) -> bool) -> Vec<Broken> {
         let mut found = Vec::new();

@@ -54,6 +54,7 @@ pub(super) enum Event {
     /// Inside a process; void if that life is over, late if it is paused.
     Inner(u32, Inner),
     Start(u32, Vec<NodeAddr>),
+    StartAgain(u32),
     Act(usize),
     Leave(u32),
     Resume(u32),
@@ -347,6 +348,7 @@ impl<'a> World<'a> {
         match event {
             Event::Inner(life, inner) => self.inner(life, inner),
             Event::Start(node, seeds) => self.start(node, seeds),
+            Event::StartAgain(node) => self.start_again(node),
             Event::Act(i) => self.act(i),
             Event::Leave(node) => self.leave(node),
             Event::Resume(node) => self.resume(node),
@@ -482,6 +484,11 @@ impl<'a> World<'a> {
         self.measure.gone(life);
         self.observed.remove(&life);
         self.links_of_dead(index);
+        if self.nodes.iter().all(|n| n.life.is_none()) {
+            // Without anybody left nothing remembers a term or an epoch, until records are durable.
+            self.terms = Terms::default();
+            self.instances.forget_epochs();
+        }
     }
 
     pub(super) fn resume(&mut self, index: u32) {
@@ -587,7 +594,7 @@ impl<'a> World<'a> {
                 self.log(22, index, u64::from(rejoin), || "process ends".into());
                 self.kill(index);
                 if rejoin {
-                    self.queue.push(self.now + REJOIN_AFTER, Event::Start(index, Vec::new()));
+                    self.queue.push(self.now + REJOIN_AFTER, Event::StartAgain(index));
                 }
             }
         }
