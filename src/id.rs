@@ -175,7 +175,27 @@ impl fmt::Debug for ShardKey {
 
 /// Grows with each assignment of a shard. Give it to storage as a fencing token.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
 pub struct Epoch(pub(crate) u64);
+
+/// Past the 40 bits of an epoch.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("epoch {0} is above {max}, the largest there is", max = Epoch::MAX.get())]
+pub struct EpochTooLarge(u64);
+
+impl TryFrom<u64> for Epoch {
+    type Error = EpochTooLarge;
+
+    fn try_from(raw: u64) -> Result<Self, EpochTooLarge> {
+        Self::from_raw(raw).ok_or(EpochTooLarge(raw))
+    }
+}
+
+impl From<Epoch> for u64 {
+    fn from(epoch: Epoch) -> Self {
+        epoch.0
+    }
+}
 
 impl Epoch {
     /// Below every assignment.
@@ -252,6 +272,13 @@ mod tests {
         let mut all: Vec<NodeAddr> = ["b:1", "a:10", "a:9"].iter().map(|a| a.parse().unwrap()).collect();
         all.sort();
         assert_eq!(all.iter().map(ToString::to_string).collect::<Vec<_>>(), ["a:9", "a:10", "b:1"]);
+    }
+
+    #[test]
+    fn an_epoch_from_outside_fits_a_routing_word() {
+        assert_eq!(Epoch::try_from(Epoch::MAX.get()), Ok(Epoch::MAX));
+        let bytes = postcard::to_allocvec(&(Epoch::MAX.get() + 1)).unwrap();
+        assert!(postcard::from_bytes::<Epoch>(&bytes).is_err());
     }
 
     #[test]

@@ -216,6 +216,7 @@ fn other_contradictions_are_found() {
     says("[admin]\nlisten = \"127.0.0.1:7301\"\n", "E-CFG-009", "admin.listen", &["taken by node.listen"]);
     says("[downing]\nstrategy = \"static-quorum\"\n", "E-CFG-009", "downing.quorum_size", &["not set"]);
     says("[downing]\nstrategy = \"keep-referee\"\n", "E-CFG-009", "downing.referee", &["not set"]);
+    says("[downing]\nstrategy = \"lease-majority\"\n", "E-CFG-014", "downing.strategy", &["choose \"keep-majority\""]);
     says("[node]\npin = [1, 1]\n", "E-CFG-009", "node.pin", &["twice"]);
     says("[node]\nworkers = 1\npin = [0, 1]\n", "E-CFG-009", "node.pin", &["2 cores for 1 workers"]);
 }
@@ -312,4 +313,34 @@ fn what_is_allowed_but_unwise_is_warned_about() {
     .unwrap();
     let codes: Vec<_> = config.warnings().into_iter().map(|w| w.code).collect();
     assert_eq!(codes, ["W-CFG-002", "W-CFG-004", "W-CFG-006", "W-CFG-007", "W-CFG-008"]);
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_text_is_a_configuration_or_printable_errors(text in "(\\[[a-z]{1,10}\\]\n)?([a-z_.\"]{1,12} ?= ?[-\"a-z0-9.\u{1b}\\[\\]{}]{0,12}\n?){0,4}\\PC{0,20}") {
+        if let Err(errors) = Config::from_toml(&text) {
+            proptest::prop_assert!(!errors.0.is_empty());
+            for error in errors.0 {
+                proptest::prop_assert!(!error.to_string().chars().any(char::is_control), "{error:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn any_word_is_a_value_or_a_printable_error(nth in 0usize..100, word in "[-0-9.a-z, :\\[\\]\u{1b}\u{202e}é]{0,24}|[0-9]{1,40}(us|ms|s|m|h|d)?|-?[0-9]{1,30}|nan|inf|off|auto") {
+        let setting = &Config::reference()[nth % Config::reference().len()];
+        let mut config = Config::default();
+        match config.set(setting.key, &toml::Value::from(word.as_str())) {
+            Ok(()) => {
+                let shown = config.get(setting.key).expect("the key is known");
+                if !setting.is_secret() {
+                    let mut again = Config::default();
+                    again.set(setting.key, &toml::Value::from(shown.as_str())).expect("what is shown can be set");
+                    proptest::prop_assert_eq!(again.get(setting.key), Some(shown));
+                }
+                let _ = config.validate();
+            }
+            Err(error) => proptest::prop_assert!(!error.to_string().chars().any(char::is_control), "{error:?}"),
+        }
+    }
 }

@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn a_newtype_takes_the_place_of_what_it_wraps() {
         assert_eq!(IntoKey::<Tail>::into_key("N1"), Tail("N1".into()));
-        assert_eq!(IntoKey::<Tail>::into_key(&Tail::from(String::from("N1"))).to_string(), "N1");
+        assert_eq!(IntoKey::<Tail>::into_key(Tail::from(String::from("N1"))).to_string(), "N1");
         assert_eq!("17".parse::<Number>(), Ok(Number(17)));
         assert!("x".parse::<Number>().is_err());
     }

@@ -173,9 +173,6 @@ impl Wire for Vec<u8> {
     }
 }
 
-/// Longest list whose elements have no bytes: otherwise ten bytes could demand any number of elements.
-const EMPTY_ELEMENTS_MAX: usize = 65_536;
-
 impl<T: Wire> Wire for Vec<T> {
     const NAME: &'static str = "list";
     const VERSIONS: RangeInclusive<u16> = T::VERSIONS;
@@ -191,21 +188,23 @@ impl<T: Wire> Wire for Vec<T> {
                 return Err(error);
             }
         }
-        if self.len() > EMPTY_ELEMENTS_MAX.max(out.len() - first) {
+        if self.len() > out.len() - first {
+            let why = format!("a list of {} elements without bytes: its length would be all there is to check it by", self.len());
             out.truncate(start);
-            return Err(CodecError::Encode(format!("{} elements without bytes, at most {EMPTY_ELEMENTS_MAX}", self.len())));
+            return Err(CodecError::Encode(why));
         }
         Ok(())
     }
 
     fn decode(version: u16, input: &mut &[u8]) -> Result<Self, CodecError> {
-        let count = private::decode::<u64>(input)?;
-        let count = usize::try_from(count)
+        let claimed = private::decode::<u64>(input)?;
+        // Every element has at least one byte.
+        let count = usize::try_from(claimed)
             .ok()
-            .filter(|&n| n <= EMPTY_ELEMENTS_MAX.max(input.len()))
-            .ok_or_else(|| CodecError::Decode(format!("a list of {count} elements in {} bytes", input.len())))?;
-        // The count is a claim: room is made for what the bytes can hold, at least one each, and grows with what is read.
-        let mut list = Self::with_capacity(count.min(input.len()).min(1024));
+            .filter(|&count| count <= input.len())
+            .ok_or_else(|| CodecError::Decode(format!("a list of {claimed} elements in {} bytes", input.len())))?;
+        // Room is made for few at first: an element in memory may be larger than its bytes.
+        let mut list = Self::with_capacity(count.min(1024));
         for _ in 0..count {
             list.push(T::decode(version, input)?);
         }

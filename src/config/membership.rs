@@ -23,7 +23,7 @@ table! {
         /// Joins proceed while members that the cluster holds unreachable have not seen them.
         converge_past_unreachable: bool = false, Spec::any().must_match();
         /// Gossip older than this is dropped on arrival.
-        gossip_ttl: Span = Span::secs(2), Spec::span(10, HOUR).gossips(2);
+        gossip_ttl: Span = Span::secs(2), Spec::span(10, HOUR).gossips(2).unused();
         /// Share of rounds that go to a member that has not seen the state.
         unseen_probability: f64 = 0.8, Spec::float(0.0, 1.0);
         /// Members above which that share falls.
@@ -31,7 +31,7 @@ table! {
         /// Removed members are remembered this long, so that old gossip does not bring them back.
         tombstones: Span = Span::millis(DAY), Spec::span(MINUTE, 30 * DAY).cost("each takes 24 bytes of every full state");
         /// What this node does when it was downed.
-        on_downed: OnDowned = OnDowned::Stop, Spec::any();
+        on_downed: OnDowned = OnDowned::Stop, Spec::any().unused();
         /// Largest datagram; more goes over TCP.
         max_datagram: u16 = 1200, Spec::int(576, 65_507).unit("bytes").cost("above the path's MTU a lost fragment loses all of it");
     }

@@ -160,7 +160,6 @@ impl Basis {
             Preset::Wan => {
                 config.detector.threshold = 12.0;
                 config.detector.min_std_deviation = Span::millis(200);
-                config.downing.stable_after = AutoSpan::Auto;
                 config.sharding.fence_deadline = Span::secs(10);
             }
             Preset::LocalTest => {

@@ -36,7 +36,7 @@ table! {
         /// Time after which a shard that does not stop has its messages refused.
         handoff_timeout: Span = Span::secs(60), Spec::span(100, HOUR);
         /// Time after which a transfer of state that makes no progress is reported.
-        transfer_timeout: Span = Span::secs(60), Spec::span(100, HOUR);
+        transfer_timeout: Span = Span::secs(60), Spec::span(100, HOUR).unused();
         /// Time after which messages held behind a lost fence are let go.
         fence_deadline: Span = Span::secs(5), Spec::span(100, HOUR).cost("messages of a sender whose old route broke wait that long");
         /// A fence without acknowledgement is sent again this often.

@@ -155,7 +155,10 @@ mod tests {
     fn door() -> (Door<u32>, Arc<AtomicUsize>) {
         let woken = Arc::new(AtomicUsize::new(0));
         let count = woken.clone();
-        (Door::new(Arc::new(Bell::new(move || drop(count.fetch_add(1, Ordering::SeqCst))))), woken)
+        let wake = move || {
+            count.fetch_add(1, Ordering::SeqCst);
+        };
+        (Door::new(Arc::new(Bell::new(wake))), woken)
     }
 
     #[test]

@@ -172,11 +172,6 @@ impl Instances {
         found
     }
 
-    /// Lives that run this shard.
-    pub(super) fn owners(&self, shard: ShardKey) -> &[u32] {
-        self.shards.get(&shard).map_or(&[], Vec::as_slice)
-    }
-
     /// Longest time with two live instances, nanoseconds.
     pub(super) fn dual_max(&self) -> u64 {
         self.dual_max
@@ -344,8 +339,6 @@ mod tests {
         assert!(i.check(1, |_| true).is_empty());
         i.shard(shard, 1, true);
         assert_eq!(i.check(2, |_| true).len(), 1);
-        i.forget(0);
-        assert_eq!(i.owners(shard), [1]);
     }
 
     fn view(members: &[(u32, u64, MemberStatus, bool)]) -> ClusterView {

@@ -102,7 +102,7 @@ impl World<'_> {
         let c = &mut p.clients[at];
         let key = key_of(entity);
         let shard = ShardKey { ty: self.ty, shard: ShardId((xxhash_rust::xxh3::xxh3_64(key.as_bytes()) % u64::from(w.shards)) as u32) };
-        let note = self.ledger.send(c.name, entity, life, self.now);
+        let note = self.ledger.send(c.name, entity, life);
         let ask = (w.mode == SendMode::Ask).then(|| Ask {
             node: p.id,
             correlation: note.id,

@@ -233,11 +233,10 @@ impl Measure {
     }
 
     /// Most changes of the set of up members, and most changes of one member's reachability, in one node's view.
-    pub(super) fn maxima(&mut self) -> (u64, u64) {
-        for o in std::mem::take(&mut self.observers).into_values() {
-            self.keep_maxima(&o);
-        }
-        (self.changes_max, self.flips_max)
+    pub(super) fn maxima(&self) -> (u64, u64) {
+        let changes = self.observers.values().map(|o| o.changes).max().unwrap_or(0);
+        let flips = self.observers.values().flat_map(|o| o.flips.values()).copied().max().unwrap_or(0);
+        (changes.max(self.changes_max), flips.max(self.flips_max))
     }
 
     /// Detection, knowledge and removal of crashes, with the number of crashes for which each is missing.

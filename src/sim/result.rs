@@ -74,8 +74,6 @@ pub struct RunResult {
     pub reordered: u64,
     pub duplicated: u64,
     pub undelivered: u64,
-    /// Sent in the last second and neither delivered nor dropped by the end.
-    pub in_flight: u64,
     pub replies: u64,
     pub timeouts: u64,
     /// Sends that did not happen as the client's node was not running.

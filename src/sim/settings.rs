@@ -22,11 +22,10 @@ pub(super) fn index_of(addr: &NodeAddr) -> Option<u32> {
 pub(super) fn configs(scenario: &Scenario) -> Result<Vec<Arc<Config>>, ScenarioError> {
     let mut base = Config::default();
     // A preset is a set of defaults, so it goes first wherever it stands.
-    let preset_first = |key: &str| key != "cluster.preset";
     let mut settings: Vec<_> = scenario.config.iter().collect();
-    settings.sort_by_key(|(key, ..)| preset_first(key));
+    settings.sort_by_key(|(key, ..)| key != "cluster.preset");
     for (key, line, value) in settings {
-        set(&mut base, key, value).map_err(|what| ScenarioError { line: *line, what })?;
+        base.set(key, value).map_err(|error| ScenarioError { line: *line, what: error.to_string() })?;
     }
     base.cluster.seeds = (0..scenario.seeds).map(|i| address(i).to_string()).collect();
     let mut roles_of: Vec<Vec<String>> = vec![base.cluster.roles.clone(); scenario.nodes as usize];
@@ -55,10 +54,6 @@ pub(super) fn workers(config: &Config) -> u16 {
         Workers::Count(n) => n.max(1),
         _ => WORKERS_AUTO,
     }
-}
-
-fn set(_config: &mut Config, key: &str, _value: &toml::Value) -> Result<(), String> {
-    Err(format!("`{key}` is no configuration key"))
 }
 
 /// The world before anything runs, for selectors of roles.

@@ -42,6 +42,8 @@ pub(super) const BEGIN: u64 = 0;
 const EXIT_AFTER: u64 = 50_000_000;
 /// Time between a process's end and its new start when it rejoins.
 const REJOIN_AFTER: u64 = 500_000_000;
+/// What is still under way at the end of a run gets so many more seconds, so that a late message is not taken for a lost one.
+const DRAIN_SECONDS: u64 = 60;
 /// Steps between two calls of the cores' own checks.
 const CHECK_EVERY: u64 = if cfg!(debug_assertions) { 256 } else { 4096 };
 /// A core that asks to be woken more often than this at one instant is in a loop.
@@ -311,7 +313,23 @@ impl<'a> World<'a> {
     pub(super) fn run(mut self) -> Result<RunResult, ScenarioError> {
         #[allow(clippy::disallowed_methods)]
         let started = std::time::Instant::now();
-        while let Some((at, event)) = self.queue.pop(self.end) {
+        self.run_until(self.end);
+        let mut result = self.membership_result();
+        let end = self.end;
+        for second in 1..=DRAIN_SECONDS {
+            let (lives, nodes) = (&self.lives, &self.nodes);
+            if !self.ledger.is_open(|life| is_gone(lives, nodes, life)) {
+                break;
+            }
+            self.run_until(end + second * 1_000_000_000);
+        }
+        self.message_result(&mut result);
+        result.wall_s = started.elapsed().as_secs_f64();
+        Ok(result)
+    }
+
+    fn run_until(&mut self, until: u64) {
+        while let Some((at, event)) = self.queue.pop(until) {
             self.now = at;
             self.events += 1;
             self.event(event);
@@ -322,8 +340,7 @@ impl<'a> World<'a> {
             }
             self.check_instances();
         }
-        self.now = self.end;
-        Ok(self.result(started.elapsed().as_secs_f64()))
+        self.now = until;
     }
 
     fn event(&mut self, event: Event) {
@@ -356,8 +373,25 @@ impl<'a> World<'a> {
             && (from..=to).contains(&self.now)
         {
             let (s, ns) = (self.now / 1_000_000_000, self.now % 1_000_000_000);
-            eprintln!("{s:>5}.{ns:09}  n{node:<5} {}", what());
+            eprintln!("{s:>5}.{ns:09}  n{node:<5} {}", self.with_names(what()));
         }
+    }
+
+    /// Ids of lives as `n3` or, after restarts, `n3+1`.
+    fn with_names(&self, mut text: String) -> String {
+        let mut from = 0;
+        while let Some(at) = text.as_bytes()[from..].windows(32).position(|w| w.iter().all(u8::is_ascii_hexdigit)).map(|at| at + from) {
+            let known = u128::from_str_radix(&text[at..at + 32], 16).ok().and_then(|raw| self.by_id.get(&NodeId::from_raw(raw)));
+            from = match known.map(|l| self.lives[*l as usize]) {
+                Some(Life { node, generation, .. }) => {
+                    let name = if generation > 0 { format!("n{node}+{generation}") } else { format!("n{node}") };
+                    text.replace_range(at..at + 32, &name);
+                    at + name.len()
+                }
+                None => at + 32,
+            };
+        }
+        text
     }
 
     /// Schedules something inside the process that runs on `node` now.
@@ -841,48 +875,21 @@ impl<'a> World<'a> {
         reached * 2 > running.len()
     }
 
-    fn result(mut self, wall_s: f64) -> RunResult {
-        let judged = self.end.saturating_sub(1_000_000_000);
-        let lives = &self.lives;
-        let sums = self.ledger.sums(judged, |life| lives[life as usize].over);
-        for (sender, entity, seq, life) in &sums.examples {
-            let node = self.lives[*life as usize].node;
-            self.findings.add(
-                "E8",
-                self.end,
-                vec![node],
-                format!("message {seq} of sender {sender} to entity {entity} was neither delivered nor reported; last seen at node {node}"),
-            );
-        }
-        if let Some(w) = &self.scenario.workload
-            && self.measure.all_up_since.is_some_and(|t| self.end - t > 30_000_000_000)
-        {
-            // At the end of a run that has been quiet for long, no shard may be on two nodes (E7).
-            for shard in 0..w.shards {
-                let key = ShardKey { ty: self.ty, shard: crate::ShardId(shard) };
-                let owners = self.instances.owners(key).to_vec();
-                if owners.len() > 1 {
-                    let nodes = owners.iter().map(|l| self.lives[*l as usize].node).collect();
-                    self.findings.add("E7", self.end, nodes, format!("shard {shard} has {} owners at the end", owners.len()));
-                }
-            }
-        }
+    /// What the membership came to at the end of the run.
+    fn membership_result(&mut self) -> RunResult {
         let [detect, known, removal] = self.measure.crash_times();
         let (survivor_groups, survivors) = self.measure.survivors();
-        let members_up = self.measure.members_up();
         let (view_changes_max, flips_max) = self.measure.maxima();
         let (bytes_per_node_per_s, peak) = self.traffic.rates(self.end);
         let seconds = |t: u64| t as f64 / 1e9;
-        let mut r = RunResult {
+        RunResult {
             scenario: self.scenario.name.clone(),
             seed: self.seed,
             nodes: self.scenario.nodes,
             virtual_s: seconds(self.end),
-            wall_s,
-            events: self.events,
             converged_at_s: self.measure.converged_since.map(seconds),
             all_up_at_s: self.measure.all_up_since.map(seconds),
-            members_up,
+            members_up: self.measure.members_up(),
             sizes_seen: self.measure.sizes.len() as u64,
             detect_s: detect.0,
             known_s: known.0,
@@ -899,33 +906,49 @@ impl<'a> World<'a> {
             survivors,
             bytes_per_node_per_s,
             peak_bytes_per_node_per_s: peak,
-            max_datagram_bytes: self.max_datagram,
-            dual_active_s: seconds(self.instances.dual_max()),
-            sent: sums.sent,
-            delivered: sums.delivered,
-            dropped: sums.dropped,
-            lost: sums.lost,
-            reordered: sums.reordered,
-            duplicated: sums.duplicated,
-            undelivered: sums.undelivered,
-            in_flight: sums.in_flight,
-            replies: sums.replies,
-            timeouts: sums.timeouts,
-            not_sent: self.not_sent,
-            moves: self.moves,
-            moves_refused: self.moves_refused,
-            violations: self.findings.list,
-            violations_more: self.findings.more,
-            failed: Vec::new(),
-            failed_why: Vec::new(),
-            digest: format!("{:016x}", self.digest.value()),
-        };
-        for (name, why) in self.scenario.expect.judge(&r) {
+            ..RunResult::default()
+        }
+    }
+
+    /// What became of the messages and what was violated; then the expectations.
+    fn message_result(mut self, r: &mut RunResult) {
+        let (lives, nodes) = (&self.lives, &self.nodes);
+        let sums = self.ledger.sums(|life| is_gone(lives, nodes, life));
+        for (sender, entity, seq, life) in &sums.examples {
+            let node = self.lives[*life as usize].node;
+            let what =
+                format!("message {seq} of sender {sender} to entity {entity} was neither delivered nor reported; last seen at node {node}");
+            self.findings.add("E8", self.now, vec![node], what);
+        }
+        r.events = self.events;
+        r.max_datagram_bytes = self.max_datagram;
+        r.dual_active_s = self.instances.dual_max() as f64 / 1e9;
+        r.sent = sums.sent;
+        r.delivered = sums.delivered;
+        r.dropped = sums.dropped;
+        r.lost = sums.lost;
+        r.reordered = sums.reordered;
+        r.duplicated = sums.duplicated;
+        r.undelivered = sums.undelivered;
+        r.replies = sums.replies;
+        r.timeouts = sums.timeouts;
+        r.not_sent = self.not_sent;
+        r.moves = self.moves;
+        r.moves_refused = self.moves_refused;
+        r.violations = self.findings.list;
+        r.violations_more = self.findings.more;
+        r.digest = format!("{:016x}", self.digest.value());
+        for (name, why) in self.scenario.expect.judge(r) {
             r.failed.push(name.to_owned());
             r.failed_why.push(why);
         }
-        r
     }
+}
+
+/// Whether what that life holds will never be seen again: its process is gone, or stays paused to the end.
+fn is_gone(lives: &[Life], nodes: &[Node], life: u32) -> bool {
+    let l = lives[life as usize];
+    l.over || nodes[l.node as usize].paused
 }
 
 fn node_client(node: &mut Node, client: u32) -> Option<&mut Client> {

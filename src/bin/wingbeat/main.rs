@@ -1,11 +1,13 @@
 //! The command line: one file per subject, JSON for machines, tables for people.
 
 mod ask;
+mod bench;
 mod config;
 mod demo;
 mod fail;
 mod http;
 mod node;
+mod sim;
 mod table;
 
 use std::process::ExitCode;
@@ -28,6 +30,10 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Run a node that hosts the built-in entity types, until SIGTERM
     Node(node::NodeArgs),
+    /// Run a scenario in the simulator
+    Sim(sim::SimArgs),
+    /// Measure, with the raw limit of the machine in the same run
+    Bench(bench::BenchArgs),
     /// What a node thinks of itself and its cluster
     Status(ask::At),
     /// The members of the cluster
@@ -52,6 +58,10 @@ enum Command {
     Down(ask::Act),
 }
 
+/// Counts allocations for `bench`; otherwise the system's allocator.
+#[global_allocator]
+static ALLOCATOR: bench::Counting = bench::Counting;
+
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -75,6 +85,8 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Demo(args) => demo::run(args),
         Command::Node(args) => node::run(args),
+        Command::Sim(args) => Ok(sim::run(args.clone())),
+        Command::Bench(args) => Ok(bench::run(args)),
         Command::Status(at) => ask::status(at),
         Command::Members(at) => ask::members(at),
         Command::Links(at) => ask::links(at),

@@ -85,7 +85,12 @@ pub fn run(args: SimArgs) -> ExitCode {
 }
 
 /// Runs all seeds on all cores; `each` sees the results in the order of the seeds.
-fn many(scenario: &Scenario, seeds: Range<u64>, options: &Options, mut each: impl FnMut(&RunResult)) -> Result<Vec<RunResult>, sim::ScenarioError> {
+fn many(
+    scenario: &Scenario,
+    seeds: Range<u64>,
+    options: &Options,
+    mut each: impl FnMut(&RunResult),
+) -> Result<Vec<RunResult>, sim::ScenarioError> {
     let seeds: Vec<u64> = seeds.collect();
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(seeds.len());
     let next = AtomicUsize::new(0);
@@ -135,7 +140,10 @@ fn print(r: &RunResult, json: bool, whole: bool) {
         (false, true) => "\x1b[31mFAILED\x1b[0m",
         (false, false) => "FAILED",
     };
-    say(&format!("{} seed {}: {verdict}, {} nodes, {} s in {:.2} s, {} events, digest {}", r.scenario, r.seed, r.nodes, r.virtual_s, r.wall_s, r.events, r.digest));
+    say(&format!(
+        "{} seed {}: {verdict}, {} nodes, {} s in {:.2} s, {} events, digest {}",
+        r.scenario, r.seed, r.nodes, r.virtual_s, r.wall_s, r.events, r.digest
+    ));
     if whole {
         table(r);
     }
@@ -168,7 +176,14 @@ fn table(r: &RunResult) {
         ("survivors", format!("{} in {} group(s)", r.survivors, r.survivor_groups)),
         ("bytes per node and second", r.bytes_per_node_per_s.mean.map_or_else(|| "-".to_owned(), |x| format!("{x:.0}"))),
         ("sent, delivered", format!("{}, {}", r.sent, r.delivered)),
-        ("dropped", if r.dropped.is_empty() { "0".to_owned() } else { r.dropped.iter().map(|(k, n)| format!("{k} {n}")).collect::<Vec<_>>().join(", ") }),
+        (
+            "dropped",
+            if r.dropped.is_empty() {
+                "0".to_owned()
+            } else {
+                r.dropped.iter().map(|(k, n)| format!("{k} {n}")).collect::<Vec<_>>().join(", ")
+            },
+        ),
         ("lost, reordered, duplicated", format!("{}, {}, {}", r.lost, r.reordered, r.duplicated)),
     ];
     for (name, value) in rows {
@@ -184,7 +199,12 @@ fn summarise(s: &Summary, json: bool) {
         }
         return;
     }
-    say(&format!("{} seeds, {} failed{}", s.seeds, s.failed_seeds.len(), if s.failed_seeds.is_empty() { String::new() } else { format!(": {:?}", s.failed_seeds) }));
+    say(&format!(
+        "{} seeds, {} failed{}",
+        s.seeds,
+        s.failed_seeds.len(),
+        if s.failed_seeds.is_empty() { String::new() } else { format!(": {:?}", s.failed_seeds) }
+    ));
     say(&format!("  {:<28} {:>12} {:>12} {:>12} {:>12}", "", "minimum", "median", "p99", "maximum"));
     for (name, f) in &s.figures {
         let show = |x: Option<f64>| x.map_or_else(|| "-".to_owned(), |x| format!("{x:.3}"));

@@ -359,6 +359,69 @@ fn a_node_that_stops_in_order_loses_nothing() {
     until([&mut a, &mut b], "all", |[a, b]| a.frames.len() == 999 && b.frames.len() == 1_000 && b.downs() == [&LinkDown::Reset]);
 }
 
+/// Closing, dialling and sending at random: whatever happens, a receiver sees each sender's numbers grow, and sessions come and go in turn.
+#[test]
+fn under_random_closes_nothing_is_reordered_or_doubled() {
+    for seed in 0..5 {
+        let mut rng = Rng::new(seed);
+        let mut nodes = [Node::new(seed), Node::new(seed + 100), Node::new(seed + 200)];
+        let ids: Vec<Identity> = nodes.iter().map(|n| n.me.clone()).collect();
+        let mut number = 0;
+        for _ in 0..400 {
+            let (from, to) = (rng.below(3) as usize, rng.below(3) as usize);
+            if from != to {
+                let node = Some(ids[to].id());
+                for _ in 0..rng.below(20) {
+                    number += 1;
+                    nodes[from].send(&ids[to].addr, node, &numbered(number)).unwrap();
+                }
+                let now = nodes[from].now();
+                match rng.below(12) {
+                    0 => nodes[from].net.close(now, ids[to].id(), &ids[to].addr),
+                    1 => nodes[from].net.connect(now, &ids[to].addr, node),
+                    _ => nodes[from].net.flush(now),
+                }
+            }
+            nodes[rng.below(3) as usize].turn();
+        }
+        // At the end everybody still reaches everybody; what was sent into a session that the other side had closed is lost.
+        let last = number;
+        let heard = |node: &Node, peer: &Identity| node.frames.iter().any(|(from, n)| *from == peer.id() && *n > last);
+        let start = Instant::now();
+        while !(0..3).all(|me| (0..3).all(|peer| me == peer || heard(&nodes[me], &ids[peer]))) {
+            assert!(start.elapsed() < PATIENCE, "seed {seed}: not everybody reaches everybody");
+            for node in &mut nodes {
+                let me = node.me.id();
+                for to in ids.iter().filter(|to| to.id() != me) {
+                    number += 1;
+                    node.send(&to.addr, Some(to.id()), &numbered(number)).unwrap();
+                }
+            }
+            for _ in 0..5 {
+                nodes.iter_mut().for_each(Node::turn);
+            }
+        }
+        for (node, me) in nodes.iter().zip(&ids) {
+            for peer in ids.iter().filter(|peer| peer.id() != me.id()) {
+                let seen: Vec<u64> = node.frames.iter().filter(|(from, _)| *from == peer.id()).map(|(_, n)| *n).collect();
+                assert!(seen.is_sorted_by(|a, b| a < b), "seed {seed}: {seen:?}");
+                let mut up = 0;
+                for link in &node.links {
+                    match link {
+                        LinkEvent::Up { peer: who, session, .. } if *who == peer.id() => {
+                            assert!(up == 0, "seed {seed}: up twice");
+                            up = *session;
+                        }
+                        LinkEvent::Down { peer: Some(who), .. } if *who == peer.id() => up = 0,
+                        _ => {}
+                    }
+                }
+                assert_ne!(up, 0, "seed {seed}: not up in the end");
+            }
+        }
+    }
+}
+
 #[test]
 fn sockets_may_move_to_their_thread() {
     fn sendable<T: Send>() {}

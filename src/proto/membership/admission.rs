@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use super::{
-    JoinRequest, MemberFrame, MemberStatus, Membership,
-    codec,
+    JoinRequest, MemberFrame, MemberStatus, Membership, codec,
     counters::Count,
     state::{Entry, Info, MEMBERS_MAX},
 };
-use crate::{Config, NodeAddr, NodeId, Time};
+use crate::{Config, NodeAddr, NodeId, Time, proto::link::LinkDown};
 
 /// Lowest and highest protocol version of this build.
 pub(crate) const PROTOCOL: (u16, u16) = (1, 1);
@@ -75,20 +74,29 @@ impl Membership {
     /// A node asks to be taken in.
     pub(super) fn take_join(&mut self, now: Time, from: NodeId, addr: &NodeAddr, request: &JoinRequest) {
         if !self.takes_members() {
-            return self.say(addr.clone(), MemberFrame::Answer { member: false });
+            let answer = self.answer();
+            return self.say(addr.clone(), answer);
         }
         if let Some(reason) = objection(&self.config, request) {
-            return self.refuse(addr, reason);
+            return self.refuse(from, addr, reason);
         }
         let mut roles = request.roles.clone();
         roles.sort();
         roles.dedup();
         let info = Info { id: from, addr: request.addr.clone(), roles: roles.into(), app_version: request.app_version.as_str().into() };
         if NodeId::new(&request.addr, request.incarnation) != from || request.addr != *addr || !codec::fits(&info) {
-            return self.refuse(addr, format!("the request does not fit the node {from} at {addr} that sends it, or its roles are too long"));
+            return self.refuse(
+                from,
+                addr,
+                format!("the request does not fit the node {from} at {addr} that sends it, or its roles are too long"),
+            );
         }
         if self.state.tombstones.contains_key(&from) || self.state.status(from) == Some(MemberStatus::Down) {
-            return self.refuse(addr, format!("{from} was removed from this cluster: start the node again, it then has a new incarnation"));
+            return self.refuse(
+                from,
+                addr,
+                format!("{from} was removed from this cluster: start the node again, it then has a new incarnation"),
+            );
         }
         if self.state.members.contains_key(&from) {
             return self.accept_joiner(now, from, addr.clone());
@@ -96,18 +104,19 @@ impl Membership {
         if self.state.members.len() >= MEMBERS_MAX {
             let reason = format!("the cluster has {MEMBERS_MAX} members, which is the limit");
             self.counters.add(Count::JoinsRefused);
-            return self.say(addr.clone(), MemberFrame::JoinRefused { permanent: false, reason });
+            return self.say(addr.clone(), MemberFrame::JoinRefused { joiner: from, permanent: false, reason });
         }
         if self.state.at(addr).is_none() {
             self.admit(Arc::new(info));
             return self.accept_joiner(now, from, addr.clone());
         }
         // An earlier life stands in the state: who answers at the address decides which of the two is real.
+        self.newcomers.retain(|_, n| n.info.addr != *addr);
         if self.newcomers.len() < NEWCOMERS_MAX {
             self.newcomers.insert(from, Newcomer { info: Arc::new(info) });
             self.say(addr.clone(), MemberFrame::WhoAreYou);
         }
-        self.say(addr.clone(), MemberFrame::JoinWait);
+        self.say(addr.clone(), MemberFrame::JoinWait { joiner: from });
     }
 
     /// The address of an earlier life answers: the joiner itself proves that life dead; another one shows that two nodes share the address.
@@ -116,15 +125,30 @@ impl Membership {
         for joiner in waiting {
             if joiner != from {
                 self.newcomers.remove(&joiner);
-                self.refuse(addr, format!("two nodes use {addr}: {from} answers there, {joiner} wants to join; give one another address"));
+                self.counters.add(Count::JoinsRefused);
+                let reason = format!("two nodes use {addr}: {from} answers there, {joiner} wants to join; give one another address");
+                // Over the joiner's own link: the address is the other one's.
+                self.out.frame_to(joiner, MemberFrame::JoinRefused { joiner, permanent: true, reason });
                 continue;
             }
-            let old: Vec<NodeId> = self.state.members.keys().copied().filter(|id| id.addr_hash() == from.addr_hash() && *id != from).collect();
+            let old: Vec<NodeId> =
+                self.state.members.keys().copied().filter(|id| id.addr_hash() == from.addr_hash() && *id != from).collect();
             for id in old {
                 if self.state.members.get_mut(&id).is_some_and(|m| !std::mem::replace(&mut m.proven, true)) {
                     self.state.raise(id, MemberStatus::Down);
                     self.touch();
                 }
+            }
+        }
+    }
+
+    /// The link on which an address was asked ended: ask again, unless it told who is there.
+    pub(super) fn newcomer_link_down(&mut self, addr: &NodeAddr, cause: &LinkDown) {
+        if self.newcomers.values().any(|n| n.info.addr == *addr) {
+            match cause {
+                LinkDown::OtherIncarnation(id) => self.take_identity(*id, addr),
+                LinkDown::Reset => self.say(addr.clone(), MemberFrame::WhoAreYou),
+                _ => {}
             }
         }
     }
@@ -166,8 +190,8 @@ impl Membership {
         self.say(addr, MemberFrame::JoinAccepted { joiner, state });
     }
 
-    fn refuse(&mut self, addr: &NodeAddr, reason: String) {
+    fn refuse(&mut self, joiner: NodeId, addr: &NodeAddr, reason: String) {
         self.counters.add(Count::JoinsRefused);
-        self.say(addr.clone(), MemberFrame::JoinRefused { permanent: true, reason });
+        self.say(addr.clone(), MemberFrame::JoinRefused { joiner, permanent: true, reason });
     }
 }

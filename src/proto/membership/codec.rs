@@ -17,14 +17,8 @@ pub(crate) const ROLES_MAX: usize = 64;
 /// Longest role or version, in bytes.
 pub(crate) const LABEL_BYTES_MAX: usize = 128;
 
-const STATUSES: [MemberStatus; 6] = [
-    MemberStatus::Joining,
-    MemberStatus::WeaklyUp,
-    MemberStatus::Up,
-    MemberStatus::Leaving,
-    MemberStatus::Exiting,
-    MemberStatus::Down,
-];
+const STATUSES: [MemberStatus; 6] =
+    [MemberStatus::Joining, MemberStatus::WeaklyUp, MemberStatus::Up, MemberStatus::Leaving, MemberStatus::Exiting, MemberStatus::Down];
 const GONE: [Gone; 3] = [Gone::Left, Gone::Downed, Gone::Proven];
 const MARKS: [Mark; 2] = [Mark::Silent, Mark::Refused];
 /// id, host of one byte, port, status, proven, up, joined, counter, no roles, no version.
@@ -213,7 +207,10 @@ mod tests {
             let mut r = Reader::new(&bytes);
             let back = decode(&mut r, &State::default(), Time::from_nanos(0)).unwrap();
             r.end().unwrap();
-            assert_eq!((&back.members, &back.rows, &back.seen, &back.tombstones), (&state.members, &state.rows, &state.seen, &state.tombstones));
+            assert_eq!(
+                (&back.members, &back.rows, &back.seen, &back.tombstones),
+                (&state.members, &state.rows, &state.seen, &state.tombstones)
+            );
             assert_eq!(back.digest(), state.digest());
             assert_eq!(super::tests::bytes(&back), bytes);
         }

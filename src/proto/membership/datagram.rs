@@ -36,13 +36,22 @@ pub(crate) enum Part<'a> {
     Beat(u64),
     BeatReply(u64),
     /// Digest of the sender's version, its own counter in it, digest of its seen set.
-    Status { digest: u128, counter: u64, seen: u64 },
+    Status {
+        digest: u128,
+        counter: u64,
+        seen: u64,
+    },
     /// The whole state.
     State(&'a [u8]),
     /// Who has seen the version, one bit per member.
-    Seen { digest: u128, bitmap: &'a [u8] },
+    Seen {
+        digest: u128,
+        bitmap: &'a [u8],
+    },
     /// The sender has seen the version.
-    Mark { digest: u128 },
+    Mark {
+        digest: u128,
+    },
 }
 
 /// Why a datagram was thrown away.

@@ -95,6 +95,11 @@ impl Tuning {
         }
     }
 
+    /// Silence that means two missed replies in a row.
+    pub(crate) fn suspicious(&self) -> Duration {
+        self.heartbeat * 5 / 2
+    }
+
     /// Silence after which a subject with ideal intervals is suspected.
     pub(crate) fn patience(&self) -> Duration {
         Duration::from_micros((self.pause_us + self.deviations * self.min_sigma_us) as u64) + self.heartbeat
@@ -123,16 +128,17 @@ impl Subject {
         let spread = tuning.first / 4;
         intervals.record(tuning.first.saturating_sub(spread));
         intervals.record(tuning.first + spread);
-        Self {
-            intervals,
-            since: None,
-            last_reply: None,
-            outage: false,
-            seq: 0,
-            sent: VecDeque::new(),
-            answered: 0,
-            trips: VecDeque::new(),
-        }
+        Self { intervals, since: None, last_reply: None, outage: false, seq: 0, sent: VecDeque::new(), answered: 0, trips: VecDeque::new() }
+    }
+
+    /// Counts silence from `since` on: its neighbours are silent since then.
+    pub(crate) fn backdate(&mut self, since: Time) {
+        self.since = Some(since);
+    }
+
+    /// Two beats in a row have gone unanswered, and nothing else came.
+    pub(crate) fn suspect(&self, now: Time, tuning: &Tuning) -> bool {
+        self.seq >= 2 && self.since.is_some_and(|since| now.since(since) >= tuning.suspicious())
     }
 
     /// Numbers the next beat.

@@ -12,12 +12,17 @@ pub enum MemberFrame {
     /// Answer to `Knock`.
     Answer {
         /// Whether a `Join` makes sense here.
-        member: bool,
+        takes: bool,
+        /// Whether the node belongs to a cluster, be it on its way out.
+        clustered: bool,
     },
     /// Take me in.
     Join(Box<JoinRequest>),
     /// Not yet: an earlier life at the address is being removed. The answer follows, or ask again.
-    JoinWait,
+    JoinWait {
+        /// Who is to wait.
+        joiner: NodeId,
+    },
     /// Taken in.
     JoinAccepted {
         /// Who.
@@ -28,6 +33,8 @@ pub enum MemberFrame {
     },
     /// Not taken in.
     JoinRefused {
+        /// Who is meant: another life at the same address is not.
+        joiner: NodeId,
         /// Asking again is useless.
         permanent: bool,
         /// Names what differs and both values.

@@ -319,8 +319,8 @@ impl Membership {
     fn round(&mut self, now: Time) {
         let reduce = f64::from(self.config.membership.reduce_above) / self.state.members.len().max(1) as f64;
         let bias = self.config.membership.unseen_probability * reduce.min(1.0);
-        let unseen = self.rng.chance(bias).then(|| self.choose(1, |m| !m.state.seen.contains(&m.subject))).unwrap_or_default();
-        let target = if unseen.is_empty() { self.choose(1, |_| true) } else { unseen }.first().copied();
+        let behind = if self.rng.chance(bias) { self.choose(1, |m| !m.state.seen.contains(&m.subject)) } else { vec![] };
+        let target = if behind.is_empty() { self.choose(1, |_| true) } else { behind }.first().copied();
         if let Some(to) = target {
             self.gossip_to(now, to);
         }

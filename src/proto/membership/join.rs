@@ -45,6 +45,8 @@ impl Membership {
         let first = seeds.first() == Some(&self.info.addr);
         let empty = seeds.is_empty();
         seeds.retain(|s| *s != self.info.addr);
+        seeds.sort();
+        seeds.dedup();
         if seeds.is_empty() && (first || empty) {
             return self.form(now);
         }
@@ -148,12 +150,16 @@ impl Membership {
     pub(super) fn take_frame(&mut self, now: Time, from: NodeId, addr: &NodeAddr, frame: MemberFrame) {
         match frame {
             MemberFrame::Knock => self.answer_knock(from, addr),
-            MemberFrame::Answer { member } => self.take_answer(now, from, addr, member),
+            MemberFrame::Answer { takes, clustered } => self.take_answer(now, from, addr, takes, clustered),
             MemberFrame::Join(request) => self.take_join(now, from, addr, &request),
-            MemberFrame::JoinWait => self.extend_join(now),
+            MemberFrame::JoinWait { joiner } if joiner == self.me => self.extend_join(now),
             MemberFrame::JoinAccepted { joiner, state } if joiner == self.me => self.take_acceptance(now, from, &state),
-            MemberFrame::JoinAccepted { .. } => self.counters.add(Count::FrameStranger),
-            MemberFrame::JoinRefused { permanent, reason } => self.take_refusal(permanent, format!("{addr}: {reason}")),
+            MemberFrame::JoinRefused { joiner, permanent, reason } if joiner == self.me => {
+                self.take_refusal(permanent, format!("{addr}: {reason}"));
+            }
+            MemberFrame::JoinWait { .. } | MemberFrame::JoinAccepted { .. } | MemberFrame::JoinRefused { .. } => {
+                self.counters.add(Count::FrameStranger);
+            }
             MemberFrame::WhoAreYou => self.say(addr.clone(), MemberFrame::IAm),
             MemberFrame::IAm => self.take_identity(from, addr),
             MemberFrame::Gossip { state } => self.take_gossip_frame(now, from, &state),
@@ -171,8 +177,12 @@ impl Membership {
         {
             self.seeker = None;
         }
-        let member = self.takes_members();
-        self.say(addr.clone(), MemberFrame::Answer { member });
+        let answer = self.answer();
+        self.say(addr.clone(), answer);
+    }
+
+    pub(super) fn answer(&self) -> MemberFrame {
+        MemberFrame::Answer { takes: self.takes_members(), clustered: self.phase == Phase::Member }
     }
 
     /// Whether this node may admit others.
@@ -180,12 +190,16 @@ impl Membership {
         self.phase == Phase::Member && self.seeker.is_none() && self.status().is_some_and(|s| s <= MemberStatus::Up)
     }
 
-    fn take_answer(&mut self, now: Time, from: NodeId, addr: &NodeAddr, member: bool) {
+    fn take_answer(&mut self, now: Time, from: NodeId, addr: &NodeAddr, takes: bool, clustered: bool) {
         let patience = 3 * self.config.membership.join_retry.get();
         let request = self.request();
         let Some(seeker) = &mut self.seeker else { return };
-        if !member {
-            seeker.without.insert(from);
+        if !takes {
+            if clustered {
+                seeker.without.remove(&from);
+            } else {
+                seeker.without.insert(from);
+            }
             // All others are without a cluster: waiting longer would not bring one.
             if seeker.form_at.is_some() && seeker.without.len() >= seeker.seeds.len() && seeker.joining_until.is_none() {
                 self.form(now);

@@ -66,11 +66,8 @@ pub(crate) fn weakly_up(state: &mut State, verdict: &Verdict) -> bool {
 
 /// Reachable members that are not up yet, in order of joining.
 pub(crate) fn waiting(state: &State, verdict: &Verdict) -> Vec<NodeId> {
-    let mut joiners: Vec<&Entry> = state
-        .members
-        .values()
-        .filter(|m| m.status < MemberStatus::Up && !verdict.unreachable.contains_key(&m.info.id))
-        .collect();
+    let mut joiners: Vec<&Entry> =
+        state.members.values().filter(|m| m.status < MemberStatus::Up && !verdict.unreachable.contains_key(&m.info.id)).collect();
     joiners.sort_by(|a, b| a.joined.cmp(&b.joined).then_with(|| address_order((&a.info.addr, a.info.id), (&b.info.addr, b.info.id))));
     joiners.iter().map(|m| m.info.id).collect()
 }

@@ -29,8 +29,8 @@ pub use frame::{JoinRequest, MemberFrame};
 pub use view::{ClusterView, Event, LinkReport, Member, MemberStatus};
 
 use self::{
-    counters::Counters, downing::Strategy, gossip::Spread, join::Seeker, leader::Standing, leaving::Farewell, monitors::Ring, outbox::Outbox,
-    reachability::Verdict, resolve::Split, state::Info, state::State, watch::Watch,
+    counters::Counters, downing::Strategy, gossip::Spread, join::Seeker, leader::Standing, leaving::Farewell, monitors::Ring,
+    outbox::Outbox, reachability::Verdict, resolve::Split, state::Info, state::State, watch::Watch,
 };
 use crate::{
     Config, NodeAddr, NodeId, Time,
@@ -166,9 +166,7 @@ enum Phase {
 
 impl Membership {
     /// A machine that has not begun.
-    ///
-    /// # Errors
-    /// `start` ends the membership at once if `downing.strategy` names a strategy that this version does not have.
+    /// A `downing.strategy` that this version does not have is refused by `start`, which then ends the membership.
     pub fn new(config: Arc<Config>, me: Identity, seed: u64, now: Time) -> Self {
         let id = me.id();
         let mut roles = config.cluster.roles.clone();

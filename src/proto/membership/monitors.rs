@@ -25,9 +25,7 @@ impl Ring {
         self.walk(subject, count, skip, |at, step, n| (at + n - step) % n)
     }
 
-    fn walk(
-        &self, from: NodeId, count: usize, skip: impl Fn(NodeId) -> bool, place: impl Fn(usize, usize, usize) -> usize,
-    ) -> Vec<NodeId> {
+    fn walk(&self, from: NodeId, count: usize, skip: impl Fn(NodeId) -> bool, place: impl Fn(usize, usize, usize) -> usize) -> Vec<NodeId> {
         let n = self.0.len();
         let Some(at) = self.0.iter().position(|&(_, id)| id == from) else { return vec![] };
         let (mut met, mut counted) = (vec![], 0);

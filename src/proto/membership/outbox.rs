@@ -39,6 +39,10 @@ impl Outbox {
         self.wire.push_back(MemberOutput::Frame { to: Peer::Addr(to), frame });
     }
 
+    pub(crate) fn frame_to(&mut self, to: NodeId, frame: MemberFrame) {
+        self.wire.push_back(MemberOutput::Frame { to: Peer::Node(to), frame });
+    }
+
     /// To that life if it is a member; to its address if it is to learn that it no longer is.
     pub(crate) fn gossip(&mut self, to: NodeId, known: bool, addr: NodeAddr, frame: MemberFrame) {
         self.wire.push_back(MemberOutput::Frame { to: if known { Peer::Node(to) } else { Peer::Addr(addr) }, frame });

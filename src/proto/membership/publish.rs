@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{ClusterView, Event, Member, MemberStatus, Membership, Removal, state::Entry};
-use crate::{NodeId, Time};
+use crate::Time;
 
 impl Membership {
     /// Compares with what was told last and tells the difference.
@@ -86,12 +86,5 @@ impl Membership {
             Some(phi) if member.observers.contains(&self.me) => format!("heartbeats unanswered, phi {phi:.1}; {by} monitors agree"),
             _ => format!("{by} monitors got no answer"),
         }
-    }
-}
-
-impl ClusterView {
-    /// Ids in address order, for tests and logs.
-    pub(crate) fn ids(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.members.iter().map(|m| m.id)
     }
 }

@@ -129,7 +129,14 @@ mod tests {
 
         fn verdict(&self, me: usize, rule: DetectorVerdict) -> Vec<usize> {
             let court = Court { state: &self.state, ring: &self.ring, me: self.ids[me], rule, monitors: 5 };
-            court.judge().unreachable.keys().map(|id| self.ids.iter().position(|i| i == id).unwrap()).collect::<BTreeSet<_>>().into_iter().collect()
+            court
+                .judge()
+                .unreachable
+                .keys()
+                .map(|id| self.ids.iter().position(|i| i == id).unwrap())
+                .collect::<BTreeSet<_>>()
+                .into_iter()
+                .collect()
         }
     }
 

@@ -1,7 +1,7 @@
 //! What the leader does, and how a split is resolved once its picture stands still.
 
 use super::{
-    Ending, Event, Membership, MemberStatus, Phase,
+    Ending, Event, MemberStatus, Membership, Phase,
     downing::{self, Decision, Strategy, Voter},
     leader,
 };

@@ -118,6 +118,7 @@ impl Membership {
             }
             LinkEvent::Down { peer, addr, cause, .. } => {
                 self.seeker_link_down(addr, cause);
+                self.newcomer_link_down(addr, cause);
                 self.weigh_link_down(now, *peer, addr, cause);
             }
             LinkEvent::Blocked { .. } | LinkEvent::Writable { .. } => {}
@@ -165,15 +166,30 @@ impl Membership {
     }
 
     /// Observes whom the ring says, and whom it holds unreachable until they answer or go.
+    ///
+    /// Suspects are walked past before they are marked, and a node most of whose subjects are silent observes everybody: it may be this
+    /// node that is cut off, and its side of a split must know so as soon as the other one. Who is taken in for that reason counts as silent
+    /// for as long as the suspects are, until it answers.
     pub(super) fn assign_watch(&mut self, now: Time) {
         let own = self.state.rows.get(&self.me).map(|r| r.marks.clone()).unwrap_or_default();
-        let skip = |id: NodeId| own.contains_key(&id) || self.verdict.unreachable.contains_key(&id);
-        let mut wanted = self.ring.subjects(self.me, usize::from(self.config.detector.monitors), skip);
+        let suspects: Vec<NodeId> =
+            self.watch.subjects.iter().filter(|(_, s)| s.suspect(now, &self.watch.tuning)).map(|(&id, _)| id).collect();
+        let skip = |id: NodeId| own.contains_key(&id) || self.verdict.unreachable.contains_key(&id) || suspects.contains(&id);
+        let cut_off = suspects.len() * 2 > self.watch.subjects.len();
+        let count = if cut_off { usize::MAX } else { usize::from(self.config.detector.monitors) };
+        let mut wanted = self.ring.subjects(self.me, count, skip);
         wanted.extend(own.keys());
         let Self { watch, state, .. } = self;
         watch.subjects.retain(|id, _| wanted.contains(id));
+        let since = now - watch.tuning.suspicious();
         for id in wanted {
-            watch.subjects.entry(id).or_insert_with(|| Subject::new(&watch.tuning));
+            watch.subjects.entry(id).or_insert_with(|| {
+                let mut subject = Subject::new(&watch.tuning);
+                if !suspects.is_empty() {
+                    subject.backdate(since);
+                }
+                subject
+            });
         }
         watch.windows.retain(|id, _| state.members.contains_key(id));
         for seen in [&mut watch.reset, &mut watch.refused, &mut watch.asked] {
@@ -208,6 +224,7 @@ impl Membership {
         if self.watch.beat_at.is_some_and(|at| at <= now) {
             let next = self.watch.beat_at.map_or(now, |at| at + self.watch.tuning.heartbeat);
             self.watch.beat_at = Some(if next > now { next } else { now + self.watch.tuning.heartbeat });
+            self.assign_watch(now);
             let Watch { subjects, tuning, .. } = &mut self.watch;
             let beats: Vec<(NodeId, u64)> = subjects.iter_mut().map(|(&id, s)| (id, s.beat(now, tuning))).collect();
             for (id, seq) in beats {

@@ -82,11 +82,11 @@ impl Strategy {
                 Some(addr) => Ok(Self::KeepReferee(addr.clone())),
                 None => Err("downing.strategy = \"keep-referee\" needs downing.referee, the address of a member".into()),
             },
-            DowningStrategy::LeaseMajority => Err(
-                "downing.strategy = \"lease-majority\" is not in this version: use keep-majority, static-quorum, keep-oldest, \
+            DowningStrategy::LeaseMajority => {
+                Err("downing.strategy = \"lease-majority\" is not in this version: use keep-majority, static-quorum, keep-oldest, \
                  keep-referee, down-all or none"
-                    .into(),
-            ),
+                    .into())
+            }
         }
     }
 
@@ -153,7 +153,9 @@ pub(crate) mod tests {
 
     #[test]
     fn the_wait_grows_with_the_cluster() {
-        for (members, expected) in [(1, 7.0), (5, 7.0), (10, 10.0), (15, 11.5), (20, 13.0), (50, 17.0), (100, 20.0), (1000, 30.0), (9000, 30.0)] {
+        for (members, expected) in
+            [(1, 7.0), (5, 7.0), (10, 10.0), (15, 11.5), (20, 13.0), (50, 17.0), (100, 20.0), (1000, 30.0), (9000, 30.0)]
+        {
             assert!((beats(members) - expected).abs() < 1e-9, "{members}: {}", beats(members));
         }
         assert_eq!(stable_after(AutoSpan::Auto, 3, Duration::from_millis(200)), Duration::from_millis(1400));

@@ -38,9 +38,13 @@ mod tests {
 
     #[test]
     fn static_quorum_counts_only_full_members() {
-        for (text, expected) in
-            [("A,B,C|D,E", DownOthers), ("D,E|A,B,C", DownMine), ("A,B,c|D", DownMine), ("A,B,C|D,E,F", DownAll), ("A,B,C|D,E,f", DownOthers)]
-        {
+        for (text, expected) in [
+            ("A,B,C|D,E", DownOthers),
+            ("D,E|A,B,C", DownMine),
+            ("A,B,c|D", DownMine),
+            ("A,B,C|D,E,F", DownAll),
+            ("A,B,C|D,E,f", DownOthers),
+        ] {
             assert_eq!(static_quorum(&split(text), 3), expected, "{text}");
         }
     }

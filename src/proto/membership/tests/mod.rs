@@ -403,6 +403,141 @@ fn random_and_mutated_datagrams_only_move_counters() {
         world.with(1, |m, now| m.handle_datagram(now, &bytes));
     }
     assert_eq!(world.nodes[&1].machine.view(), &before);
-    let dropped: u64 = world.nodes[&1].machine.counters().iter().filter(|(name, _)| name.starts_with("datagrams_dropped")).map(|(_, n)| n).sum();
+    let dropped: u64 =
+        world.nodes[&1].machine.counters().iter().filter(|(name, _)| name.starts_with("datagrams_dropped")).map(|(_, n)| n).sum();
     assert_eq!(dropped, 2000);
+}
+
+#[test]
+fn splits_of_ten_leave_one_side() {
+    for seed in 0..SEEDS / 5 {
+        for (here, there) in [
+            (vec![1, 2, 3, 4, 5, 6], vec![7, 8, 9, 10]),
+            (vec![5, 6, 7, 8, 9, 10], vec![1, 2, 3, 4]),
+            (vec![1, 3, 5, 7, 9], vec![2, 4, 6, 8, 10]),
+            (vec![1, 2, 3, 4, 5, 6, 7, 8, 9], vec![10]),
+        ] {
+            let mut world = World::cluster(seed, 10, &fast());
+            world.split(&here, &there);
+            world.run_until(secs(20), "resolution", |w| w.one_cluster(&here) && there.iter().all(|&n| w.ended(n).is_some()));
+            assert!(here.iter().all(|&n| world.ended(n).is_none()));
+            let decided = world.nodes.values().flat_map(|n| n.events.iter()).filter(|(_, e)| matches!(e, Event::Split { .. }));
+            let (first, last) = decided.fold((None, None), |(a, b): (Option<crate::Time>, Option<crate::Time>), (t, _)| {
+                (Some(a.map_or(*t, |a| a.min(*t))), Some(b.map_or(*t, |b| b.max(*t))))
+            });
+            let lag = last.unwrap().since(first.unwrap());
+            assert!(lag <= world.nodes[&here[0]].machine.lag_bound(), "seed {seed}: {lag:?}");
+        }
+    }
+}
+
+#[test]
+fn several_that_crash_at_once_are_removed_together() {
+    for seed in 0..SEEDS {
+        let mut world = World::cluster(seed, 10, &fast());
+        for n in [1, 2, 5, 9] {
+            world.crash(n);
+        }
+        world.run_until(secs(20), "removal", |w| w.one_cluster(&[3, 4, 6, 7, 8, 10]));
+    }
+}
+
+#[test]
+fn a_cut_between_two_removes_nobody() {
+    for seed in 0..SEEDS {
+        let mut world = World::cluster(seed, 5, &fast());
+        world.split(&[2], &[4]);
+        world.run(secs(20));
+        assert!(world.nodes.values().all(|n| n.removed.is_empty() && n.ended.is_none()));
+        assert!(!world.nodes.values().any(|n| n.events.iter().any(|(_, e)| matches!(e, Event::Unreachable { .. }))), "seed {seed}");
+    }
+}
+
+#[test]
+fn forty_nodes_whose_state_needs_links_form_one_cluster() {
+    for seed in 0..1 {
+        let mut world = World::new(seed);
+        let all: Vec<usize> = (1..=40).collect();
+        for &n in &all {
+            world.start(n, fast(), &all[..3]);
+        }
+        world.run_until(secs(20), "forming", |w| w.one_cluster(&all));
+        assert!(world.max_datagram_seen <= 1200);
+        world.crash(17);
+        let left: Vec<usize> = all.iter().copied().filter(|&n| n != 17).collect();
+        world.run_until(secs(20), "removal", |w| w.one_cluster(&left));
+    }
+}
+
+#[test]
+fn of_two_nodes_with_one_address_the_second_is_refused_with_both_ids() {
+    let mut world = World::cluster(4, 3, &fast());
+    let (mine, theirs) = (world.nodes[&1].machine.me, world.nodes[&2].id);
+    let clone = crate::NodeId::new(&addr(2), 4711);
+    let now = world.now;
+    let machine = &mut world.nodes.get_mut(&1).unwrap().machine;
+    let request = super::JoinRequest {
+        addr: addr(2),
+        incarnation: 4711,
+        roles: vec![],
+        app_version: String::new(),
+        cluster: "wingbeat".into(),
+        protocol: (1, 1),
+        settings: vec![],
+    };
+    machine.handle_frame(now, clone, &addr(2), super::MemberFrame::Join(Box::new(request)));
+    machine.handle_frame(now, theirs, &addr(2), super::MemberFrame::IAm);
+    let mut reason = None;
+    while let Some(output) = machine.poll_output() {
+        if let super::MemberOutput::Frame {
+            to: super::Peer::Node(to),
+            frame: super::MemberFrame::JoinRefused { joiner, permanent: true, reason: r },
+        } = output
+        {
+            assert_eq!((to, joiner), (clone, clone));
+            reason = Some(r);
+        }
+    }
+    let reason = reason.unwrap();
+    assert!(reason.contains(&clone.to_string()) && reason.contains(&theirs.to_string()), "{reason}");
+    assert!(world.nodes[&1].machine.view().member(clone).is_none() && mine != clone);
+}
+
+#[test]
+fn churn_beside_three_keeps_gossip_in_one_datagram() {
+    let mut world = World::cluster(6, 3, &fast());
+    for round in 0..5 {
+        for n in [4, 5, 6] {
+            world.start(n, fast(), &[1, 2, 3]);
+        }
+        world.run_until(secs(5), "joining", |w| w.one_cluster(&[1, 2, 3, 4, 5, 6]));
+        for n in [4, 5, 6] {
+            let id = world.nodes[&n].id;
+            if round % 2 == 0 {
+                world.with(1, |m, now| m.down(now, id)).unwrap();
+            } else {
+                world.with(n, |m, now| m.leave(now, id)).unwrap();
+                world.with(n, |m, now| m.set_drained(now, true));
+            }
+        }
+        world.run_until(secs(5), "going", |w| [4, 5, 6].iter().all(|&n| w.ended(n).is_some()));
+        world.reap();
+        world.run_until(secs(10), "removal", |w| w.one_cluster(&[1, 2, 3]));
+    }
+    let by_link: u64 = world.nodes.values().map(|n| n.machine.counters.get(super::counters::Count::StateByLink)).sum();
+    assert_eq!(by_link, 0, "all states fitted into datagrams");
+}
+
+#[test]
+fn a_minority_cut_off_by_loss_of_one_direction_ends_alone() {
+    for seed in 0..SEEDS {
+        let mut world = World::cluster(seed, 5, &fast());
+        // Node 3 hears nobody, but is heard.
+        for n in [1, 2, 4, 5] {
+            world.cut.insert((n, 3));
+        }
+        world.run_until(secs(20), "resolution", |w| w.ended(3).is_some());
+        world.reap();
+        world.run_until(secs(20), "removal", |w| w.one_cluster(&[1, 2, 4, 5]));
+    }
 }
