@@ -170,8 +170,19 @@ pub fn shards(args: &Shards) -> Result<ExitCode, Failure> {
     };
     let answer = admin.get(&format!("/api/v1/shards/{}", encoded(entity_type)))?;
     let shards = rows(&answer, "shards");
-    args.at.show(&answer, || if args.map { map(&shards) } else { render(&shard_columns(), &shards, colours()) })?;
+    let total = match args.map && !args.at.json {
+        true => shards_of(&admin, entity_type)?,
+        false => 0,
+    };
+    args.at.show(&answer, || if args.map { map(&shards, total) } else { render(&shard_columns(), &shards, colours()) })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// How many shards a type has: those that nobody has used yet are in no row.
+fn shards_of(admin: &Admin, entity_type: &str) -> Result<usize, Failure> {
+    let types = rows(&admin.get("/api/v1/shards")?, "types");
+    let count = types.iter().find(|row| row["type"] == *entity_type).and_then(|row| row["shards"].as_u64());
+    Ok(count.and_then(|count| usize::try_from(count).ok()).unwrap_or(0))
 }
 
 fn shard_columns() -> Vec<Column<'static>> {
@@ -187,25 +198,24 @@ fn shard_columns() -> Vec<Column<'static>> {
 }
 
 /// Shards in rows of fifty, a letter for each home; a dot for none, a small letter for one that is not active.
-fn map(shards: &[Value]) -> String {
+fn map(shards: &[Value], total: usize) -> String {
     const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ";
     const ROW: usize = 50;
+    const SHARDS_MAX: usize = 1 << 20;
     let mut homes: Vec<&str> = shards.iter().filter_map(|shard| shard["owner"].as_str()).collect();
     homes.sort_unstable();
     homes.dedup();
-    let letter = |shard: &Value| {
+    let mut letters = vec!['.'; total.min(SHARDS_MAX)];
+    for shard in shards {
         let home = shard["owner"].as_str().and_then(|owner| homes.iter().position(|home| *home == owner));
-        match home.map(|index| char::from(LETTERS[index % LETTERS.len()])) {
-            None => '.',
-            Some(letter) if shard["state"] == "active" => letter,
-            Some(letter) => letter.to_ascii_lowercase(),
+        let place = shard["shard"].as_u64().and_then(|number| letters.get_mut(usize::try_from(number).ok()?));
+        if let (Some(home), Some(place)) = (home, place) {
+            let letter = char::from(LETTERS[home % LETTERS.len()]);
+            *place = if shard["state"] == "active" { letter } else { letter.to_ascii_lowercase() };
         }
-    };
-    let mut lines: Vec<String> = shards
-        .chunks(ROW)
-        .enumerate()
-        .map(|(row, shards)| format!("{:>6}  {}", row * ROW, shards.iter().map(letter).collect::<String>()))
-        .collect();
+    }
+    let rows = letters.chunks(ROW).enumerate();
+    let mut lines: Vec<String> = rows.map(|(row, letters)| format!("{:>6}  {}", row * ROW, letters.iter().collect::<String>())).collect();
     for (index, home) in homes.iter().enumerate() {
         let count = shards.iter().filter(|shard| shard["owner"] == **home).count();
         lines.push(format!("{}  {home}: {count}", char::from(LETTERS[index % LETTERS.len()])));
@@ -283,20 +293,25 @@ pub fn events(args: &Events) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// An event as one line: its name, then its fields.
+/// An event as one line: its time, its name, then its fields.
 fn event_line(event: &Value) -> String {
-    let mut parts = Vec::new();
-    flatten("", event, &mut parts);
-    parts.join("  ")
+    if let Some(missed) = event["missed"].as_u64() {
+        return format!("{missed} events were missed: they came faster than they were read");
+    }
+    let time = event["at_unix_ms"].as_u64().map_or_else(|| "-".into(), time_of_day);
+    let mut line = format!("{time}  {:<14}", shown(&event["event"]));
+    if let Value::Object(fields) = &event["data"] {
+        for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
+            line.push_str(&format!("  {name}={}", shown(value)));
+        }
+    }
+    line
 }
 
-fn flatten(name: &str, value: &Value, parts: &mut Vec<String>) {
-    match value {
-        Value::Object(fields) => fields.iter().for_each(|(name, value)| flatten(name, value, parts)),
-        Value::Null => {}
-        other if name == "event" => parts.insert(0, format!("{:<12}", shown(other))),
-        other => parts.push(format!("{name}={}", shown(other))),
-    }
+/// Hours to milliseconds of the day, UTC.
+fn time_of_day(unix_ms: u64) -> String {
+    let (seconds, ms) = (unix_ms / 1_000 % 86_400, unix_ms % 1_000);
+    format!("{:02}:{:02}:{:02}.{ms:03}", seconds / 3_600, seconds / 60 % 60, seconds % 60)
 }
 
 /// `wingbeat drops`
@@ -340,16 +355,15 @@ mod tests {
 
     #[test]
     fn a_map_has_a_letter_for_each_home() {
-        let shard = |owner: Value, state: &str| json!({"owner": owner, "state": state});
-        let shards =
-            [shard(json!("b:1"), "active"), shard(json!("a:1"), "stopping"), shard(Value::Null, "unowned"), shard(json!("b:1"), "active")];
-        let text = map(&shards);
-        assert!(text.starts_with("     0  Ba.B\nA  a:1: 1\nB  b:1: 2"), "{text}");
+        let shard = |number: u32, owner: &str, state: &str| json!({"shard": number, "owner": owner, "state": state});
+        let shards = [shard(0, "b:1", "active"), shard(1, "a:1", "stopping"), shard(3, "b:1", "active"), shard(99, "b:1", "active")];
+        let text = map(&shards, 5);
+        assert!(text.starts_with("     0  Ba.B.\nA  a:1: 1\nB  b:1: 3"), "{text}");
     }
 
     #[test]
     fn an_event_is_one_line_with_its_name_first() {
-        let event = json!({"id": 3, "data": {"addr": "a:1", "roles": []}, "event": "member"});
-        assert_eq!(event_line(&event), "member        addr=a:1  roles=-  id=3");
+        let event = json!({"id": 3, "at_unix_ms": 90_061_001, "data": {"addr": "a:1", "roles": [], "was": null}, "event": "member"});
+        assert_eq!(event_line(&event), "01:01:01.001  member          addr=a:1  roles=-");
     }
 }

@@ -34,13 +34,16 @@ pub struct Batch {
     pub sent: Duration,
 }
 
+/// Where an answer came from: a hash of address and incarnation.
+pub type Home = u64;
+
 /// What became of a line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// The aircraft answered a flight: so far it has come.
-    Applied(u64),
+    Applied { applied: u64, home: Home },
     /// The aircraft answered with its report.
-    Report { applied: u64, json: String },
+    Report { applied: u64, json: String, home: Home },
     /// The aircraft answered that it is not this flight's turn.
     Refused,
     /// No answer from the aircraft: not reached, or not in time.
@@ -69,6 +72,10 @@ struct Aircraft {
     unsure: bool,
     /// When the first attempt that failed was sent.
     down_since: Option<Duration>,
+    /// When the attempt was sent that was refused, until it is known whether another home refused it.
+    refused_since: Option<Duration>,
+    /// Where its last answer came from.
+    home: Option<Home>,
     /// Its last report, with every flight in it.
     report: Option<String>,
 }
@@ -84,7 +91,8 @@ pub struct Tally {
     pub failed_lines: u64,
     /// Aircraft that had lost what they had applied.
     pub started_anew: u64,
-    /// Longest time from the first failed attempt at an aircraft to its next answer.
+    /// Longest time that an aircraft was unavailable: from the sending of the first attempt that failed, or that another home than before
+    /// answered, to the answer.
     pub unavailable_max: Duration,
     /// What the last failed line said.
     pub last_failure: Option<String>,
@@ -204,21 +212,30 @@ impl Feeder {
             aircraft.down_since.get_or_insert(sent);
             return;
         }
-        if let Some(since) = aircraft.down_since.take() {
-            self.tally.unavailable_max = self.tally.unavailable_max.max(now.saturating_sub(since));
-        }
-        let applied = match (answer, line.what) {
-            (Answer::Applied(applied), What::Flight(seq)) if *applied >= u64::from(seq) => *applied,
-            (Answer::Report { applied, .. }, _) => {
+        let down_since = aircraft.down_since.take();
+        let (applied, home) = match (answer, line.what) {
+            (Answer::Applied { applied, home }, What::Flight(seq)) if *applied >= u64::from(seq) => (*applied, Some(*home)),
+            (Answer::Report { applied, home, .. }, _) => {
                 aircraft.unsure = false;
-                *applied
+                (*applied, Some(*home))
             }
             // Refused, or an answer that does not fit: only the aircraft itself knows how far it is.
             _ => {
                 aircraft.unsure = true;
-                return;
+                (aircraft.applied.into(), None)
             }
         };
+        let moved = home.is_some() && aircraft.home.is_some() && aircraft.home != home;
+        // A message may have waited for the new home without failing: then its own wait is what the aircraft was unavailable for.
+        let waited_since = moved.then(|| aircraft.refused_since.unwrap_or(sent));
+        if let Some(since) = down_since.or(waited_since) {
+            self.tally.unavailable_max = self.tally.unavailable_max.max(now.saturating_sub(since));
+        }
+        if home.is_none() {
+            aircraft.refused_since.get_or_insert(sent);
+            return;
+        }
+        (aircraft.home, aircraft.refused_since) = (home, None);
         let applied = applied.min(u64::from(u32::MAX)) as u32;
         if applied < aircraft.applied && line.what == What::Report {
             self.tally.started_anew += 1;
@@ -308,8 +325,12 @@ mod tests {
         feeder
     }
 
+    fn applied(applied: u64) -> Answer {
+        Answer::Applied { applied, home: 1 }
+    }
+
     fn report(applied: u64) -> Answer {
-        Answer::Report { applied, json: format!("{{\"applied\":{applied}}}") }
+        Answer::Report { applied, json: format!("{{\"applied\":{applied}}}"), home: 1 }
     }
 
     #[test]
@@ -320,7 +341,7 @@ mod tests {
         let second = feeder.next_batch(false, 9, MS).unwrap();
         assert_eq!(flights(&second), [(1, 1)]);
         assert_eq!(feeder.next_batch(false, 9, MS), None);
-        feeder.answered(&first, &[Answer::Applied(1), Answer::Applied(2)], 2 * MS);
+        feeder.answered(&first, &[applied(1), applied(2)], 2 * MS);
         assert_eq!(flights(&feeder.next_batch(false, 9, MS).unwrap()), [(0, 3)]);
         assert_eq!(feeder.tally().resent, 0);
     }
@@ -329,7 +350,7 @@ mod tests {
     fn a_failed_line_makes_the_aircraft_ailing_until_it_answers() {
         let mut feeder = released(&[2]);
         let batch = feeder.next_batch(false, 9, 5 * MS).unwrap();
-        feeder.answered(&batch, &[Answer::Applied(1), Answer::Failed("504".into())], 10 * MS);
+        feeder.answered(&batch, &[applied(1), Answer::Failed("504".into())], 10 * MS);
         assert_eq!(feeder.next_batch(false, 9, 10 * MS), None);
         assert_eq!(feeder.next_batch(true, 9, 11 * MS), None, "it rests first");
         let ask = feeder.next_batch(true, 9, 10 * MS + REST).unwrap();
@@ -348,7 +369,7 @@ mod tests {
         feeder.release(0);
         feeder.release(0);
         let batch = feeder.next_batch(false, 9, MS).unwrap();
-        feeder.answered(&batch, &[Answer::Applied(1), Answer::Applied(2)], MS);
+        feeder.answered(&batch, &[applied(1), applied(2)], MS);
         feeder.release(0);
         let batch = feeder.next_batch(false, 9, MS).unwrap();
         feeder.answered(&batch, &[Answer::Refused], MS);
@@ -363,7 +384,7 @@ mod tests {
     fn a_state_lost_without_a_sign_is_found_when_the_reports_are_asked() {
         let mut feeder = released(&[2, 1]);
         let batch = feeder.next_batch(false, 9, MS).unwrap();
-        feeder.answered(&batch, &[Answer::Applied(1), Answer::Applied(2), Answer::Applied(1)], MS);
+        feeder.answered(&batch, &[applied(1), applied(2), applied(1)], MS);
         assert!(feeder.all_arrived() && !feeder.done());
         feeder.verify();
         let ask = feeder.next_batch(false, 9, MS).unwrap();
@@ -372,7 +393,7 @@ mod tests {
         assert!(!feeder.done());
         let again = feeder.next_batch(false, 9, MS).unwrap();
         assert_eq!(flights(&again), [(0, 1), (0, 2)]);
-        feeder.answered(&again, &[Answer::Applied(1), Answer::Applied(2)], MS);
+        feeder.answered(&again, &[applied(1), applied(2)], MS);
         let ask = feeder.next_batch(false, 9, MS).unwrap();
         feeder.answered(&ask, &[report(2)], MS);
         assert!(feeder.done());
@@ -396,9 +417,31 @@ mod tests {
         let mut feeder = released(&[1]);
         feeder.verify();
         let batch = feeder.next_batch(false, 9, MS).unwrap();
-        feeder.answered(&batch, &[Answer::Applied(1)], MS);
+        feeder.answered(&batch, &[applied(1)], MS);
         let ask = feeder.next_batch(false, 9, MS).unwrap();
         feeder.answered(&ask, &[report(7)], MS);
         assert!(feeder.done() && feeder.report(0) == Some("{\"applied\":7}"));
+    }
+
+    #[test]
+    fn a_wait_for_a_new_home_counts_though_nothing_failed() {
+        let mut feeder = released(&[3]);
+        for (seq, home, sent, answered) in [(1, 1, 1, 5), (2, 1, 10, 90), (3, 2, 100, 130)] {
+            let batch = feeder.next_batch(false, 1, sent * MS).unwrap();
+            feeder.answered(&batch, &[Answer::Applied { applied: seq, home }], answered * MS);
+        }
+        assert_eq!(feeder.tally().unavailable_max, 30 * MS, "slow answers of the same home are no outage");
+    }
+
+    #[test]
+    fn a_refusal_by_a_new_home_counts_from_its_sending() {
+        let mut feeder = released(&[2]);
+        let batch = feeder.next_batch(false, 1, MS).unwrap();
+        feeder.answered(&batch, &[applied(1)], 2 * MS);
+        let batch = feeder.next_batch(false, 1, 10 * MS).unwrap();
+        feeder.answered(&batch, &[Answer::Refused], 60 * MS);
+        let ask = feeder.next_batch(false, 1, 61 * MS).unwrap();
+        feeder.answered(&ask, &[Answer::Report { applied: 0, json: "{}".into(), home: 2 }], 70 * MS);
+        assert_eq!(feeder.tally().unavailable_max, 60 * MS);
     }
 }

@@ -1,10 +1,12 @@
 //! The lines of a batch as they travel, and what their answers mean.
 
+use std::hash::{DefaultHasher, Hasher};
+
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{
-    feeder::{Answer, Batch, What},
+    feeder::{Answer, Batch, Home, What},
     flights::{Flights, write_text},
 };
 
@@ -29,6 +31,8 @@ pub fn write(batch: &Batch, flights: &Flights, out: &mut Vec<u8>) {
 struct Reply<'a> {
     #[serde(borrow)]
     result: Option<&'a RawValue>,
+    #[serde(borrow)]
+    served_by: Option<&'a RawValue>,
     status: Option<u16>,
     code: Option<String>,
     detail: Option<String>,
@@ -57,13 +61,20 @@ pub fn read(batch: &Batch, body: &[u8]) -> Result<Vec<Answer>, String> {
     }
 }
 
+fn hash(text: &str) -> Home {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(text.as_bytes());
+    hasher.finish()
+}
+
 fn meaning(what: What, text: &[u8]) -> Result<Answer, String> {
     let reply: Reply<'_> = serde_json::from_slice(text).map_err(|error| format!("an answer that is no JSON object: {error}"))?;
     if let Some(result) = reply.result {
+        let home = hash(reply.served_by.map_or("", RawValue::get));
         let Applied { applied } = serde_json::from_str(result.get()).map_err(|error| format!("a result without `applied`: {error}"))?;
         return Ok(match what {
-            What::Flight(_) => Answer::Applied(applied),
-            What::Report => Answer::Report { applied, json: result.get().to_owned() },
+            What::Flight(_) => Answer::Applied { applied, home },
+            What::Report => Answer::Report { applied, json: result.get().to_owned(), home },
         });
     }
     let shown = || format!("{} {}", reply.code.as_deref().unwrap_or("?"), reply.detail.as_deref().unwrap_or("without detail"));
@@ -107,8 +118,9 @@ mod tests {
             {\"status\":409,\"code\":\"E-ASK-008\",\"detail\":\"5 is awaited\"}\n\
             {\"status\":504,\"code\":\"E-ASK-003\",\"detail\":\"late\"}\n";
         let answers = read(&batch(&[What::Flight(4), What::Report, What::Flight(6), What::Flight(7)]), text).unwrap();
-        let report = Answer::Report { applied: 4, json: "{\"applied\":4,\"flights\":3}".into() };
-        assert_eq!(answers, [Answer::Applied(4), report, Answer::Refused, Answer::Failed("E-ASK-003 late".into())]);
+        let home = hash("\"a:1:00\"");
+        let report = Answer::Report { applied: 4, json: "{\"applied\":4,\"flights\":3}".into(), home };
+        assert_eq!(answers, [Answer::Applied { applied: 4, home }, report, Answer::Refused, Answer::Failed("E-ASK-003 late".into())]);
     }
 
     #[test]
