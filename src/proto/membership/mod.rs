@@ -119,7 +119,7 @@ pub enum MemberOutput {
 
 /// The membership machine of one node.
 ///
-/// Its insides are one file per concern; each adds its part of the machine's methods. Every verb ends in [`Membership::settle`], which
+/// Its insides are one file per concern; each adds its part of the machine's methods. Every verb ends in `settle`, which
 /// derives verdict, leader and convergence from the state, acts on them and publishes what changed.
 pub struct Membership {
     config: Arc<Config>,
