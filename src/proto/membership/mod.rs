@@ -119,7 +119,7 @@ pub enum MemberOutput {
 
 /// The membership machine of one node.
 ///
-/// Its insides are one file per concern; each adds its part of the machine's methods. Every verb ends in [`Membership::settle`], which
+/// Its insides are one file per concern; each adds its part of the machine's methods. Every verb ends in `settle`, which
 /// derives verdict, leader and convergence from the state, acts on them and publishes what changed.
 pub struct Membership {
     config: Arc<Config>,
@@ -356,9 +356,10 @@ impl Membership {
     /// Upper bound on the time by which the losing side of a split may decide later than the winning one; see `downing`.
     ///
     /// Both sides wait equally long once their picture stands still; the pictures differ by the phase of heartbeats, the width of the
-    /// intervals and the rounds of gossip in which the rows of monitors travel.
+    /// intervals and the rounds of gossip in which the rows of monitors travel (measured in virtual time: one heartbeat with up to 10 nodes,
+    /// four with 30).
     pub fn lag_bound(&self) -> Duration {
-        2 * self.config.detector.heartbeat_interval.get() + 2 * self.config.membership.gossip_interval.get()
+        4 * self.config.detector.heartbeat_interval.get() + 2 * self.config.membership.gossip_interval.get()
     }
 
     /// Asserts the invariants.
