@@ -18,13 +18,13 @@ use super::{
 use crate::{
     Config, Deadline, Entity, EntityId, EntityRef, EntityType, HostOptions, KeyOf, NodeAddr, NodeId, Region, ShardId, Time, TypeId,
     config::ConfigErrors,
-    error::codes,
     engine::{
         self,
         node::{Node, ToNet},
         sys,
         types::{TypeEntry, TypeHost},
     },
+    error::codes,
     proto::{
         handoff::DropReason,
         membership::{ClusterView, Event, MemberStatus},
@@ -143,7 +143,9 @@ impl Cluster {
     /// [`RegisterError`]; nothing was registered. A shard count that differs from the cluster's is found out by the coordinator, and
     /// told by [`Region::wait_ready`].
     pub fn host<E: Entity>(
-        &self, options: HostOptions<E>, factory: impl Fn(&KeyOf<E>) -> E + Send + Sync + 'static,
+        &self,
+        options: HostOptions<E>,
+        factory: impl Fn(&KeyOf<E>) -> E + Send + Sync + 'static,
     ) -> Result<Region<E::Type>, RegisterError> {
         let host: Arc<dyn TypeHost> = Arc::new(HostOf::<E> { factory: Arc::new(factory) });
         let entry = self.enter::<E::Type>(options.shards)?;

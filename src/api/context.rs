@@ -3,8 +3,8 @@
 use std::{any::Any, marker::PhantomData, sync::Arc};
 
 use crate::{
-    AskError, Deadline, Entity, EntityId, EntityRef, EntityType, Epoch, Failure, Handoff, KeyOf, Message, NodeAddr, NodeId, Refusal, ReplyTag,
-    ShardId, StartCause, TellError, Time, Wire,
+    AskError, Deadline, Entity, EntityId, EntityRef, EntityType, Epoch, Failure, Handoff, KeyOf, Message, NodeAddr, NodeId, Refusal,
+    ReplyTag, ShardId, StartCause, TellError, Time, Wire,
     engine::{
         node::Node,
         parcel::{Answered, Key},
@@ -98,7 +98,11 @@ impl<'a, E: Entity> Cx<'a, E> {
     pub fn reply<V: Wire>(&mut self, tag: ReplyTag<V>, value: V) {
         let ReplyTag { .. } = tag;
         let Some(ask) = self.ask.take() else { return };
-        let answered = if self.out.is_local(ask) { Answered::Typed(Box::new(value) as Box<dyn Any + Send>) } else { Answered::Wire(encode_reply(&value)) };
+        let answered = if self.out.is_local(ask) {
+            Answered::Typed(Box::new(value) as Box<dyn Any + Send>)
+        } else {
+            Answered::Wire(encode_reply(&value))
+        };
         self.out.answer(ask, answered);
     }
 

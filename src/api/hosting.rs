@@ -14,9 +14,12 @@ use crate::{
     },
 };
 
+/// The user's factory: called on a worker for each entity that comes to life there.
+pub(crate) type Factory<E> = Arc<dyn Fn(&KeyOf<E>) -> E + Send + Sync>;
+
 /// Makes entities of `E` with the user's factory.
 pub(crate) struct HostOf<E: Entity> {
-    pub factory: Arc<dyn Fn(&KeyOf<E>) -> E + Send + Sync>,
+    pub factory: Factory<E>,
 }
 
 struct Live<E: Entity> {
@@ -28,7 +31,11 @@ struct Live<E: Entity> {
 
 impl<E: Entity> TypeHost for HostOf<E> {
     fn start(
-        &self, turn: &mut Env<'_>, key: &[u8], cause: StartCause, state: Option<(&[u8], NodeId)>,
+        &self,
+        turn: &mut Env<'_>,
+        key: &[u8],
+        cause: StartCause,
+        state: Option<(&[u8], NodeId)>,
     ) -> Result<Box<dyn Instance>, String> {
         let id = KeyOf::<E>::read_from(key).map_err(|e| format!("the key cannot be read: {e}"))?;
         let mut live = Box::new(Live { entity: (self.factory)(&id), id, key: Key::new(key), cause });

@@ -144,7 +144,10 @@ impl<T: EntityType> EntityRef<T> {
 
     /// Asks; `then` runs exactly once, on the helper thread.
     pub fn ask_then<R: Request<T>>(
-        &self, req: R, deadline: impl Into<Deadline>, then: impl FnOnce(Result<R::Reply, AskError>) + Send + 'static,
+        &self,
+        req: R,
+        deadline: impl Into<Deadline>,
+        then: impl FnOnce(Result<R::Reply, AskError>) + Send + 'static,
     ) {
         let (node, deadline) = (self.node.clone(), resolve(deadline));
         let then = Arc::new(parking_lot::Mutex::new(Some(then)));
@@ -164,7 +167,11 @@ impl<T: EntityType> EntityRef<T> {
     /// On `Err` it is dropped without a call.
     #[cfg(feature = "admin")]
     pub(crate) fn ask_raw_within<R: Request<T>>(
-        &self, req: R, deadline: impl Into<Deadline>, room: Duration, waiter: impl FnOnce(Result<R::Reply, AskError>) + Send + 'static,
+        &self,
+        req: R,
+        deadline: impl Into<Deadline>,
+        room: Duration,
+        waiter: impl FnOnce(Result<R::Reply, AskError>) + Send + 'static,
     ) -> Result<(), AskError> {
         if let Some(refusal) = bad_key(&self.key.bytes) {
             return Err(AskError::Refused(refusal));
@@ -173,7 +180,8 @@ impl<T: EntityType> EntityRef<T> {
         let waiter = Box::new(move |answered| waiter(read_answer(answered)));
         let (key, msg) = (self.key.clone(), req.into_msg());
         let give_up = sys::now() + room;
-        let (correlation, mut parcel) = self.node.open_ask(deadline, waiter, |ask| EngineParcel::Typed { key, ask: Some(ask), msg: Box::new(msg) })?;
+        let (correlation, mut parcel) =
+            self.node.open_ask(deadline, waiter, |ask| EngineParcel::Typed { key, ask: Some(ask), msg: Box::new(msg) })?;
         let backoff = crossbeam::utils::Backoff::new();
         loop {
             match self.node.send(&self.entry, parcel) {
@@ -192,7 +200,11 @@ impl<T: EntityType> EntityRef<T> {
     }
 
     fn open<R: Request<T>>(
-        &self, req: R, deadline: Time, timed: bool, waiter: impl FnOnce(Answered) + Send + 'static,
+        &self,
+        req: R,
+        deadline: Time,
+        timed: bool,
+        waiter: impl FnOnce(Answered) + Send + 'static,
     ) -> Result<u64, AskError> {
         if let Some(refusal) = bad_key(&self.key.bytes) {
             return Err(AskError::Refused(refusal));

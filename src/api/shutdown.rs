@@ -100,7 +100,12 @@ impl Reaper {
         let reaper = Self { shared: shared.clone() };
         let name = "wingbeat-end".to_owned();
         let body = move || {
-            let report = end(&shared, engine, #[cfg(feature = "admin")] server);
+            let report = end(
+                &shared,
+                engine,
+                #[cfg(feature = "admin")]
+                server,
+            );
             shared.state.lock().report = Some(report);
             shared.changed.notify_all();
         };

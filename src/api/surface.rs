@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use parking_lot::RwLock;
 
 use crate::{
-    AskError, Config, EntityKey, EntityType, Epoch, Event, NodeAddr, NodeId, Refusal, Region, Request, ShardId, ShardKey, StartError, TypeId,
+    AskError, Config, EntityKey, EntityType, Epoch, Event, NodeAddr, NodeId, Refusal, Region, Request, ShardId, ShardKey, StartError,
+    TypeId,
     admin::{
         Done, EntityCall, EntityOutcome, Mode, Probe, ServerHandle, Source, SourceError,
         model::{self, Check, Handoff, Host, Incarnation, Life as NodeLife, Link, Location, Rtt, Setting, ShardRow, Status, TypeRow},
@@ -153,9 +154,12 @@ pub(crate) fn serve(node: &Arc<Node>) -> Result<Option<ServerHandle>, StartError
     let api = Arc::new(crate::admin::Api::new(source, node.metrics.clone(), node.kept_events.clone()));
     let limits = crate::admin::Limits::from(&node.config.limits);
     let token = node.config.admin.token.as_deref();
-    crate::admin::Server::start(listen, limits, token, node.metrics.clone(), api)
-        .map(Some)
-        .map_err(|source| StartError::Bind { proto: "TCP", addr: listen, setting: "admin.listen", source })
+    crate::admin::Server::start(listen, limits, token, node.metrics.clone(), api).map(Some).map_err(|source| StartError::Bind {
+        proto: "TCP",
+        addr: listen,
+        setting: "admin.listen",
+        source,
+    })
 }
 
 struct Surface {
@@ -188,10 +192,9 @@ fn event_json(event: &Event, view: &ClusterView) -> (&'static str, serde_json::V
         Event::LeaderChanged(node) => ("leader_changed", json!({"node": node.map(name)})),
         Event::Converged { version } => ("converged", json!({"version": version})),
         Event::Split { mine, theirs, verdict } => ("split", json!({"mine": mine, "theirs": theirs, "verdict": &**verdict})),
-        Event::ShardMoving { entity_type, shard, from, to, epoch: e } => (
-            "shard_moving",
-            json!({"type": &**entity_type, "shard": shard.0, "from": from.map(name), "to": name(*to), "epoch": epoch(e)}),
-        ),
+        Event::ShardMoving { entity_type, shard, from, to, epoch: e } => {
+            ("shard_moving", json!({"type": &**entity_type, "shard": shard.0, "from": from.map(name), "to": name(*to), "epoch": epoch(e)}))
+        }
         Event::ShardMoved { entity_type, shard, to, epoch: e, took } => (
             "shard_moved",
             json!({"type": &**entity_type, "shard": shard.0, "to": name(*to), "epoch": epoch(e), "took_ms": took.as_secs_f64() * 1e3}),
@@ -228,7 +231,10 @@ impl Surface {
 
     /// Puts a command and turns its answer into what the surface expects.
     fn command<T: 'static>(
-        &self, make: impl FnOnce(u64) -> Command + Send + 'static, done: Done<T>, read: impl FnOnce(Answer) -> Result<T, SourceError> + Send + 'static,
+        &self,
+        make: impl FnOnce(u64) -> Command + Send + 'static,
+        done: Done<T>,
+        read: impl FnOnce(Answer) -> Result<T, SourceError> + Send + 'static,
     ) {
         if self.node.life() != Life::Running {
             return done(Err(SourceError::Shutdown));
@@ -239,9 +245,9 @@ impl Surface {
                 done(match answer {
                     Answer::Refused(why) => Err(SourceError::Refused(why)),
                     Answer::NoMember(node) => Err(SourceError::Refused(format!("no member {node}"))),
-                    Answer::NoAuthority => {
-                        Err(SourceError::Timeout("the coordinator did not answer in time; it may be moving to another node: try again".into()))
-                    }
+                    Answer::NoAuthority => Err(SourceError::Timeout(
+                        "the coordinator did not answer in time; it may be moving to another node: try again".into(),
+                    )),
                     answer => read(answer),
                 })
             })),
@@ -249,14 +255,20 @@ impl Surface {
     }
 
     fn rows<T: 'static>(
-        &self, ty: Option<TypeId>, done: Done<T>,
+        &self,
+        ty: Option<TypeId>,
+        done: Done<T>,
         read: impl FnOnce(Vec<TypeInfo>, Vec<TableRow>, &ClusterView) -> Result<T, SourceError> + Send + 'static,
     ) {
         let node = self.node.clone();
-        self.command(move |id| Command::Table { id, ty }, done, move |answer| match answer {
-            Answer::Table { types, rows } => read(types, rows, &node.view()),
-            other => Err(SourceError::Unavailable(format!("unexpected answer {other:?}"))),
-        });
+        self.command(
+            move |id| Command::Table { id, ty },
+            done,
+            move |answer| match answer {
+                Answer::Table { types, rows } => read(types, rows, &node.view()),
+                other => Err(SourceError::Unavailable(format!("unexpected answer {other:?}"))),
+            },
+        );
     }
 }
 
@@ -285,7 +297,8 @@ impl Source for Surface {
                     };
                     Check { name: format!("type_{}", entry.name), ok, detail }
                 });
-                let serving = Check { name: "accepting".into(), ok: !closing, detail: if closing { "shutting down" } else { "yes" }.into() };
+                let serving =
+                    Check { name: "accepting".into(), ok: !closing, detail: if closing { "shutting down" } else { "yes" }.into() };
                 [alive, member, serving].into_iter().chain(types).collect()
             }
         }
@@ -306,16 +319,18 @@ impl Source for Surface {
             if (entry.shards as usize) < up {
                 warnings.push(format!("type `{}` has {} shards for {up} members: some host nothing", entry.name, entry.shards));
             } else if (entry.shards as usize) < 10 * up {
-                warnings.push(format!("type `{}` has {} shards, fewer than ten times the {up} members: load will be uneven", entry.name, entry.shards));
+                warnings.push(format!(
+                    "type `{}` has {} shards, fewer than ten times the {up} members: load will be uneven",
+                    entry.name, entry.shards
+                ));
             }
         }
         Status {
             cluster: node.config.cluster.name.clone(),
             myself: life(&node.addr, node.id),
-            status: view.myself().map_or_else(
-                || if node.life() == Life::Running { "joining".into() } else { "removed".into() },
-                |m| m.status.name().into(),
-            ),
+            status: view
+                .myself()
+                .map_or_else(|| if node.life() == Life::Running { "joining".into() } else { "removed".into() }, |m| m.status.name().into()),
             size: view.members.len(),
             leader: addr(view.leader),
             deputies: view.deputies.iter().filter_map(|d| addr_in(&view, *d)).collect(),
@@ -379,7 +394,11 @@ impl Source for Surface {
         out.gauge("members", "Members in this node's view.", view.members.len() as u64);
         let up = view.members.iter().filter(|m| m.status == MemberStatus::Up).count();
         out.gauge("members_up", "Members that are up.", up as u64);
-        out.gauge("members_unreachable", "Members that the cluster holds unreachable.", view.members.iter().filter(|m| !m.reachable).count() as u64);
+        out.gauge(
+            "members_unreachable",
+            "Members that the cluster holds unreachable.",
+            view.members.iter().filter(|m| !m.reachable).count() as u64,
+        );
         out.gauge("converged", "1 if everybody has seen this view.", u64::from(view.converged));
         out.gauge("shards_moving", "Shards on the move, as far as this node knows.", self.node.moving());
         out.gauge("asks_in_flight", "Requests of this node that wait for an answer.", self.node.slots.in_flight() as u64);
@@ -396,23 +415,27 @@ impl Source for Surface {
 
     fn links(&self, done: Done<Vec<Link>>) {
         let node = self.node.clone();
-        self.command(|id| Command::Links { id }, done, move |answer| {
-            let Answer::Links(reports) = answer else { return Err(SourceError::Unavailable("unexpected answer".into())) };
-            let view = node.view();
-            let observer = Host::from(&node.addr);
-            let link = |r: crate::proto::membership::LinkReport| {
-                Some(Link {
-                    observer: observer.clone(),
-                    subject: addr_in(&view, r.subject)?,
-                    phi: Some(r.phi).filter(|p| p.is_finite()),
-                    threshold: r.threshold,
-                    rtt_us: Rtt { p50: r.rtt_us_p50, p99: r.rtt_us_p99 },
-                    loss: r.loss,
-                    state: r.state.into(),
-                })
-            };
-            Ok(reports.into_iter().filter_map(link).collect())
-        });
+        self.command(
+            |id| Command::Links { id },
+            done,
+            move |answer| {
+                let Answer::Links(reports) = answer else { return Err(SourceError::Unavailable("unexpected answer".into())) };
+                let view = node.view();
+                let observer = Host::from(&node.addr);
+                let link = |r: crate::proto::membership::LinkReport| {
+                    Some(Link {
+                        observer: observer.clone(),
+                        subject: addr_in(&view, r.subject)?,
+                        phi: Some(r.phi).filter(|p| p.is_finite()),
+                        threshold: r.threshold,
+                        rtt_us: Rtt { p50: r.rtt_us_p50, p99: r.rtt_us_p99 },
+                        loss: r.loss,
+                        state: r.state.into(),
+                    })
+                };
+                Ok(reports.into_iter().filter_map(link).collect())
+            },
+        );
     }
 
     fn types(&self, done: Done<Vec<TypeRow>>) {
@@ -488,10 +511,14 @@ impl Source for Surface {
             Err(error) => return done(Err(error)),
         };
         let shard = ShardKey { ty: entry.id, shard: ShardId(shard) };
-        self.command(move |id| Command::MoveShard { id, shard, to }, done, |answer| match answer {
-            Answer::Epoch(epoch) => Ok(epoch.get()),
-            other => Err(SourceError::Unavailable(format!("unexpected answer {other:?}"))),
-        });
+        self.command(
+            move |id| Command::MoveShard { id, shard, to },
+            done,
+            |answer| match answer {
+                Answer::Epoch(epoch) => Ok(epoch.get()),
+                other => Err(SourceError::Unavailable(format!("unexpected answer {other:?}"))),
+            },
+        );
     }
 
     fn leave(&self, member: &NodeAddr, done: Done<()>) {

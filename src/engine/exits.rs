@@ -82,7 +82,9 @@ impl Exits {
         for token in plan.tokens.into_iter().flatten() {
             let pushed = match token {
                 Push::LeaveNetwork(k) => self.network.push(ToNet::Lane(LaneItem::Leave { shard, k })).is_ok(),
-                Push::LeaveWorker(worker, k) => self.workers[usize::from(worker)].push(ToWorker::Lane(LaneItem::Leave { shard, k })).is_ok(),
+                Push::LeaveWorker(worker, k) => {
+                    self.workers[usize::from(worker)].push(ToWorker::Lane(LaneItem::Leave { shard, k })).is_ok()
+                }
                 Push::Through(k, k2) => self.network.push(ToNet::Lane(LaneItem::Through { shard, k, k2 })).is_ok(),
             };
             assert!(pushed, "room for the tokens was seen, and a lane has one producer");

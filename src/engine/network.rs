@@ -315,7 +315,7 @@ impl Network {
                     }
                 }
                 Effect::CloseLink { node, addr } => self.net.close(now, node, &addr),
-                Effect::Worker { worker, command } => self.to_worker(now, worker, command),
+                Effect::Worker { worker, command } => self.command_worker(now, worker, command),
                 Effect::Publish { shard, word } => {
                     let published = self.types.get(&shard.ty).is_some_and(|entry| entry.publish(shard.shard, word));
                     debug_assert!(published, "words are published for shards of registered types only: {shard:?}");
@@ -357,7 +357,7 @@ impl Network {
         }
     }
 
-    fn to_worker(&mut self, now: Time, worker: u16, command: ShardCommand) {
+    fn command_worker(&mut self, now: Time, worker: u16, command: ShardCommand) {
         let port = &mut self.ports[usize::from(worker)];
         if let ShardCommand::Item { shard, item: Item::Msg { envelope, .. }, .. } = &command
             && port.waiting.len() >= WAITING_MAX

@@ -134,16 +134,24 @@ pub struct Node {
 /// Events that may wait for a subscriber before it misses some.
 const EVENTS_WAITING: usize = 1000;
 
+/// Called on the helper thread with each event, as long as its owner keeps it.
+type Watcher = std::sync::Weak<dyn Fn(&Event) + Send + Sync>;
+
 #[derive(Default)]
 struct EventHub {
     subscribers: Vec<Sender<Event>>,
-    watchers: Vec<std::sync::Weak<dyn Fn(&Event) + Send + Sync>>,
+    watchers: Vec<Watcher>,
 }
 
 impl Node {
     /// The shared part, before any thread runs.
     pub fn new(
-        config: Arc<Config>, id: NodeId, addr: NodeAddr, workers: Box<[Door<ToWorker>]>, network: Door<ToNet>, helper: Sender<Job>,
+        config: Arc<Config>,
+        id: NodeId,
+        addr: NodeAddr,
+        workers: Box<[Door<ToWorker>]>,
+        network: Door<ToNet>,
+        helper: Sender<Job>,
     ) -> Self {
         let metrics = Arc::new(Metrics::new(workers.len()));
         let view = ClusterView { me: id, members: vec![], leader: None, deputies: vec![], converged: false, version: 0 };
@@ -223,7 +231,10 @@ impl Node {
 
     /// Reserves a slot for `waiter` and makes the parcel that names it.
     pub fn open_ask(
-        &self, deadline: Time, waiter: Waiter, make: impl FnOnce(Ask) -> EngineParcel,
+        &self,
+        deadline: Time,
+        waiter: Waiter,
+        make: impl FnOnce(Ask) -> EngineParcel,
     ) -> Result<(u64, EngineParcel), crate::AskError> {
         let correlation = self.slots.open(waiter).ok_or(crate::AskError::Refused(crate::Refusal::Overloaded))?;
         Ok((correlation, make(Ask { node: self.id, correlation, deadline })))
@@ -236,7 +247,11 @@ impl Node {
 
     /// Sends one request. `waiter` takes the answer; see [`time_ask`](Self::time_ask) for its deadline.
     pub fn ask(
-        self: &Arc<Self>, entry: &TypeEntry, deadline: Time, waiter: Waiter, make: impl FnOnce(Ask) -> EngineParcel,
+        self: &Arc<Self>,
+        entry: &TypeEntry,
+        deadline: Time,
+        waiter: Waiter,
+        make: impl FnOnce(Ask) -> EngineParcel,
     ) -> Result<u64, crate::AskError> {
         let (correlation, parcel) = self.open_ask(deadline, waiter, make)?;
         self.send(entry, parcel).map(|()| correlation).map_err(|(refusal, _)| {
@@ -360,7 +375,7 @@ impl Node {
     }
 
     /// Runs `f` on the helper thread for each event, for as long as the caller keeps it.
-    pub fn watch_events(&self, f: std::sync::Weak<dyn Fn(&Event) + Send + Sync>) {
+    pub fn watch_events(&self, f: Watcher) {
         self.events.lock().watchers.push(f);
     }
 

@@ -22,7 +22,8 @@ use crate::{
 /// Makes the entities of one type. Called on worker threads.
 pub trait TypeHost: Send + Sync {
     /// Makes the instance of `key`; `state` is what its predecessor handed over, and from where.
-    fn start(&self, turn: &mut Env<'_>, key: &[u8], cause: StartCause, state: Option<(&[u8], NodeId)>) -> Result<Box<dyn Instance>, String>;
+    fn start(&self, turn: &mut Env<'_>, key: &[u8], cause: StartCause, state: Option<(&[u8], NodeId)>)
+    -> Result<Box<dyn Instance>, String>;
 }
 
 /// A live entity. Lives and dies on one worker thread.

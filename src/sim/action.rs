@@ -116,7 +116,7 @@ pub(super) fn read(item: &Item, nodes: u32, shards: Option<u32>) -> Result<Actio
             let groups = f.required("groups")?.list("groups")?;
             Ok(Act::Partition { groups: groups.iter().map(|g| selector(g, "groups", nodes)).collect::<Result<_, _>>()? })
         }),
-        "heal" => f.only(&[]).and_then(|()| Ok(Act::Heal)),
+        "heal" => f.only(&[]).map(|()| Act::Heal),
         "link" => {
             const FIELDS: &[&str] = &["from", "to", "loss", "latency", "duplicate", "reorder", "cut", "both", "for", "every", "tcp_reset"];
             f.only(FIELDS).and_then(|()| f.link())

@@ -107,7 +107,9 @@ impl Probe {
 
     fn decode(entity: u32, state: &[u8]) -> Option<Self> {
         let word = |c: &[u8]| u32::from_le_bytes([c[0], c[1], c[2], c[3]]);
-        (state.len() % 12 == 0)
+        state
+            .len()
+            .is_multiple_of(12)
             .then(|| Self { entity, senders: state.chunks_exact(12).map(|c| (word(c), word(&c[4..]), word(&c[8..]))).collect() })
     }
 

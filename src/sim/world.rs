@@ -855,14 +855,14 @@ impl<'a> World<'a> {
         let node = &self.nodes[l.node as usize];
         let live = self.measure_live(life);
         let running = !l.over;
-        let settled = !node.paused && self.now.saturating_sub(node.resumed_at) > 5_000_000_000 || node.resumed_at == 0 && !node.paused;
+        let settled = !node.paused && (node.resumed_at == 0 || self.now.saturating_sub(node.resumed_at) > 5_000_000_000);
         let replaced = node.starts > l.generation + 1;
         Some(Subject {
             life,
             live,
             in_majority: live && !node.paused && self.reaches_majority(l.node),
             blameless: running && settled && !node.told_to_leave && !self.net.was_touched(l.node),
-            expected_to_go: node.told_to_leave && !replaced || replaced,
+            expected_to_go: node.told_to_leave || replaced,
         })
     }
 

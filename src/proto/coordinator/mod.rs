@@ -265,7 +265,10 @@ impl Coordinator {
         let Some(seat) = &mut self.seat else { return };
         seat.started = true;
         let (floor, verdict) = recount::judge(facts);
-        seat.rows.insert(key, Row::new(floor, now));
+        let mut row = Row::new(floor, now);
+        // Whoever has heard of a home may be sending to it, and is to hear of the next one before the old one is gone.
+        facts.iter().filter(|(_, f)| f.heard.is_some()).for_each(|(node, _)| row.interest(*node));
+        seat.rows.insert(key, row);
         match verdict {
             Verdict::Runs { home, epoch, base } => seat.put(key, Some(Record { epoch, home, from: None, base, confirmed: true })),
             Verdict::Keep { home, base } => {

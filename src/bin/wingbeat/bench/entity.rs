@@ -77,8 +77,9 @@ impl Payload {
     }
 
     fn read(input: &mut &[u8]) -> Result<Self, CodecError> {
-        let (head, rest) =
-            input.split_at_checked(PAYLOAD_BYTES).ok_or_else(|| CodecError::Decode(format!("needs {PAYLOAD_BYTES} bytes, got {}", input.len())))?;
+        let (head, rest) = input
+            .split_at_checked(PAYLOAD_BYTES)
+            .ok_or_else(|| CodecError::Decode(format!("needs {PAYLOAD_BYTES} bytes, got {}", input.len())))?;
         *input = rest;
         let mut words = [0; 8];
         for (word, bytes) in words.iter_mut().zip(head.chunks_exact(8)) {

@@ -89,7 +89,11 @@ pub fn run(args: &BenchArgs) -> ExitCode {
     };
     match measured {
         Ok(report) => {
-            if args.json { println!("{}", report.to_json()) } else { print!("{report}") }
+            if args.json {
+                println!("{}", report.to_json())
+            } else {
+                print!("{report}")
+            }
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -102,7 +106,9 @@ pub fn run(args: &BenchArgs) -> ExitCode {
 /// Settings of a node that is measured: loopback, fast to form, otherwise as everybody has them.
 fn settings(args: &BenchArgs) -> Result<Config, Error> {
     let mut config = Config::preset(Preset::LocalTest);
-    for (key, value) in [("cluster.name", "bench"), ("node.listen", "127.0.0.1:0"), ("node.idle", args.idle.as_deref().unwrap_or("balanced"))] {
+    for (key, value) in
+        [("cluster.name", "bench"), ("node.listen", "127.0.0.1:0"), ("node.idle", args.idle.as_deref().unwrap_or("balanced"))]
+    {
         config.set(key, &wingbeat_toml(value))?;
     }
     Ok(config)

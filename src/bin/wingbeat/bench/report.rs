@@ -47,7 +47,16 @@ const FOREIGN_MAX: f64 = 0.15;
 impl Report {
     /// A report without runs.
     pub fn new(name: &'static str, config: Value) -> Self {
-        Self { name, config, limit: "", ours: vec![], limits: vec![], foreign_before: busy_and_total(), own_before: own_ticks(), void: None }
+        Self {
+            name,
+            config,
+            limit: "",
+            ours: vec![],
+            limits: vec![],
+            foreign_before: busy_and_total(),
+            own_before: own_ticks(),
+            void: None,
+        }
     }
 
     /// Adds a run of the limit.
@@ -98,7 +107,8 @@ impl Report {
     fn void(&self) -> Option<String> {
         self.void.clone().or_else(|| {
             let foreign = self.foreign()?;
-            (foreign > FOREIGN_MAX).then(|| format!("other processes used {:.0} % of the machine; repeat it when it is quiet", foreign * 100.0))
+            (foreign > FOREIGN_MAX)
+                .then(|| format!("other processes used {:.0} % of the machine; repeat it when it is quiet", foreign * 100.0))
         })
     }
 
@@ -131,7 +141,8 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let us = |ns: Option<u64>| ns.map_or_else(|| "-".into(), |ns| format!("{:.1} us", ns as f64 / 1e3));
         let rate = |runs: &[Run]| Self::median_of(runs, |r| r.throughput).map_or_else(|| "-".into(), |t| format!("{:.0}/s", t));
-        let line = |runs: &[Run]| format!("{:>14}  p50 {:>9}  p99 {:>9}", rate(runs), us(Self::latency(runs, 0)), us(Self::latency(runs, 2)));
+        let line =
+            |runs: &[Run]| format!("{:>14}  p50 {:>9}  p99 {:>9}", rate(runs), us(Self::latency(runs, 0)), us(Self::latency(runs, 2)));
         writeln!(f, "{:<24}{}", self.name, line(&self.ours))?;
         writeln!(f, "{:<24}{}", format!("limit {}", self.limit), line(&self.limits))?;
         let share = |x: Option<f64>| x.map_or_else(|| "-".into(), |x| format!("{x:.3}"));
@@ -167,7 +178,8 @@ fn own_ticks() -> u64 {
 
 fn environment(foreign: Option<f64>) -> Value {
     let cpu = std::fs::read_to_string("/proc/cpuinfo").ok();
-    let model = cpu.as_deref().and_then(|c| c.lines().find_map(|l| l.strip_prefix("model name"))).map(|l| l.trim_start_matches([' ', '\t', ':']));
+    let model =
+        cpu.as_deref().and_then(|c| c.lines().find_map(|l| l.strip_prefix("model name"))).map(|l| l.trim_start_matches([' ', '\t', ':']));
     json!({
         "cpu": model,
         "cores": std::thread::available_parallelism().map_or(0, usize::from),
