@@ -6,12 +6,13 @@ use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpStream},
     sync::{
-        Arc, Mutex,
+        Arc,
         mpsc::{Receiver, Sender, channel},
     },
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use wingbeat::{
     NodeAddr,
@@ -43,7 +44,7 @@ fn host(port: u16) -> Host {
 
 impl Fake {
     fn later(&self, job: impl FnOnce() + Send + 'static) {
-        self.thread.lock().unwrap().send(Box::new(job)).unwrap();
+        self.thread.lock().send(Box::new(job)).unwrap();
     }
 
     fn known(ty: &str) -> Result<(), SourceError> {
@@ -167,13 +168,13 @@ impl Source for Fake {
         self.act(member, done);
     }
     fn entity(&self, call: EntityCall<'_>, done: Completion) {
-        self.calls.lock().unwrap().push((call.key.into(), call.op.into(), call.body.into(), call.timeout));
+        self.calls.lock().push((call.key.into(), call.op.into(), call.body.into(), call.timeout));
         if call.mode == wingbeat::admin::Mode::Tell {
             return done(EntityOutcome::Accepted);
         }
         let (key, body) = (call.key.to_owned(), call.body.to_vec());
         match call.op {
-            "hold" => self.held.lock().unwrap().push(done),
+            "hold" => self.held.lock().push(done),
             "lose" => drop(done),
             "panic" => panic!("on purpose"),
             "slow" => {
@@ -440,10 +441,10 @@ fn a_message_reaches_its_entity_and_comes_back() {
     let answer = node.post("/api/v1/entities/counter/a%2Fb/add?timeout_ms=250", " {\"n\": 1} ");
     assert_eq!((answer.status, &answer.json()["result"]["key"]), (200, &"a/b".into()));
     assert_eq!(answer.header("content-type"), Some("application/json"));
-    assert_eq!(node.fake.calls.lock().unwrap()[0], ("a/b".into(), "add".into(), b"{\"n\": 1}".to_vec(), Duration::from_millis(250)));
+    assert_eq!(node.fake.calls.lock()[0], ("a/b".into(), "add".into(), b"{\"n\": 1}".to_vec(), Duration::from_millis(250)));
     assert_eq!(node.post("/api/v1/entities/counter/k/get", "").status, 200);
-    assert_eq!(node.fake.calls.lock().unwrap()[1].2, b"{}");
-    assert_eq!(node.fake.calls.lock().unwrap()[1].3, Duration::from_secs(1));
+    assert_eq!(node.fake.calls.lock()[1].2, b"{}");
+    assert_eq!(node.fake.calls.lock()[1].3, Duration::from_secs(1));
     let told = node.post("/api/v1/entities/counter/k/add?mode=tell", "{}");
     assert_eq!((told.status, told.json()), (202, json!({"status": 202})));
 }
@@ -475,7 +476,7 @@ fn a_message_that_cannot_be_sent_says_why_and_counts() {
     ] {
         assert_eq!(node.refused(reason), count, "{reason:?}");
     }
-    assert_eq!(node.fake.calls.lock().unwrap().len(), 1, "only the late one was sent");
+    assert_eq!(node.fake.calls.lock().len(), 1, "only the late one was sent");
 }
 
 #[test]
@@ -486,7 +487,7 @@ fn a_node_that_loses_a_request_still_answers() {
     let node = Node::with(|l| l.answer_deadline = Duration::from_millis(20), None, false);
     node.post("/api/v1/entities/counter/k/hold", "{}").problem(500, "E-HTTP-023");
     assert_eq!(node.metrics.http.counters.http_handlers_silent.get(), 1);
-    let held = node.fake.held.lock().unwrap().pop().unwrap();
+    let held = node.fake.held.lock().pop().unwrap();
     held(EntityOutcome::Accepted);
     assert_eq!(node.get("/api/v1/status").status, 200, "a late answer goes nowhere");
 }
@@ -504,7 +505,7 @@ fn a_batch_is_answered_line_by_line_in_order() {
     assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/x-ndjson")));
     let lines: Vec<String> = String::from_utf8(answer.body).unwrap().lines().map(String::from).collect();
     assert_eq!(lines, (0..1000).map(|n| format!("{{\"n\":{n}}}")).collect::<Vec<_>>());
-    let calls = node.fake.calls.lock().unwrap();
+    let calls = node.fake.calls.lock();
     assert!(calls.iter().enumerate().all(|(n, call)| call.2 == format!("{{\"n\":{n}}}").into_bytes() && call.3.as_millis() == 77));
 }
 
@@ -817,11 +818,11 @@ fn shutdown_gives_answers_under_way_their_time() {
     let mut node = Node::start();
     let mut waiting = node.client();
     waiting.send(post("/api/v1/entities/counter/k/hold", "{}"));
-    until("taken up", || !node.fake.held.lock().unwrap().is_empty());
+    until("taken up", || !node.fake.held.lock().is_empty());
     let mut idle = node.client();
     idle.ask("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
     let addr = node.handle.addr();
-    let held = node.fake.held.lock().unwrap().pop().unwrap();
+    let held = node.fake.held.lock().pop().unwrap();
     let answering = std::thread::spawn(move || {
         let mut idle = idle;
         assert_eq!(idle.end(), b"", "idle connections end first");

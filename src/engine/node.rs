@@ -208,6 +208,7 @@ impl Node {
     }
 
     /// All types, by id.
+    #[cfg(feature = "admin")]
     pub fn all_types(&self) -> Vec<Arc<TypeEntry>> {
         self.types.read().values().cloned().collect()
     }
@@ -389,11 +390,13 @@ impl Node {
     // ---- what the network thread says of itself ----
 
     /// Shards on the move, as far as this node knows.
+    #[cfg(feature = "admin")]
     pub fn moving(&self) -> u64 {
         self.moving.load(Ordering::Relaxed)
     }
 
     /// The counters of the pure core and the sockets, at most about a second old.
+    #[cfg(feature = "admin")]
     pub fn core_counters(&self) -> Vec<(&'static str, u64)> {
         self.core_counters.lock().clone()
     }

@@ -65,6 +65,7 @@ impl Slots {
     }
 
     /// Asks in flight.
+    #[cfg(feature = "admin")]
     pub fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }

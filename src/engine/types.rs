@@ -90,6 +90,7 @@ impl TypeEntry {
     }
 
     /// What the coordinator said.
+    #[cfg(feature = "admin")]
     pub fn standing(&self) -> Standing {
         self.standing.lock().clone()
     }

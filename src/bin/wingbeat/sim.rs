@@ -1,14 +1,12 @@
 //! `wingbeat sim`: runs a scenario in the simulator.
 
 use std::{
+    collections::BTreeMap,
     io::{IsTerminal, Write},
     ops::Range,
     path::PathBuf,
     process::ExitCode,
-    sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 
@@ -94,27 +92,24 @@ fn many(
     let seeds: Vec<u64> = seeds.collect();
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(seeds.len());
     let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<Option<Result<RunResult, sim::ScenarioError>>>> = Mutex::new((0..seeds.len()).map(|_| None).collect());
     let (tell, told) = std::sync::mpsc::channel();
+    let mut early = BTreeMap::new();
     let mut out = Vec::with_capacity(seeds.len());
     std::thread::scope(|scope| {
         for _ in 0..threads {
-            let (tell, next, done, seeds) = (tell.clone(), &next, &done, &seeds);
+            let (tell, next, seeds) = (tell.clone(), &next, &seeds);
             scope.spawn(move || {
                 while let Some((i, seed)) = Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| Some((i, *seeds.get(i)?))) {
-                    let result = sim::run(scenario, seed, options);
-                    if let Ok(mut done) = done.lock() {
-                        done[i] = Some(result);
-                    }
-                    if tell.send(()).is_err() {
+                    if tell.send((i, sim::run(scenario, seed, options))).is_err() {
                         return;
                     }
                 }
             });
         }
         drop(tell);
-        while told.recv().is_ok() {
-            while let Some(result) = done.lock().ok().and_then(|mut d| d.get_mut(out.len()).and_then(Option::take)) {
+        for (i, result) in &told {
+            early.insert(i, result);
+            while let Some(result) = early.remove(&out.len()) {
                 let result = result?;
                 each(&result);
                 out.push(result);

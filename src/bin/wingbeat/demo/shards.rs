@@ -1,12 +1,8 @@
 //! Follows where the shards of the aircraft live, and who is up.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    thread,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, thread, time::Duration};
 
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 
 use crate::{fail::Failure, http::Admin};
@@ -49,24 +45,20 @@ impl Watcher {
     }
 
     pub fn seen(&self) -> MutexGuard<'_, Seen> {
-        lock(&self.seen)
+        self.seen.lock()
     }
 }
 
 fn look(admin: &Admin, seen: &Mutex<Seen>) {
     // Asked without the lock: an answer may take long.
     let (shards, members) = (admin.get("/api/v1/shards/aircraft"), up(admin));
-    let mut seen = lock(seen);
+    let mut seen = seen.lock();
     if let Ok(answer) = shards {
         seen.shards.take(&answer);
     }
     if let Ok(members) = members {
         seen.up = members;
     }
-}
-
-fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
-    seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Addresses of the members that a node sees up and reachable.

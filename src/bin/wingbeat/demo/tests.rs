@@ -5,11 +5,12 @@ use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     ops::ControlFlow,
-    sync::{Arc, Mutex},
+    sync::Arc,
     thread,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use wingbeat::builtin::{Operation, aircraft::Aircraft};
 
@@ -109,7 +110,7 @@ fn serve(mut stream: TcpStream, node: &Mutex<Node>) {
         }
         let body = String::from_utf8(input[head..head + length].to_vec()).unwrap();
         input.drain(..head + length);
-        let mut node = node.lock().unwrap();
+        let mut node = node.lock();
         let answers: String = body.lines().map(|line| format!("{}\n", node.line(line))).collect();
         node.requests += 1;
         if node.faults.breaks.is_some_and(|n| node.requests.is_multiple_of(n)) {
