@@ -8,7 +8,7 @@ use serde_json::json;
 use support::{
     cluster::Cluster,
     http,
-    process::{Node, unique_name},
+    process::{Node, free_addr, unique_name},
     until, until_holds,
 };
 
@@ -16,7 +16,7 @@ use support::{
 fn three_nodes_form_and_answer_as_the_readme_says() {
     // The README's lines: the first node's list names itself, and nothing else is set.
     let name = unique_name();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let port = free_addr();
     let start = |args: &[&str]| Node::start_with(&name, args, &[]);
     let first = start(&["--listen", &port, "--seed", &port]);
     let nodes = vec![start(&["--seed", &port]), start(&["--seed", &port])];
@@ -106,8 +106,8 @@ fn a_second_node_on_an_address_in_use_is_refused_with_the_protocol_and_the_setti
     assert_eq!(third.code, Some(1), "{third:?}");
     assert!(third.err.contains(&admin) && third.err.contains("admin.listen"), "{}", third.err);
     // A UDP port alone in use is named as such.
-    let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    let addr = udp.local_addr().unwrap().to_string();
+    let addr = free_addr();
+    let _udp = std::net::UdpSocket::bind(&addr).unwrap();
     let fourth = support::process::run(&["node", "--listen", &addr]);
     assert_eq!(fourth.code, Some(1), "{fourth:?}");
     assert!(fourth.err.contains("UDP") && fourth.err.contains(&addr), "{}", fourth.err);

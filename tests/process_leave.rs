@@ -186,8 +186,7 @@ fn a_lone_node_leaves_at_once() {
 
 #[test]
 fn a_node_that_is_not_a_member_yet_ends_at_once() {
-    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let mut node = Node::start(&support::process::unique_name(), &["--seed", &unused]);
+    let mut node = Node::start(&support::process::unique_name(), &["--seed", &support::process::free_addr()]);
     // failures: row 21: it forms no cluster of its own, and says whom it asks.
     assert_eq!(node.get("/healthz/ready").status, 503);
     assert_eq!(node.status()["status"], "joining");

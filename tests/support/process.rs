@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader, Read},
-    net::SocketAddr,
+    net::{SocketAddr, TcpListener, UdpSocket},
     os::unix::process::ExitStatusExt,
     process::{Child, ChildStdin, Command, ExitStatus, Stdio},
     sync::{
@@ -54,6 +54,16 @@ pub fn unique_name() -> String {
     format!("test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
+/// A loopback address whose port is free for TCP and UDP, and stays so: it lies below those that systems give to outgoing connections.
+pub fn free_addr() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    until("a free port", || {
+        let nth = std::process::id().wrapping_mul(101).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let addr = format!("127.0.0.1:{}", 10_000 + nth % 20_000);
+        (TcpListener::bind(&addr).is_ok() && UdpSocket::bind(&addr).is_ok()).then_some(addr)
+    })
+}
+
 /// A running `wingbeat node`.
 pub struct Node {
     pub addr: String,
@@ -77,10 +87,11 @@ impl Node {
     pub fn start_with(cluster: &str, args: &[&str], env: &[(&str, &str)]) -> Self {
         let mut command = wingbeat();
         command.args(["node", "--json", "--exit-with-parent"]).args(args);
-        for (flag, value) in [("--listen", "127.0.0.1:0"), ("--admin", "127.0.0.1:0")] {
-            if !args.contains(&flag) {
-                command.args([flag, value]);
-            }
+        if !args.contains(&"--listen") {
+            command.args(["--listen", &free_addr()]);
+        }
+        if !args.contains(&"--admin") {
+            command.args(["--admin", "127.0.0.1:0"]);
         }
         command.env("WINGBEAT_CLUSTER__NAME", cluster).envs(env.iter().copied());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -166,14 +177,7 @@ impl Node {
     /// Waits for the process to end by itself.
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
-        let log = self.log.clone();
-        let status = until("the end of a node", || {
-            let status = self.child.try_wait().unwrap();
-            status.or_else(|| {
-                let _ = log;
-                None
-            })
-        });
+        let status = until(&format!("the end of {}", self.addr), || self.child.try_wait().unwrap());
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();
         }
