@@ -23,9 +23,9 @@ use support::{
 };
 
 /// Entities that are sent to, by each sender in turn: spread over many shards of all nodes.
-const PROBES: u64 = 60;
+const PROBES: u64 = 30;
 /// Requests that a sender has on the way; their answers are read in the order of the requests.
-const PIPELINED: u64 = 20;
+const PIPELINED: u64 = 10;
 
 /// What became of one sender's messages, by probe.
 #[derive(Default)]
@@ -119,13 +119,13 @@ fn survives_a_kill(victim: impl Fn(&Cluster) -> usize, mode: &'static str) {
     let victim = victim(&cluster);
     let through: Vec<SocketAddr> = (0..3).filter(|n| *n != victim).map(|n| cluster.nodes[n].admin).collect();
     let load = Load::start(&through, mode);
-    load.wait_rounds(20);
+    load.wait_rounds(10);
     let before = homes(&cluster, (victim + 1) % 3);
     let mut killed = cluster.remove(victim);
     killed.kill();
     cluster.wait_formed();
     cluster.wait_one_owner_each("probe");
-    load.wait_rounds(20);
+    load.wait_rounds(10);
     let sent = load.finish();
     cluster.wait_one_owner_each("probe");
 
