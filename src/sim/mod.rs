@@ -5,6 +5,7 @@
 mod action;
 mod acts;
 mod checks;
+mod clock;
 mod digest;
 mod entity;
 mod expect;
@@ -14,11 +15,15 @@ mod links;
 mod lognormal;
 mod measure;
 mod network;
+mod outcome;
+mod process;
 mod queue;
 mod result;
 mod scenario;
 mod selector;
 mod settings;
+mod step;
+mod trace;
 mod tree;
 mod world;
 

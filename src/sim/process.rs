@@ -1,0 +1,179 @@
+//! Processes: their parts, and how they start, stop and stand still.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use foldhash::fast::FixedState;
+
+use super::{
+    checks::{Observed, Terms},
+    clock::Clock,
+    entity::SimHost,
+    lanes::{Client, Fifo},
+    settings,
+    world::{Event, Inner, World},
+};
+use crate::{
+    Config, NodeAddr, NodeId, ShardKey, Time,
+    proto::{
+        handoff::Word,
+        membership::Identity,
+        node::{Command, NodeCore},
+        shard::ShardCore,
+        sharding::TypeInfo,
+    },
+};
+
+/// One start of a node.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Life {
+    pub node: u32,
+    pub generation: u32,
+    pub id: NodeId,
+    pub over: bool,
+}
+
+/// A worker thread.
+pub(super) struct Worker {
+    pub core: ShardCore<SimHost>,
+    pub host: SimHost,
+    pub wake_at: u64,
+    pub to_net: Fifo,
+    pub from_net: Fifo,
+    pub hosting: Fifo,
+}
+
+/// A running process.
+pub(super) struct Process {
+    pub life: u32,
+    pub id: NodeId,
+    pub core: NodeCore,
+    pub wake_at: u64,
+    pub wakes: (u64, u32),
+    pub workers: Vec<Worker>,
+    pub clients: Vec<Client>,
+    pub words: HashMap<ShardKey, Word, FixedState>,
+    pub hosting_until: Time,
+    pub removed: BTreeSet<NodeId>,
+    pub ending: bool,
+    pub steps: u64,
+}
+
+/// A host with its clock; a process runs on it or not.
+pub(super) struct Node {
+    pub addr: NodeAddr,
+    pub config: Arc<Config>,
+    pub process: Option<Box<Process>>,
+    /// Number in `World::lives` of the running process.
+    pub life: Option<u32>,
+    pub starts: u32,
+    pub paused: bool,
+    pub resumed_at: u64,
+    pub late: Vec<Inner>,
+    pub told_to_leave: bool,
+    pub clock: Clock,
+}
+
+impl World<'_> {
+    pub(super) fn start(&mut self, index: u32, seeds: Vec<NodeAddr>) {
+        let node = &mut self.nodes[index as usize];
+        if node.life.is_some() {
+            return;
+        }
+        let incarnation = self.protocol.next_u64();
+        let seed = self.protocol.next_u64();
+        let me = Identity { addr: node.addr.clone(), incarnation };
+        let id = me.id();
+        let life = self.lives.len() as u32;
+        self.lives.push(Life { node: index, generation: node.starts, id, over: false });
+        self.by_id.insert(id, life);
+        node.starts += 1;
+        node.life = Some(life);
+        node.paused = false;
+        node.told_to_leave = false;
+        node.late.clear();
+        let now = node.clock.local(self.now);
+        let config = match seeds.is_empty() {
+            true => node.config.clone(),
+            false => {
+                let mut own = Config::clone(&node.config);
+                own.cluster.seeds = seeds.iter().map(ToString::to_string).collect();
+                Arc::new(own)
+            }
+        };
+        let workers = settings::workers(&config);
+        let worker = |w: u16| Worker {
+            core: ShardCore::new(config.clone(), id, w, seed ^ u64::from(w + 1)),
+            host: SimHost::default(),
+            wake_at: u64::MAX,
+            to_net: Fifo::default(),
+            from_net: Fifo::default(),
+            hosting: Fifo::default(),
+        };
+        let process = Process {
+            life,
+            id,
+            core: NodeCore::new(config.clone(), me, workers, seed, now),
+            wake_at: u64::MAX,
+            wakes: (0, 0),
+            workers: (0..workers).map(worker).collect(),
+            clients: Vec::new(),
+            words: HashMap::default(),
+            hosting_until: Time::ZERO,
+            removed: BTreeSet::new(),
+            ending: false,
+            steps: 0,
+        };
+        node.process = Some(Box::new(process));
+        self.measure.born(life, id, self.now);
+        self.observed.insert(life, Observed::default());
+        self.log(1, index, id.incarnation(), || format!("starts as {id}"));
+        let info = self.scenario.workload.as_ref().map(|w| TypeInfo { name: "probe".into(), ty: self.ty, shards: w.shards, host: true });
+        self.net_step(life, |core, now| {
+            core.start(now);
+            if let Some(info) = info {
+                core.handle_command(now, Command::Register { info });
+            }
+        });
+    }
+
+    /// The process on `node` is gone from one moment to the next, with its memory.
+    pub(super) fn kill(&mut self, index: u32) {
+        let node = &mut self.nodes[index as usize];
+        let Some(life) = node.life.take() else { return };
+        node.process = None;
+        node.paused = false;
+        node.late.clear();
+        self.lives[life as usize].over = true;
+        self.instances.forget(life);
+        self.measure.gone(life);
+        self.observed.remove(&life);
+        self.links_of_dead(index);
+        if self.nodes.iter().all(|n| n.life.is_none()) {
+            // Without anybody left nothing remembers a term or an epoch, until records are durable.
+            self.terms = Terms::default();
+            self.instances.forget_epochs();
+        }
+    }
+
+    pub(super) fn resume(&mut self, index: u32) {
+        let now = self.now;
+        let node = &mut self.nodes[index as usize];
+        if !node.paused {
+            return;
+        }
+        node.paused = false;
+        node.resumed_at = now;
+        let Some(life) = node.life else { return };
+        for inner in std::mem::take(&mut node.late) {
+            self.queue.push(now, Event::Inner(life, inner));
+        }
+        self.log(2, index, 0, || "runs again".into());
+    }
+
+    pub(super) fn is_running(&self, index: u32) -> bool {
+        self.nodes[index as usize].life.is_some()
+    }
+}
