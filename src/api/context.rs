@@ -1,11 +1,12 @@
 //! What an entity can do during a turn.
 
-use std::{any::Any, marker::PhantomData, sync::Arc};
+use std::{marker::PhantomData, sync::Arc};
 
 use crate::{
     AskError, Deadline, Entity, EntityId, EntityRef, EntityType, Epoch, Failure, Handoff, KeyOf, Message, NodeAddr, NodeId, Refusal,
     ReplyTag, ShardId, StartCause, TellError, Time, Wire,
     engine::{
+        message::AnyMessage,
         node::Node,
         parcel::{Answered, Key},
         types::Env,
@@ -98,11 +99,7 @@ impl<'a, E: Entity> Cx<'a, E> {
     pub fn reply<V: Wire>(&mut self, tag: ReplyTag<V>, value: V) {
         let ReplyTag { .. } = tag;
         let Some(ask) = self.ask.take() else { return };
-        let answered = if self.out.is_local(ask) {
-            Answered::Typed(Box::new(value) as Box<dyn Any + Send>)
-        } else {
-            Answered::Wire(encode_reply(&value))
-        };
+        let answered = if self.out.is_local(ask) { Answered::Typed(AnyMessage::new(value)) } else { Answered::Wire(encode_reply(&value)) };
         self.out.answer(ask, answered);
     }
 
@@ -170,7 +167,7 @@ impl<V: Wire> Promise<V> {
     pub fn fulfil(mut self, value: V) {
         let Some(ask) = self.ask.take() else { return };
         if ask.node == self.node.id {
-            self.node.complete(ask.correlation, Answered::Typed(Box::new(value)));
+            self.node.complete(ask.correlation, Answered::Typed(AnyMessage::new(value)));
         } else {
             self.node.answer(ask, encode_reply(&value));
         }
@@ -205,10 +202,7 @@ pub(crate) fn resolve(deadline: impl Into<Deadline>) -> Time {
 /// What an answer means to an asker who expects a `V`.
 pub(crate) fn read_answer<V: Wire>(answered: Answered) -> Result<V, AskError> {
     match answered {
-        Answered::Typed(any) => match any.downcast::<V>() {
-            Ok(value) => Ok(*value),
-            Err(_) => Err(AskError::Undecodable(format!("the reply is no `{}`", V::NAME))),
-        },
+        Answered::Typed(any) => any.take().map_err(|_| AskError::Undecodable(format!("the reply is no `{}`", V::NAME))),
         Answered::Wire(body) => {
             let bytes = AskError::check(body)?;
             V::decode(*V::VERSIONS.end(), &mut bytes.as_slice()).map_err(|e| AskError::Undecodable(e.to_string()))

@@ -95,14 +95,10 @@ impl<E: Entity> Instance for Live<E> {
 /// The message of a parcel, or the parcel back.
 fn take<M: Wire>(parcel: EngineParcel) -> Result<M, (EngineParcel, CodecError)> {
     match parcel {
-        EngineParcel::Typed { msg, key, ask } => {
-            if (*msg).type_id_of() != std::any::TypeId::of::<M>() {
-                let error = CodecError::Decode(format!("a message of another type than `{}`", M::NAME));
-                return Err((EngineParcel::Typed { msg, key, ask }, error));
-            }
-            let msg = msg.into_any().downcast::<M>().expect("the type was compared just now");
-            Ok(*msg)
-        }
+        EngineParcel::Typed { msg, key, ask } => msg.take().map_err(|msg| {
+            let error = CodecError::Decode(format!("a message of another type than `{}`", M::NAME));
+            (EngineParcel::Typed { msg, key, ask }, error)
+        }),
         EngineParcel::Wire { envelope, hash } => match M::decode(*M::VERSIONS.end(), &mut envelope.payload()) {
             Ok(msg) => Ok(msg),
             Err(error) => Err((EngineParcel::Wire { envelope, hash }, error)),

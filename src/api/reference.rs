@@ -2,8 +2,6 @@
 
 use std::{cell::Cell, fmt, sync::Arc, time::Duration};
 
-use crossbeam::channel::bounded;
-
 use super::{
     context::{bad_key, read_answer, resolve},
     hosting::key_of,
@@ -11,8 +9,11 @@ use super::{
 use crate::{
     AskError, Deadline, EntityId, EntityType, Message, Refusal, Request, TellError, Time, TypeId,
     engine::{
+        asker::Asker,
+        message::AnyMessage,
         node::Node,
-        parcel::{Answered, EngineParcel, Key},
+        parcel::{EngineParcel, Key},
+        slot::Waiter,
         sys,
         types::TypeEntry,
     },
@@ -92,10 +93,10 @@ impl<T: EntityType> EntityRef<T> {
     /// [`TellError`] with the [`Refusal`] and the message; nothing was queued.
     pub fn tell(&self, msg: impl Message<T>) -> Result<(), TellError<T::Msg>> {
         let msg = msg.into_msg();
-        if let Some(refusal) = bad_key(&self.key.bytes) {
+        if let Some(refusal) = bad_key(self.key.bytes()) {
             return Err(TellError::new(refusal, msg));
         }
-        let parcel = EngineParcel::Typed { key: self.key.clone(), ask: None, msg: Box::new(msg) };
+        let parcel = EngineParcel::Typed { key: self.key.clone(), ask: None, msg: AnyMessage::new(msg) };
         self.node.send(&self.entry, parcel).map_err(|(refusal, parcel)| TellError::new(refusal, give_back(parcel)))
     }
 
@@ -127,19 +128,24 @@ impl<T: EntityType> EntityRef<T> {
             return Err(AskError::WouldDeadlock);
         }
         let deadline = resolve(deadline);
-        let (tx, rx) = bounded(1);
-        let correlation = self.open(req, deadline, false, move |answered| drop(tx.send(answered)))?;
-        match rx.recv_timeout(deadline.since(sys::now())) {
-            Ok(answered) => read_answer(answered),
-            // Who takes the slot decides: if it is gone, the answer is on its way into the channel.
-            Err(_) => match self.node.slots.take(correlation) {
-                Some(_) => {
-                    self.node.metrics.shared.ask_timeouts.add(1);
-                    Err(AskError::Timeout { maybe_ran: true })
-                }
-                None => rx.recv().map_or(Err(AskError::Timeout { maybe_ran: true }), read_answer),
-            },
-        }
+        let mut asker = Asker::take(self.node.config.node.idle);
+        let correlation = match self.open(req, deadline, false, Waiter::Thread(asker.mailbox())) {
+            Ok(correlation) => correlation,
+            Err(error) => {
+                asker.keep();
+                return Err(error);
+            }
+        };
+        let answered = asker.wait(deadline).or_else(|| match self.node.slots.take(correlation) {
+            Some(_) => {
+                self.node.metrics.shared.ask_timeouts.add(1);
+                None
+            }
+            // Who takes the slot decides: it is gone, so the answer is on its way.
+            None => asker.wait_on(),
+        });
+        asker.keep();
+        answered.map_or(Err(AskError::Timeout { maybe_ran: true }), read_answer)
     }
 
     /// Asks; `then` runs exactly once, on the helper thread.
@@ -152,10 +158,11 @@ impl<T: EntityType> EntityRef<T> {
         let (node, deadline) = (self.node.clone(), resolve(deadline));
         let then = Arc::new(parking_lot::Mutex::new(Some(then)));
         let once = then.clone();
-        let asked = self.open(req, deadline, true, move |answered| {
+        let waiter = Waiter::Call(Box::new(move |answered| {
             let then = once.lock().take().expect("a slot is answered at most once");
             node.help(Box::new(move || then(read_answer(answered))));
-        });
+        }));
+        let asked = self.open(req, deadline, true, waiter);
         if let Err(error) = asked
             && let Some(then) = then.lock().take()
         {
@@ -173,15 +180,15 @@ impl<T: EntityType> EntityRef<T> {
         room: Duration,
         waiter: impl FnOnce(Result<R::Reply, AskError>) + Send + 'static,
     ) -> Result<(), AskError> {
-        if let Some(refusal) = bad_key(&self.key.bytes) {
+        if let Some(refusal) = bad_key(self.key.bytes()) {
             return Err(AskError::Refused(refusal));
         }
         let deadline = resolve(deadline);
-        let waiter = Box::new(move |answered| waiter(read_answer(answered)));
+        let waiter = Waiter::Call(Box::new(move |answered| waiter(read_answer(answered))));
         let (key, msg) = (self.key.clone(), req.into_msg());
         let give_up = sys::now() + room;
         let (correlation, mut parcel) =
-            self.node.open_ask(deadline, waiter, |ask| EngineParcel::Typed { key, ask: Some(ask), msg: Box::new(msg) })?;
+            self.node.open_ask(deadline, waiter, |ask| EngineParcel::Typed { key, ask: Some(ask), msg: AnyMessage::new(msg) })?;
         let backoff = crossbeam::utils::Backoff::new();
         loop {
             match self.node.send(&self.entry, parcel) {
@@ -199,19 +206,13 @@ impl<T: EntityType> EntityRef<T> {
         }
     }
 
-    fn open<R: Request<T>>(
-        &self,
-        req: R,
-        deadline: Time,
-        timed: bool,
-        waiter: impl FnOnce(Answered) + Send + 'static,
-    ) -> Result<u64, AskError> {
-        if let Some(refusal) = bad_key(&self.key.bytes) {
+    fn open<R: Request<T>>(&self, req: R, deadline: Time, timed: bool, waiter: Waiter) -> Result<u64, AskError> {
+        if let Some(refusal) = bad_key(self.key.bytes()) {
             return Err(AskError::Refused(refusal));
         }
         let (key, msg) = (self.key.clone(), req.into_msg());
-        let parcel = |ask| EngineParcel::Typed { key, ask: Some(ask), msg: Box::new(msg) };
-        let correlation = self.node.ask(&self.entry, deadline, Box::new(waiter), parcel)?;
+        let parcel = |ask| EngineParcel::Typed { key, ask: Some(ask), msg: AnyMessage::new(msg) };
+        let correlation = self.node.ask(&self.entry, deadline, waiter, parcel)?;
         if timed {
             self.node.time_ask(deadline, correlation);
         }
@@ -222,7 +223,7 @@ impl<T: EntityType> EntityRef<T> {
 /// The message of a parcel that was refused.
 fn give_back<M: crate::Wire>(parcel: EngineParcel) -> M {
     match parcel {
-        EngineParcel::Typed { msg, .. } => *msg.into_any().downcast::<M>().expect("the parcel was made from an `M` by the caller"),
+        EngineParcel::Typed { msg, .. } => msg.take().expect("the parcel was made from an `M` by the caller"),
         EngineParcel::Wire { .. } => unreachable!("a refusal gives the parcel back as it was made, and it was made typed"),
     }
 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    Refusal,
+    Refusal, TypeId,
     engine::{
         lane::LaneSender,
         node::{Node, ToNet, ToWorker},
@@ -16,7 +16,7 @@ use crate::{
         types::TypeEntry,
     },
     proto::{
-        handoff::{Producer, Push},
+        handoff::{Plan, Producer, Push, Word},
         shard::{LaneItem, Parcel},
     },
 };
@@ -26,6 +26,8 @@ pub struct Exits {
     network: LaneSender<ToNet>,
     workers: Vec<LaneSender<ToWorker>>,
     producer: Producer,
+    /// The word used last, per type and shard: while it stands, the exit stays and no token is due. What `producer` knows, without a search.
+    last: Vec<(TypeId, Box<[Word]>)>,
 }
 
 impl Exits {
@@ -37,6 +39,7 @@ impl Exits {
             network: node.network.open(id, capacity),
             workers: node.workers.iter().map(|w| w.open(id, capacity)).collect(),
             producer: Producer::default(),
+            last: vec![],
         }
     }
 
@@ -49,7 +52,10 @@ impl Exits {
     pub fn send(&mut self, node: &Node, entry: &TypeEntry, parcel: EngineParcel) -> Result<(), (Refusal, EngineParcel)> {
         let shard = entry.shard_of(parcel.hash());
         let word = entry.word(shard.shard);
-        let plan = self.producer.plan(shard, word);
+        let at = self.last_words(entry);
+        let last = &self.last[at].1[shard.shard.0 as usize];
+        let plan =
+            if *last == word { Plan { tokens: [None, None], exit: word.exit(), enter: None } } else { self.producer.plan(shard, word) };
         // At most two tokens and the item go into one ring.
         if plan.tokens[0].is_some() && !self.network.has_room(3) {
             return Err((Refusal::Full, parcel));
@@ -99,8 +105,20 @@ impl Exits {
             Target::Network(item) => self.network.push(ToNet::Lane(item)).map_err(drop).map(|()| self.network.ring_bell()),
         };
         assert!(pushed.is_ok(), "room for the item was seen, and a lane has one producer");
-        self.producer.done(shard, word);
+        let last = &mut self.last[at].1[shard.shard.0 as usize];
+        if *last != word {
+            *last = word;
+            self.producer.done(shard, word);
+        }
         Ok(())
+    }
+
+    /// Where the words of a type are kept.
+    fn last_words(&mut self, entry: &TypeEntry) -> usize {
+        self.last.iter().position(|(id, _)| *id == entry.id).unwrap_or_else(|| {
+            self.last.push((entry.id, vec![Word::ELSEWHERE; entry.shards as usize].into_boxed_slice()));
+            self.last.len() - 1
+        })
     }
 }
 

@@ -23,28 +23,40 @@ pub enum Rest {
     Park,
 }
 
+/// Work in less than this after the last one belongs to the same conversation.
+const GAP: Duration = Duration::from_millis(1);
+/// So many pieces of work in one conversation mean that traffic flows. A heartbeat and its answer are fewer.
+const HOT: u32 = 8;
+
 /// Idle strategy of one thread.
 #[derive(Debug)]
 pub struct Idler {
     spin: Duration,
     yields: Duration,
+    /// Instead of `yields` while traffic flows.
+    hot_yields: Duration,
     idle_since: Option<Time>,
+    worked_at: Time,
+    streak: u32,
     aside_until: Time,
 }
 
 impl Idler {
     /// The strategy of a preset.
     pub fn new(idle: Idle) -> Self {
-        let (spin, yields) = match idle {
-            Idle::LowLatency => (Duration::from_micros(200), Duration::from_millis(20)),
-            Idle::LowCpu => (Duration::ZERO, Duration::ZERO),
-            _ => (Duration::ZERO, Duration::from_micros(60)),
+        let us = Duration::from_micros;
+        let (spin, yields, hot_yields) = match idle {
+            Idle::LowLatency => (us(200), us(20_000), us(20_000)),
+            Idle::LowCpu => (us(0), us(0), us(0)),
+            _ => (us(0), us(60), us(1_000)),
         };
-        Self { spin, yields, idle_since: None, aside_until: Time::ZERO }
+        Self { spin, yields, hot_yields, idle_since: None, worked_at: Time::ZERO, streak: 0, aside_until: Time::ZERO }
     }
 
-    /// The last turn found work.
-    pub fn worked(&mut self) {
+    /// The turn that began at `now` found work.
+    pub fn worked(&mut self, now: Time) {
+        self.streak = if now.since(self.worked_at) < GAP { self.streak.saturating_add(1) } else { 0 };
+        self.worked_at = now;
         self.idle_since = None;
     }
 
@@ -52,9 +64,10 @@ impl Idler {
     pub fn rest(&mut self, now: Time) -> Rest {
         let since = *self.idle_since.get_or_insert(now);
         let idle = now.since(since);
+        let yields = if self.streak >= HOT { self.hot_yields } else { self.yields };
         if idle < self.spin {
             Rest::Spin
-        } else if idle < self.yields && now >= self.aside_until {
+        } else if idle < yields && now >= self.aside_until {
             Rest::Yield
         } else {
             Rest::Park
@@ -83,8 +96,23 @@ mod tests {
         assert_eq!(idler.rest(at(0)), Rest::Yield);
         assert_eq!(idler.rest(at(59)), Rest::Yield);
         assert_eq!(idler.rest(at(61)), Rest::Park);
-        idler.worked();
+        idler.worked(at(61));
         assert_eq!(idler.rest(at(62)), Rest::Yield);
+    }
+
+    #[test]
+    fn a_conversation_keeps_it_awake_and_silence_ends_that() {
+        let mut idler = Idler::new(Idle::Balanced);
+        for i in 0..=u64::from(HOT) {
+            idler.worked(at(5_000 + i * 500));
+        }
+        let last = 5_000 + u64::from(HOT) * 500;
+        assert_eq!(idler.rest(at(last + 10)), Rest::Yield);
+        assert_eq!(idler.rest(at(last + 900)), Rest::Yield);
+        assert_eq!(idler.rest(at(last + 1_100)), Rest::Park);
+        idler.worked(at(last + 200_000));
+        assert_eq!(idler.rest(at(last + 200_010)), Rest::Yield);
+        assert_eq!(idler.rest(at(last + 200_100)), Rest::Park, "one piece of work after a silence is no conversation");
     }
 
     #[test]

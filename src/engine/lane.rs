@@ -3,9 +3,12 @@
 //! The queue inside is crossbeam's bounded array queue. Each lane has exactly one producer and one consumer, which callers may rely on:
 //! room that the producer saw cannot be taken by anybody else.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering, fence},
+use std::{
+    cell::Cell,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering, fence},
+    },
 };
 
 use crossbeam::{
@@ -79,16 +82,22 @@ impl<T> Ring<T> {
 pub struct LaneSender<T> {
     ring: Arc<Ring<T>>,
     bell: Arc<Bell>,
+    /// Room for user messages at least, as last seen: the consumer only makes more. Asking the ring costs a line that the consumer writes.
+    room: Cell<usize>,
 }
 
 impl<T> LaneSender<T> {
     /// Whether `n` more items fit, the last of them a user message.
     pub fn has_room(&self, n: usize) -> bool {
-        self.ring.queue.len() + n + RESERVE <= self.ring.queue.capacity()
+        if self.room.get() < n {
+            self.room.set((self.ring.queue.capacity() - RESERVE).saturating_sub(self.ring.queue.len()));
+        }
+        self.room.get() >= n
     }
 
     /// Appends, into the reserve too. `Err` gives the item back.
     pub fn push(&self, item: T) -> Result<(), T> {
+        self.room.set(self.room.get().saturating_sub(1));
         self.ring.queue.push(item)
     }
 
@@ -116,7 +125,7 @@ impl<T> Door<T> {
         let ring = Arc::new(Ring { id, queue: ArrayQueue::new(capacity.max(1) + RESERVE) });
         self.new.push(ring.clone());
         self.bell.ring();
-        LaneSender { ring, bell: self.bell.clone() }
+        LaneSender { ring, bell: self.bell.clone(), room: Cell::new(0) }
     }
 
     /// Rare traffic without order towards any lane: shutdown, resolved names, deadlines. Unbounded, so never for messages of users.
@@ -175,6 +184,9 @@ mod tests {
         assert_eq!(lane.push(9), Err(9), "even the reserve has an end");
         let ring = door.take_new().unwrap();
         assert_eq!((ring.pop(), ring.pop(), ring.pop()), (Some(1), Some(2), Some(0)), "first in, first out");
+        assert!(!lane.has_room(1), "the reserve is still in use");
+        (0..RESERVE - 2).for_each(|_| _ = ring.pop());
+        assert!(lane.has_room(1) && !lane.has_room(2));
     }
 
     #[test]

@@ -10,10 +10,12 @@
 //! 5. on the worker, `worker::Worker::turn` passes it to `ShardCore`, which decides whether it runs now;
 //! 6. `ShardCore` calls the host's `handle`, which calls the entity's.
 
+pub mod asker;
 pub mod exits;
 pub mod helper;
 pub mod idle;
 pub mod lane;
+pub mod message;
 pub mod network;
 pub mod node;
 pub mod parcel;

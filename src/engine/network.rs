@@ -126,7 +126,7 @@ pub fn run(node: Arc<Node>, net: Net, me: Identity, seed: u64) {
     loop {
         let began = sys::now();
         if network.turn(began) {
-            idler.worked();
+            idler.worked(began);
         }
         let counters = &network.node.metrics.network;
         counters.turns.bump(1);
@@ -288,7 +288,7 @@ impl Network {
                 // Most asks have been answered long before: their slot then has another generation.
                 if let Some(waiter) = self.node.slots.take(correlation) {
                     self.node.metrics.shared.ask_timeouts.add(1);
-                    waiter(Answered::Timeout);
+                    waiter.answer(Answered::Timeout);
                 }
             }
             self.fired = fired;

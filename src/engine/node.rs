@@ -264,7 +264,7 @@ impl Node {
     /// Completes an ask of this node.
     pub fn complete(&self, correlation: u64, answered: Answered) {
         match self.slots.take(correlation) {
-            Some(waiter) => waiter(answered),
+            Some(waiter) => waiter.answer(answered),
             None => self.metrics.shared.replies_late.add(1),
         }
     }

@@ -1,59 +1,62 @@
 //! A message on its way inside a node, and an answer on its way back.
 
-use std::{any::Any, sync::Arc};
+use std::{cell::Cell, sync::Arc};
 
 use crate::{
-    CodecError, ShardKey, Time, Wire,
+    ShardKey, Time,
+    engine::message::AnyMessage,
     proto::{
         handoff::{Ask, Envelope, ReplyBody},
         shard::Parcel,
     },
 };
 
-/// Canonical bytes of an entity's key, with their hash carried along.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// Keys up to this length travel in place.
+const KEY_INLINE: usize = 22;
+
+#[derive(Clone)]
+enum KeyBytes {
+    Inline { len: u8, bytes: [u8; KEY_INLINE] },
+    Shared(Arc<[u8]>),
+}
+
+/// Canonical bytes of an entity's key, with their hash carried along. A clone of a short one touches no memory that others write.
+#[derive(Clone)]
 pub struct Key {
-    /// What was hashed.
-    pub bytes: Arc<[u8]>,
-    /// XXH3-64 of it.
+    bytes: KeyBytes,
+    /// XXH3-64 of the bytes.
     pub hash: u64,
 }
 
 impl Key {
     /// A key from its canonical bytes.
     pub fn new(bytes: &[u8]) -> Self {
-        Self { hash: xxhash_rust::xxh3::xxh3_64(bytes), bytes: bytes.into() }
+        let hash = xxhash_rust::xxh3::xxh3_64(bytes);
+        let mut inline = [0; KEY_INLINE];
+        let bytes = match inline.get_mut(..bytes.len()) {
+            Some(room) => {
+                room.copy_from_slice(bytes);
+                KeyBytes::Inline { len: bytes.len() as u8, bytes: inline }
+            }
+            None => KeyBytes::Shared(bytes.into()),
+        };
+        Self { bytes, hash }
+    }
+
+    /// What was hashed.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.bytes {
+            KeyBytes::Inline { len, bytes } => &bytes[..usize::from(*len)],
+            KeyBytes::Shared(bytes) => bytes,
+        }
     }
 }
 
-/// A typed message whose type the carrier does not know.
-pub trait AnyMessage: Send {
-    /// Appends its encoding.
-    fn encode_to(&self, out: &mut Vec<u8>) -> Result<(), CodecError>;
-    /// Gives it back to somebody who knows the type.
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;
-    /// Its Rust type.
-    fn type_id_of(&self) -> std::any::TypeId;
-    /// Bytes of the value itself, for bounds.
-    fn size(&self) -> usize;
-}
+/// Room for encoding that a thread keeps.
+const SCRATCH_KEPT_BYTES: usize = 64 << 10;
 
-impl<M: Wire> AnyMessage for M {
-    fn encode_to(&self, out: &mut Vec<u8>) -> Result<(), CodecError> {
-        self.encode(*M::VERSIONS.end(), out)
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
-    }
-
-    fn type_id_of(&self) -> std::any::TypeId {
-        std::any::TypeId::of::<M>()
-    }
-
-    fn size(&self) -> usize {
-        size_of::<M>()
-    }
+thread_local! {
+    static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 /// One message for one entity: typed if it was sent on this node, encoded if it came from elsewhere.
@@ -65,7 +68,7 @@ pub enum EngineParcel {
         /// Who waits for an answer.
         ask: Option<Ask>,
         /// The message: the `EntityType::Msg` of its type.
-        msg: Box<dyn AnyMessage>,
+        msg: AnyMessage,
     },
     /// As it travelled.
     Wire {
@@ -92,11 +95,16 @@ impl EngineParcel {
         match self {
             Self::Wire { envelope, .. } => Ok(envelope.clone()),
             Self::Typed { key, ask, msg } => {
-                let mut bytes = Vec::with_capacity(key.bytes.len() + msg.size() + 16);
-                bytes.extend_from_slice(&key.bytes);
-                msg.encode_to(&mut bytes).map_err(|e| e.to_string())?;
-                let key_len = u8::try_from(key.bytes.len()).expect("references refuse keys above 255 bytes");
-                Ok(Envelope { shard, ask: *ask, key_len, bytes: bytes.into_boxed_slice() })
+                let key_len = u8::try_from(key.bytes().len()).expect("references refuse keys above 255 bytes");
+                // Taken, not borrowed: an encoder of the user's may send, and then finds an empty one.
+                let mut scratch = SCRATCH.take();
+                scratch.clear();
+                scratch.extend_from_slice(key.bytes());
+                let encoded = msg.encode_to(&mut scratch).map_err(|e| e.to_string());
+                let envelope = encoded.map(|()| Envelope { shard, ask: *ask, key_len, bytes: scratch.as_slice().into() });
+                scratch.shrink_to(SCRATCH_KEPT_BYTES);
+                SCRATCH.set(scratch);
+                envelope
             }
         }
     }
@@ -116,7 +124,7 @@ impl Parcel for EngineParcel {
 
     fn key(&self) -> &[u8] {
         match self {
-            Self::Typed { key, .. } => &key.bytes,
+            Self::Typed { key, .. } => key.bytes(),
             Self::Wire { envelope, .. } => envelope.key(),
         }
     }
@@ -134,7 +142,7 @@ impl Parcel for EngineParcel {
 
     fn size(&self) -> usize {
         match self {
-            Self::Typed { key, msg, .. } => key.bytes.len() + msg.size(),
+            Self::Typed { key, msg, .. } => key.bytes().len() + msg.size(),
             Self::Wire { envelope, .. } => envelope.bytes.len(),
         }
     }
@@ -143,7 +151,7 @@ impl Parcel for EngineParcel {
 /// What came of an ask.
 pub enum Answered {
     /// The reply, not serialised: it was given on this node.
-    Typed(Box<dyn Any + Send>),
+    Typed(AnyMessage),
     /// As it travelled, or a refusal.
     Wire(ReplyBody),
     /// The deadline passed.

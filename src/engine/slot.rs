@@ -2,20 +2,39 @@
 //!
 //! A slot is named by index and generation; its state word changes by compare-exchange, and only the winner may touch the waiter.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
-use crossbeam::{atomic::AtomicCell, queue::ArrayQueue};
+use crossbeam::queue::ArrayQueue;
+use parking_lot::Mutex;
 
-use crate::engine::parcel::Answered;
+use crate::engine::{asker::Mailbox, parcel::Answered};
 
-/// Takes the answer. Runs on whatever thread brings it: it must be quick and must not block.
-pub type Waiter = Box<dyn FnOnce(Answered) + Send>;
+/// Who takes the answer.
+pub enum Waiter {
+    /// A thread that waits for it.
+    Thread(Arc<Mailbox>),
+    /// Runs on whatever thread brings the answer: it must be quick and must not block.
+    Call(Box<dyn FnOnce(Answered) + Send>),
+}
+
+impl Waiter {
+    /// Gives the answer.
+    pub fn answer(self, answered: Answered) {
+        match self {
+            Self::Thread(mailbox) => mailbox.put(answered),
+            Self::Call(call) => call(answered),
+        }
+    }
+}
 
 struct Slot {
     /// Generation in the upper 63 bits, lowest bit: somebody waits.
     state: AtomicU64,
-    // Boxed twice, so that the cell is one pointer wide and free of locks.
-    waiter: AtomicCell<Option<Box<Waiter>>>,
+    /// Touched only by who opened the slot, before its state says so, and by who won the exchange of its state: never contended.
+    waiter: Mutex<Option<Waiter>>,
 }
 
 /// All asks in flight of one node.
@@ -35,7 +54,7 @@ impl Slots {
         for i in 0..n {
             free.push(i).expect("the queue has room for every index");
         }
-        let slots = (0..n).map(|_| Slot { state: AtomicU64::new(0), waiter: AtomicCell::new(None) }).collect();
+        let slots = (0..n).map(|_| Slot { state: AtomicU64::new(0), waiter: Mutex::new(None) }).collect();
         Self { slots, free }
     }
 
@@ -43,7 +62,7 @@ impl Slots {
     pub fn open(&self, waiter: Waiter) -> Option<u64> {
         let index = self.free.pop()?;
         let slot = &self.slots[index as usize];
-        slot.waiter.store(Some(Box::new(waiter)));
+        *slot.waiter.lock() = Some(waiter);
         let generation = (slot.state.load(Ordering::Relaxed) >> 1) + 1;
         slot.state.store(generation << 1 | 1, Ordering::Release);
         Some((generation & ((1 << (64 - INDEX_BITS)) - 1)) << INDEX_BITS | u64::from(index))
@@ -59,9 +78,9 @@ impl Slots {
             return None;
         }
         slot.state.compare_exchange(state, state & !1, Ordering::AcqRel, Ordering::Relaxed).ok()?;
-        let waiter = slot.waiter.take();
+        let waiter = slot.waiter.lock().take();
         self.free.push(index as u32).expect("an index is free at most once");
-        waiter.map(|w| *w)
+        waiter
     }
 
     /// Asks in flight.
@@ -73,15 +92,15 @@ impl Slots {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, atomic::AtomicUsize};
+    use std::sync::atomic::AtomicUsize;
 
     use super::*;
 
     fn counting(n: &Arc<AtomicUsize>) -> Waiter {
         let n = n.clone();
-        Box::new(move |_| {
+        Waiter::Call(Box::new(move |_| {
             n.fetch_add(1, Ordering::SeqCst);
-        })
+        }))
     }
 
     #[test]
@@ -89,7 +108,7 @@ mod tests {
         let (slots, n) = (Slots::new(2), Arc::new(AtomicUsize::new(0)));
         let ask = slots.open(counting(&n)).unwrap();
         assert_eq!(slots.in_flight(), 1);
-        slots.take(ask).unwrap()(Answered::Timeout);
+        slots.take(ask).unwrap().answer(Answered::Timeout);
         assert!(slots.take(ask).is_none(), "answered");
         let again = slots.open(counting(&n)).unwrap();
         assert!(slots.take(ask).is_none(), "an old answer does not hit the slot's next ask");

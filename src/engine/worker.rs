@@ -188,7 +188,7 @@ pub fn run(node: Arc<Node>, index: u16, seed: u64) {
         let now = sys::now();
         match worker.turn(now) {
             Step::Quit => break,
-            Step::Worked => idler.worked(),
+            Step::Worked => idler.worked(now),
             Step::Idle => match idler.rest(now) {
                 Rest::Spin => std::hint::spin_loop(),
                 Rest::Yield => {

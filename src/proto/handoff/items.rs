@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::DropReason;
+use super::{Bytes, DropReason};
 use crate::{Epoch, NodeId, ShardKey, Time};
 
-/// One message for one entity, encoded. Key and payload stand in one allocation.
+/// One message for one entity, encoded. Key and payload stand in one piece.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Envelope {
     /// The shard of the key.
@@ -15,7 +15,7 @@ pub struct Envelope {
     /// Length of the key, the first bytes of `bytes`.
     pub key_len: u8,
     /// Key, then payload.
-    pub bytes: Box<[u8]>,
+    pub bytes: Bytes,
 }
 
 /// Who waits for an answer, and how long.
@@ -33,7 +33,7 @@ impl Envelope {
     /// Joins key and payload. `None` if the key is longer than 255 bytes.
     pub fn new(shard: ShardKey, ask: Option<Ask>, key: &[u8], payload: &[u8]) -> Option<Self> {
         let key_len = u8::try_from(key.len()).ok()?;
-        Some(Self { shard, ask, key_len, bytes: [key, payload].concat().into_boxed_slice() })
+        Some(Self { shard, ask, key_len, bytes: [key, payload].concat().into() })
     }
 
     /// Canonical bytes of the entity's key.

@@ -40,6 +40,9 @@ use registration::Registration;
 use reports::Survey;
 use timers::Timers;
 
+/// Room that the list of what the region wants keeps; it is longer only around a change of routes.
+const REGION_OUT_KEPT: usize = 64;
+
 /// Everything of a node that is not an entity.
 ///
 /// Drive it with the `handle_*` verbs, then take its effects, in order, until there are none; call `handle_timeout` at `poll_timeout`.
@@ -51,6 +54,7 @@ pub struct NodeCore<M = Membership> {
     membership: M,
     peers: Peers,
     region: Region,
+    region_out: Vec<RegionOut>,
     relay: Relay,
     coordinator: Coordinator,
     authority: Option<NodeId>,
@@ -122,6 +126,7 @@ impl<M: Members> NodeCore<M> {
             membership,
             peers: Peers::new(me),
             region: Region::new(&config, me, workers.max(1)),
+            region_out: vec![],
             relay,
             coordinator: Coordinator::new(config.clone(), me),
             authority: None,
@@ -395,9 +400,10 @@ impl<M: Members> NodeCore<M> {
     }
 
     fn with_region(&mut self, f: impl FnOnce(&mut Region, &Peers, &mut Vec<RegionOut>)) {
-        let mut out = vec![];
-        f(&mut self.region, &self.peers, &mut out);
-        for out in out {
+        // Kept from call to call: this is on the path of every message. Nothing below comes back here.
+        let mut outs = std::mem::take(&mut self.region_out);
+        f(&mut self.region, &self.peers, &mut outs);
+        for out in outs.drain(..) {
             match out {
                 RegionOut::Item { to, shard, item } if to == self.me => {
                     self.tell_worker(shard, ShardCommand::Item { stream: to, shard, item });
@@ -413,6 +419,8 @@ impl<M: Members> NodeCore<M> {
                 }
             }
         }
+        outs.shrink_to(REGION_OUT_KEPT);
+        self.region_out = outs;
     }
 
     fn with_relay(&mut self, f: impl FnOnce(&mut Relay, &Peers, &mut Vec<RelayOut>)) {

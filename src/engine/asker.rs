@@ -1,0 +1,157 @@
+//! A thread that waits for the answer to its ask: it stays awake for a while, as in [`idle`](super::idle), and parks only then.
+
+use std::{
+    cell::Cell,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::Thread,
+};
+
+use parking_lot::Mutex;
+
+use super::{
+    idle::{Idler, Rest},
+    lane::Bell,
+    parcel::Answered,
+    sys,
+};
+use crate::{Time, config::Idle};
+
+/// Looks at the answer before the first yield: an entity of this node answers within a microsecond when its worker is awake.
+const LOOKS: u32 = 64;
+
+/// Where the answer for a blocked thread is put. One ask at a time.
+pub struct Mailbox {
+    /// Written once per ask by whoever took its slot, read by its owner after `full`: never contended.
+    answer: Mutex<Option<Answered>>,
+    full: AtomicBool,
+    bell: Bell,
+}
+
+impl Mailbox {
+    fn new(owner: Thread) -> Self {
+        Self { answer: Mutex::new(None), full: AtomicBool::new(false), bell: Bell::new(move || owner.unpark()) }
+    }
+
+    /// Gives the answer. Once per ask: the slot sees to that.
+    pub fn put(&self, answered: Answered) {
+        *self.answer.lock() = Some(answered);
+        self.full.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+
+    fn is_full(&self) -> bool {
+        self.full.load(Ordering::Acquire)
+    }
+}
+
+/// The waiting side, which belongs to one thread.
+pub struct Asker {
+    mailbox: Arc<Mailbox>,
+    idler: Idler,
+    preset: Idle,
+}
+
+thread_local! {
+    static ASKER: Cell<Option<Asker>> = const { Cell::new(None) };
+}
+
+impl Asker {
+    /// The calling thread's. Taken for the time of one ask, so that an ask within an ask (from an encoder, say) has one of its own.
+    pub fn take(preset: Idle) -> Self {
+        match ASKER.take() {
+            Some(asker) if asker.preset == preset => asker,
+            _ => Self { mailbox: Arc::new(Mailbox::new(std::thread::current())), idler: Idler::new(preset), preset },
+        }
+    }
+
+    /// Where the answer is to be put.
+    pub fn mailbox(&self) -> Arc<Mailbox> {
+        self.mailbox.clone()
+    }
+
+    /// Waits for the answer until `deadline`; `None` if it was not there by then.
+    pub fn wait(&mut self, deadline: Time) -> Option<Answered> {
+        for _ in 0..LOOKS {
+            if self.mailbox.is_full() {
+                return self.open();
+            }
+            std::hint::spin_loop();
+        }
+        loop {
+            let now = sys::now();
+            if self.mailbox.is_full() {
+                return self.open();
+            }
+            if now >= deadline {
+                return None;
+            }
+            match self.idler.rest(now) {
+                Rest::Spin => std::hint::spin_loop(),
+                Rest::Yield => {
+                    std::thread::yield_now();
+                    self.idler.yielded(now, sys::now());
+                }
+                Rest::Park => {
+                    self.mailbox.bell.announce_sleep();
+                    if !self.mailbox.is_full() {
+                        std::thread::park_timeout(deadline.since(now));
+                    }
+                    self.mailbox.bell.awake();
+                }
+            }
+        }
+    }
+
+    /// Waits for an answer that is on its way: somebody else took the slot.
+    pub fn wait_on(&mut self) -> Option<Answered> {
+        self.wait(Time::MAX)
+    }
+
+    fn open(&mut self) -> Option<Answered> {
+        self.idler.worked(sys::now());
+        self.mailbox.full.store(false, Ordering::Relaxed);
+        self.mailbox.answer.lock().take()
+    }
+
+    /// Keeps it for the thread's next ask. Not for one whose answer may still come.
+    pub fn keep(self) {
+        // Fails only while the thread is torn down.
+        let _ = ASKER.try_with(|slot| slot.set(Some(self)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{engine::message::AnyMessage, proto::handoff::ReplyBody};
+
+    #[test]
+    fn an_answer_reaches_a_waiting_thread_whether_it_yields_or_sleeps() {
+        for preset in [Idle::LowLatency, Idle::Balanced, Idle::LowCpu] {
+            for round in 0..500u64 {
+                let mut asker = Asker::take(preset);
+                let mailbox = asker.mailbox();
+                let other = std::thread::spawn(move || mailbox.put(Answered::Typed(AnyMessage::new(round))));
+                let Some(Answered::Typed(answer)) = asker.wait(sys::now() + Duration::from_secs(20)) else {
+                    panic!("no answer in round {round}")
+                };
+                assert_eq!(answer.take::<u64>().ok(), Some(round));
+                other.join().unwrap();
+                asker.keep();
+            }
+        }
+    }
+
+    #[test]
+    fn the_deadline_ends_waiting_and_a_late_answer_can_be_waited_for() {
+        let mut asker = Asker::take(Idle::Balanced);
+        assert!(asker.wait(sys::now()).is_none());
+        asker.mailbox().put(Answered::Wire(ReplyBody::NoReply));
+        assert!(matches!(asker.wait_on(), Some(Answered::Wire(ReplyBody::NoReply))));
+    }
+}
