@@ -20,7 +20,7 @@ pub(crate) const LABEL_BYTES_MAX: usize = 128;
 const STATUSES: [MemberStatus; 6] =
     [MemberStatus::Joining, MemberStatus::WeaklyUp, MemberStatus::Up, MemberStatus::Leaving, MemberStatus::Exiting, MemberStatus::Down];
 const GONE: [Gone; 3] = [Gone::Left, Gone::Downed, Gone::Proven];
-const MARKS: [Mark; 2] = [Mark::Silent, Mark::Refused];
+const MARKS: [Mark; 3] = [Mark::Silent, Mark::Convicted, Mark::Refused];
 /// id, host of one byte, port, status, proven, up, joined, counter, no roles, no version.
 const MEMBER_BYTES_MIN: usize = 16 + 3 + 2 + 1 + 1 + 4 + 4 + 8 + 1 + 2;
 

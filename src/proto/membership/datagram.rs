@@ -52,6 +52,11 @@ pub(crate) enum Part<'a> {
     Mark {
         digest: u128,
     },
+    /// The sender, a monitor of the subject, missed so many replies in a row.
+    Hint {
+        subject: NodeId,
+        run: u8,
+    },
 }
 
 /// Why a datagram was thrown away.
@@ -107,6 +112,7 @@ impl<'a> Part<'a> {
             Self::State(bytes) => (4, body.bytes(bytes)).0,
             Self::Seen { digest, bitmap } => (5, body.u128(digest).bytes(bitmap)).0,
             Self::Mark { digest } => (6, body.u128(digest)).0,
+            Self::Hint { subject, run } => (7, body.u128(subject.raw()).u8(run)).0,
         };
         let len = u16::try_from(body.0.len()).expect("parts are cut to the size of a datagram, which fits 16 bits");
         w.u8(kind).u16(len).bytes(&body.0);
@@ -124,6 +130,7 @@ impl<'a> Part<'a> {
             4 => Self::State(b.rest()),
             5 => Self::Seen { digest: b.u128("digest")?, bitmap: b.rest() },
             6 => Self::Mark { digest: b.u128("digest")? },
+            7 => Self::Hint { subject: NodeId::from_raw(b.u128("subject")?), run: b.u8("run")? },
             _ => return Ok(None),
         };
         b.end()?;
@@ -192,6 +199,7 @@ mod tests {
             Part::State(b"state"),
             Part::Seen { digest: 6, bitmap: b"\x05" },
             Part::Mark { digest: 7 },
+            Part::Hint { subject: NodeId::from_raw(8), run: 9 },
         ];
         let mut w = open(&envelope());
         assert_eq!(w.0.len(), ENVELOPE_BYTES);

@@ -100,6 +100,11 @@ impl Tuning {
         self.heartbeat * 5 / 2
     }
 
+    /// Pause that nobody is accused for, and the beat that it swallowed.
+    pub(crate) fn floor(&self) -> Duration {
+        Duration::from_micros(self.pause_us as u64) + self.heartbeat
+    }
+
     /// Silence after which a subject with ideal intervals is suspected.
     pub(crate) fn patience(&self) -> Duration {
         Duration::from_micros((self.pause_us + self.deviations * self.min_sigma_us) as u64) + self.heartbeat
@@ -113,6 +118,10 @@ pub(crate) struct Subject {
     /// Where silence is measured from: the last reply or sign of life; at first one heartbeat after the first beat.
     since: Option<Time>,
     last_reply: Option<Time>,
+    /// The last reply or sign of life.
+    heard: Option<Time>,
+    /// Missed replies that are assumed until it is heard: it was taken in as the neighbour of silent ones.
+    assumed: u32,
     /// The running interval contains an outage and is not recorded.
     outage: bool,
     seq: u64,
@@ -128,12 +137,57 @@ impl Subject {
         let spread = tuning.first / 4;
         intervals.record(tuning.first.saturating_sub(spread));
         intervals.record(tuning.first + spread);
-        Self { intervals, since: None, last_reply: None, outage: false, seq: 0, sent: VecDeque::new(), answered: 0, trips: VecDeque::new() }
+        Self {
+            intervals,
+            since: None,
+            last_reply: None,
+            heard: None,
+            assumed: 0,
+            outage: false,
+            seq: 0,
+            sent: VecDeque::new(),
+            answered: 0,
+            trips: VecDeque::new(),
+        }
     }
 
     /// Counts silence from `since` on: its neighbours are silent since then.
     pub(crate) fn backdate(&mut self, since: Time) {
         self.since = Some(since);
+        self.assumed = 2;
+    }
+
+    /// Replies missed in a row; a reply is missed when it is not there as the next beat is due. What came otherwise breaks the run.
+    pub(crate) fn run(&self, now: Time, tuning: &Tuning) -> u32 {
+        let due = tuning.heartbeat.mul_f64(0.9);
+        let ended = |at: usize, sent: Time| self.answered >> at & 1 == 1 || self.heard.is_some_and(|heard| heard >= sent);
+        let trailing = self.sent.iter().rev().enumerate().take_while(|&(at, &sent)| !ended(at, sent));
+        let missed = trailing.filter(|(_, sent)| now.since(**sent) >= due).count() as u32;
+        if self.heard.is_some() { missed } else { missed + self.assumed }
+    }
+
+    /// The newest replies came one after the other: it is back.
+    pub(crate) fn recovered(&self, now: Time, tuning: &Tuning) -> bool {
+        let due = tuning.heartbeat.mul_f64(0.9);
+        let waits = self.sent.back().is_some_and(|&sent| self.answered & 1 == 0 && now.since(sent) < due);
+        let answers = self.answered >> u32::from(waits) & 0b111;
+        answers == 0b111
+    }
+
+    /// Beats missed and beats judged before the present run.
+    pub(crate) fn before_run(&self) -> (u32, u32) {
+        let sent = self.sent.len() as u32;
+        let open = self.answered.trailing_zeros().min(sent);
+        let judged = sent - open;
+        (judged - self.answered.count_ones().min(judged), judged)
+    }
+
+    pub(crate) const fn since(&self) -> Option<Time> {
+        self.since
+    }
+
+    pub(crate) const fn seq(&self) -> u64 {
+        self.seq
     }
 
     /// Two beats in a row have gone unanswered, and nothing else came.
@@ -172,12 +226,14 @@ impl Subject {
         }
         self.outage = false;
         self.last_reply = Some(now);
+        self.heard = Some(now);
         self.since = Some(now);
         Some(sent)
     }
 
     /// It lives, whatever its replies do.
     pub(crate) fn sign_of_life(&mut self, now: Time) {
+        self.heard = Some(now);
         if let Some(since) = &mut self.since {
             *since = (*since).max(now);
         }
@@ -199,6 +255,11 @@ impl Subject {
         let sigma = self.intervals.sigma().max(tuning.min_sigma_us);
         let us = self.intervals.mean() + tuning.pause_us + tuning.deviations * sigma;
         self.since.map(|since| since + Duration::from_micros(us.max(1.0).ceil() as u64))
+    }
+
+    /// Silence so far.
+    pub(crate) fn silence(&self, now: Time) -> Duration {
+        self.since.map_or(Duration::ZERO, |since| now.since(since))
     }
 
     /// Suspicion now.

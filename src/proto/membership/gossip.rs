@@ -83,7 +83,7 @@ impl Membership {
         self.take_sign_of_life(now, from);
         while parts.left() > 0 && self.phase == Phase::Member {
             match Part::read(&mut parts) {
-                Ok(Some(part)) => self.take_part(now, from, part),
+                Ok(Some(part)) => self.take_part(now, from, envelope.counter, part),
                 Ok(None) => self.counters.add(Count::DropPart),
                 Err(_) => return self.counters.add(Count::DropMalformed),
             }
@@ -147,9 +147,11 @@ impl Membership {
         }
     }
 
-    fn take_part(&mut self, now: Time, from: NodeId, part: Part<'_>) {
+    fn take_part(&mut self, now: Time, from: NodeId, counter: u64, part: Part<'_>) {
         match part {
+            Part::Hint { subject, run } => self.take_hint(now, from, counter, subject, run),
             Part::Beat(seq) => {
+                self.suspicion.take_beat(now, from);
                 self.counters.add(Count::BeatsAnswered);
                 self.send_parts(from, &[Part::BeatReply(seq)]);
             }
@@ -427,7 +429,7 @@ impl Membership {
         self.out.datagram(addr.clone(), w.0);
     }
 
-    fn datagram_max(&self) -> usize {
+    pub(super) fn datagram_max(&self) -> usize {
         usize::from(self.config.membership.max_datagram)
     }
 }

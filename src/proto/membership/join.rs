@@ -6,6 +6,7 @@ use super::{
     Ending, JoinRequest, MemberFrame, MemberStatus, Membership, Phase, admission, codec,
     counters::Count,
     state::{Entry, State},
+    suspicion::Suspicion,
 };
 use crate::{
     NodeAddr, NodeId, Time,
@@ -230,6 +231,7 @@ impl Membership {
         self.seeker = None;
         self.phase = Phase::Member;
         self.watch.reset();
+        self.suspicion = Suspicion::default();
         self.state = state;
         self.changed();
         self.derive();

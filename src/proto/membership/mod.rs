@@ -14,10 +14,12 @@ mod leader;
 mod leaving;
 mod monitors;
 mod outbox;
+mod pooled;
 mod publish;
 mod reachability;
 mod resolve;
 mod state;
+mod suspicion;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -30,7 +32,7 @@ pub use view::{ClusterView, Event, LinkReport, Member, MemberStatus};
 
 use self::{
     counters::Counters, downing::Strategy, gossip::Spread, join::Seeker, leader::Standing, leaving::Farewell, monitors::Ring,
-    outbox::Outbox, reachability::Verdict, resolve::Split, state::Info, state::State, watch::Watch,
+    outbox::Outbox, reachability::Verdict, resolve::Split, state::Info, state::State, suspicion::Suspicion, watch::Watch,
 };
 use crate::{
     Config, NodeAddr, NodeId, Time,
@@ -136,6 +138,7 @@ pub struct Membership {
     dirty: bool,
     spread: Spread,
     watch: Watch,
+    suspicion: Suspicion,
     seeker: Option<Seeker>,
     /// Joiners that wait until the old life at their address is gone.
     newcomers: BTreeMap<NodeId, admission::Newcomer>,
@@ -191,6 +194,7 @@ impl Membership {
             dirty: false,
             spread,
             watch,
+            suspicion: Suspicion::default(),
             seeker: None,
             newcomers: BTreeMap::new(),
             welcome: vec![],
@@ -409,7 +413,7 @@ impl Membership {
         self.ring = Ring::new(alive);
         let monitors = usize::from(self.config.detector.monitors);
         let court = reachability::Court { state: &self.state, ring: &self.ring, me: self.me, rule: self.config.detector.verdict, monitors };
-        self.verdict = court.judge();
+        self.verdict = if self.suspicion.isolated { court.nobody_else() } else { court.judge() };
         self.standing = Standing::of(&self.state, &self.verdict, usize::from(self.config.membership.deputies));
     }
 

@@ -14,6 +14,10 @@ impl Ring {
         Self(ring)
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Whom `observer` observes: the next `count` on the ring; those for which `skip` holds are met on the way and observed too, without
     /// counting.
     pub(crate) fn subjects(&self, observer: NodeId, count: usize, skip: impl Fn(NodeId) -> bool) -> Vec<NodeId> {

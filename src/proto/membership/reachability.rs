@@ -34,9 +34,9 @@ type Marks = BTreeMap<NodeId, BTreeMap<NodeId, Mark>>;
 impl Court<'_> {
     /// Judges all rows.
     ///
-    /// A monitor is discounted while the judge's own row, two other rows or the verdict itself hold it unreachable: across a split, or when
-    /// monitors die with their subject, those who can still speak decide. One row alone discounts nobody, so that a sick observer cannot
-    /// make itself the only judge.
+    /// A monitor is discounted while the judge's own row or the verdict itself hold it unreachable: across a split, or when monitors die with
+    /// their subject, those who can still speak decide. Others' rows alone discount nobody, so that a sick observer cannot make itself the
+    /// only judge. (With `quorum`, two rows do.)
     pub(crate) fn judge(&self) -> Verdict {
         let marks = self.marks();
         let mut convicted = BTreeSet::new();
@@ -56,24 +56,36 @@ impl Court<'_> {
         Verdict { unreachable, gone }
     }
 
+    /// Nothing of anybody reaches the judge: everybody else is out of reach.
+    pub(crate) fn nobody_else(&self) -> Verdict {
+        let others = self.state.members.keys().filter(|id| **id != self.me);
+        Verdict { unreachable: others.map(|&id| (id, vec![self.me])).collect(), ..Verdict::default() }
+    }
+
     fn convicts(&self, marks: &Marks, convicted: &BTreeSet<NodeId>, subject: NodeId, least: Mark) -> bool {
         let against = &marks[&subject];
         if self.rule == DetectorVerdict::One && least == Mark::Silent {
             return !against.is_empty();
         }
+        let pooled = self.rule == DetectorVerdict::Pooled;
         let discounted = |id: NodeId| id != self.me && (convicted.contains(&id) || self.doubted(marks, id));
         let mut electors: BTreeSet<NodeId> = self.ring.observers(subject, self.monitors, discounted).into_iter().collect();
-        electors.extend(against.keys());
+        if !pooled {
+            electors.extend(against.keys());
+        }
         electors.retain(|&id| id != subject && !discounted(id));
         let accusers = electors.iter().filter(|id| against.get(id).is_some_and(|&m| m >= least)).count();
         if electors.is_empty() {
             return against.get(&self.me).is_some_and(|&m| m >= least);
         }
-        accusers * 2 > electors.len()
+        // Who convicts has counted the others' runs; one of them must have come to the same.
+        let tested = pooled && least == Mark::Silent && accusers > 1 && electors.iter().any(|id| against.get(id) == Some(&Mark::Convicted));
+        tested || accusers * 2 > electors.len()
     }
 
     fn doubted(&self, marks: &Marks, id: NodeId) -> bool {
-        marks.get(&id).is_some_and(|against| against.len() > 1 || against.contains_key(&self.me))
+        let pooled = self.rule == DetectorVerdict::Pooled;
+        marks.get(&id).is_some_and(|against| against.contains_key(&self.me) || (!pooled && against.len() > 1))
     }
 
     /// Marks by subject; rows of the dead do not count.

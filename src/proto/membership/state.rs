@@ -88,6 +88,8 @@ pub(crate) struct Tombstone {
 pub(crate) enum Mark {
     /// Its replies stayed away.
     Silent,
+    /// Its monitors together missed more of its replies than chance allows.
+    Convicted,
     /// Its links were reset and its port refuses connections.
     Refused,
 }

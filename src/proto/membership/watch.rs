@@ -14,10 +14,15 @@ use crate::{
     proto::link::{LinkDown, LinkEvent},
 };
 
+/// Members up to which a node that may be cut off observes everybody at once.
+const SMALL: usize = 64;
+
 /// Observations of this node.
 #[derive(Clone, Debug)]
 pub(crate) struct Watch {
-    tuning: Tuning,
+    pub(crate) tuning: Tuning,
+    /// Beats in a row at which most subjects were silent.
+    cut_off: u32,
     subjects: BTreeMap<NodeId, Subject>,
     beat_at: Option<Time>,
     windows: BTreeMap<NodeId, ReplayWindow>,
@@ -33,6 +38,7 @@ impl Watch {
     pub(crate) fn new(config: &Config) -> Self {
         Self {
             tuning: Tuning::new(&config.detector),
+            cut_off: 0,
             subjects: BTreeMap::new(),
             beat_at: None,
             windows: BTreeMap::new(),
@@ -61,6 +67,28 @@ impl Watch {
         self.beat_at = None;
     }
 
+    pub(crate) fn subject(&self, id: NodeId) -> Option<&Subject> {
+        self.subjects.get(&id)
+    }
+
+    /// What follows is not an interval between beats.
+    pub(crate) fn interrupt(&mut self, id: NodeId) {
+        if let Some(subject) = self.subjects.get_mut(&id) {
+            subject.interrupt();
+        }
+    }
+
+    /// Replies missed in a row, by subject; the longest first.
+    pub(crate) fn runs(&self, now: Time) -> impl Iterator<Item = u32> + '_ {
+        let mut runs: Vec<u32> = self.subjects.values().map(|s| s.run(now, &self.tuning)).collect();
+        runs.sort_unstable_by(|a, b| b.cmp(a));
+        runs.into_iter()
+    }
+
+    pub(crate) fn runs_by_subject(&self, now: Time) -> impl Iterator<Item = (NodeId, u32)> + '_ {
+        self.subjects.iter().map(move |(&id, s)| (id, s.run(now, &self.tuning)))
+    }
+
     /// Silence after which a healthy subject is suspected.
     pub(crate) fn patience(&self) -> std::time::Duration {
         self.tuning.patience()
@@ -74,6 +102,8 @@ impl Membership {
         if late && self.config.detector.local_health && self.phase == Phase::Member {
             self.counters.add(Count::Late);
             self.watch.subjects.values_mut().for_each(|s| s.restart(now));
+            self.suspicion.late(now);
+            self.dirty = true;
             self.watch.beat_at = Some(now);
             self.restart_split(now);
         }
@@ -84,11 +114,17 @@ impl Membership {
     pub(super) fn take_sign_of_life(&mut self, now: Time, from: NodeId) {
         if from != self.me && self.state.members.contains_key(&from) {
             self.hears_cluster(now);
+            self.suspicion.hear(now);
+            if self.suspicion.isolated {
+                self.suspicion.isolated = false;
+                self.dirty = true;
+            }
         }
         if let Some(subject) = self.watch.subjects.get_mut(&from) {
             subject.sign_of_life(now);
-            // A datagram that was under way when the port refused proves nothing.
-            if self.own_mark(from) == Some(Mark::Silent) {
+            // A datagram that was under way when the port refused proves nothing. Where runs are pooled, a conviction stands until replies come
+            // again: what a half-broken node sends does not show that it can be reached.
+            if !self.pools() && self.own_mark(from) == Some(Mark::Silent) {
                 self.set_mark(from, None);
             }
         }
@@ -99,9 +135,15 @@ impl Membership {
         let sent = self.watch.subjects.get_mut(&from).and_then(|s| s.reply(now, seq));
         self.counters.add(if sent.is_some() { Count::RepliesTaken } else { Count::RepliesStray });
         let refused_before = sent.is_some_and(|sent| self.watch.refused.get(&from).is_none_or(|&at| sent > at));
-        if refused_before && self.own_mark(from).is_some() {
+        let back = !self.pools()
+            || self.own_mark(from) == Some(Mark::Refused)
+            || self.watch.subjects.get(&from).is_some_and(|s| s.recovered(now, &self.watch.tuning));
+        if refused_before && back && self.own_mark(from).is_some() {
             self.watch.refused.remove(&from);
             self.set_mark(from, None);
+        }
+        if sent.is_some() {
+            self.withdraw_hint(now, from);
         }
     }
 
@@ -167,16 +209,21 @@ impl Membership {
 
     /// Observes whom the ring says, and whom it holds unreachable until they answer or go.
     ///
-    /// Suspects are walked past before they are marked, and a node most of whose subjects are silent observes everybody: it may be this
-    /// node that is cut off, and its side of a split must know so as soon as the other one. Who is taken in for that reason counts as silent
-    /// for as long as the suspects are, until it answers.
+    /// Suspects are walked past before they are marked, and a node most of whose subjects are silent observes everybody, or in a large
+    /// cluster twice as many with each beat: it may be this node that is cut off, and its side of a split must know so as soon as the other
+    /// one. Who is taken in for that reason counts as silent for as long as the suspects are, until it answers.
     pub(super) fn assign_watch(&mut self, now: Time) {
         let own = self.state.rows.get(&self.me).map(|r| r.marks.clone()).unwrap_or_default();
         let suspects: Vec<NodeId> =
             self.watch.subjects.iter().filter(|(_, s)| s.suspect(now, &self.watch.tuning)).map(|(&id, _)| id).collect();
         let skip = |id: NodeId| own.contains_key(&id) || self.verdict.unreachable.contains_key(&id) || suspects.contains(&id);
-        let cut_off = suspects.len() * 2 > self.watch.subjects.len();
-        let count = if cut_off { usize::MAX } else { usize::from(self.config.detector.monitors) };
+        let cut_off = suspects.len() * 2 > self.watch.subjects.len() && !self.suspicion.sick;
+        self.watch.cut_off = if cut_off { self.watch.cut_off.max(1) } else { 0 };
+        let count = match (cut_off, usize::from(self.config.detector.monitors)) {
+            (false, monitors) => monitors,
+            (true, _) if self.ring.len() <= SMALL => usize::MAX,
+            (true, monitors) => monitors.saturating_mul(1 << self.watch.cut_off.min(16)),
+        };
         let mut wanted = self.ring.subjects(self.me, count, skip);
         wanted.extend(own.keys());
         let Self { watch, state, .. } = self;
@@ -200,6 +247,7 @@ impl Membership {
         } else {
             watch.beat_at.get_or_insert(now);
         }
+        self.prune_hints();
         if self.config.downing.proof_of_death {
             let suspects: Vec<NodeId> = self.watch.subjects().filter(|&id| self.own_mark(id) != Some(Mark::Refused)).collect();
             for id in suspects.into_iter().filter(|&id| self.refused_by_others(id)).collect::<Vec<_>>() {
@@ -212,8 +260,11 @@ impl Membership {
         if self.phase != Phase::Member {
             return None;
         }
-        let suspicion = self.watch.subjects.iter().filter(|(id, _)| self.own_mark(**id).is_none());
-        suspicion.filter_map(|(_, s)| s.deadline(&self.watch.tuning)).chain(self.watch.beat_at).min()
+        let floor = self.floor();
+        let open = self.watch.subjects.iter().filter(|(id, _)| self.own_mark(**id).is_none());
+        let dues = open.flat_map(|(_, s)| [s.deadline(&self.watch.tuning), s.since().map(|at| at + floor)]).flatten();
+        let judged = self.suspicion.judged();
+        dues.filter(|&at| judged.is_none_or(|judged| at > judged)).chain(self.watch.beat_at).min()
     }
 
     /// Beats and suspicions that are due.
@@ -224,7 +275,13 @@ impl Membership {
         if self.watch.beat_at.is_some_and(|at| at <= now) {
             let next = self.watch.beat_at.map_or(now, |at| at + self.watch.tuning.heartbeat);
             self.watch.beat_at = Some(if next > now { next } else { now + self.watch.tuning.heartbeat });
+            self.suspicion.punctual();
+            if self.watch.cut_off > 0 {
+                self.watch.cut_off += 1;
+            }
+            self.judge_subjects(now);
             self.assign_watch(now);
+            self.send_hints(now);
             let Watch { subjects, tuning, .. } = &mut self.watch;
             let beats: Vec<(NodeId, u64)> = subjects.iter_mut().map(|(&id, s)| (id, s.beat(now, tuning))).collect();
             for (id, seq) in beats {
@@ -232,18 +289,8 @@ impl Membership {
                 self.send_parts(id, &[Part::Beat(seq)]);
             }
         }
-        let silent: Vec<NodeId> = self
-            .watch
-            .subjects
-            .iter()
-            .filter(|(id, s)| self.own_mark(**id).is_none() && s.deadline(&self.watch.tuning).is_some_and(|at| at <= now))
-            .map(|(&id, _)| id)
-            .collect();
-        for id in silent {
-            if let Some(subject) = self.watch.subjects.get_mut(&id) {
-                subject.interrupt();
-            }
-            self.set_mark(id, Some(Mark::Silent));
+        if self.watch_due().is_some_and(|at| at <= now) {
+            self.judge_subjects(now);
         }
     }
 
@@ -282,7 +329,7 @@ impl Membership {
     }
 
     /// Changes this node's row.
-    fn set_mark(&mut self, id: NodeId, mark: Option<Mark>) {
+    pub(super) fn set_mark(&mut self, id: NodeId, mark: Option<Mark>) {
         let row = self.state.rows.entry(self.me).or_default();
         row.version += 1;
         match mark {

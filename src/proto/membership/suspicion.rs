@@ -1,0 +1,278 @@
+//! When silence becomes an accusation: runs pooled with the other monitors, the health of this node itself, and who it can hear at all.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{
+    Membership, Phase,
+    counters::Count,
+    datagram::{self, Part},
+    pooled,
+    state::Mark,
+};
+use crate::{NodeId, Time, config::DetectorVerdict};
+
+/// Run of missed replies from which on the other monitors are told.
+const HINT_RUN: u32 = 2;
+/// Score of late wake-ups at most.
+const HEALTH_MAX: u32 = 4;
+/// Beats without a late wake-up after which the score falls by one.
+const HEALTH_BEATS: u32 = 10;
+
+/// What another monitor said of a subject.
+#[derive(Copy, Clone, Debug)]
+struct Hint {
+    /// Number of the datagram: the newest wins.
+    counter: u64,
+    run: u32,
+    at: Time,
+}
+
+/// What this node knows beyond its own beats.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Suspicion {
+    /// Runs that the other monitors of a subject told of.
+    hints: BTreeMap<NodeId, BTreeMap<NodeId, Hint>>,
+    /// Subjects whose other monitors hold a run of this node that is to be taken back.
+    hinted: BTreeMap<NodeId, u32>,
+    /// Who beats this node, and when it last did.
+    beaten_by: BTreeMap<NodeId, Time>,
+    /// When anything of any member came last.
+    heard: Option<Time>,
+    /// Loss on healthy links, as last known.
+    loss: f64,
+    judged: Option<Time>,
+    /// Nothing of anybody comes: everybody else is out of reach.
+    pub(super) isolated: bool,
+    /// No reply comes although others are heard: it is this node that does not work.
+    pub(super) sick: bool,
+    /// Late wake-ups, weighed against punctual beats.
+    score: u32,
+    punctual: u32,
+}
+
+impl Suspicion {
+    /// Something of a member came.
+    pub(super) fn hear(&mut self, now: Time) {
+        self.heard = Some(now);
+    }
+
+    pub(super) fn take_beat(&mut self, now: Time, from: NodeId) {
+        self.beaten_by.insert(from, now);
+    }
+
+    /// This node woke up late.
+    pub(super) fn late(&mut self, now: Time) {
+        self.heard = Some(now);
+        self.isolated = false;
+        self.hints.clear();
+        (self.score, self.punctual) = ((self.score + 1).min(HEALTH_MAX), 0);
+    }
+
+    /// A beat went out when it was due.
+    pub(super) fn punctual(&mut self) {
+        self.punctual += 1;
+        if self.punctual >= HEALTH_BEATS {
+            (self.score, self.punctual) = (self.score.saturating_sub(1), 0);
+        }
+    }
+
+    pub(super) const fn score(&self) -> u32 {
+        self.score
+    }
+
+    /// When this was last looked at; deadlines up to then have passed.
+    pub(super) const fn judged(&self) -> Option<Time> {
+        self.judged
+    }
+}
+
+impl Membership {
+    pub(super) fn pools(&self) -> bool {
+        self.config.detector.verdict == DetectorVerdict::Pooled
+    }
+
+    /// Silence without which nobody is accused: the pause that is accepted, more of it while this node itself runs late.
+    pub(super) fn floor(&self) -> Duration {
+        let stretch = if self.config.detector.local_health { self.suspicion.score() } else { 0 };
+        self.watch.tuning.floor() + self.watch.tuning.heartbeat * stretch
+    }
+
+    /// Accuses the silent, by the rule that is set.
+    pub(super) fn judge_subjects(&mut self, now: Time) {
+        if self.phase != Phase::Member {
+            return;
+        }
+        self.suspicion.judged = Some(now);
+        self.look_at_myself(now);
+        if self.suspicion.sick {
+            return;
+        }
+        let silent: Vec<(NodeId, Mark)> = self
+            .watch
+            .subjects()
+            .filter(|&id| self.own_mark(id).is_none())
+            .filter_map(|id| self.accusation(now, id).map(|mark| (id, mark)))
+            .collect();
+        for (id, mark) in silent {
+            self.watch.interrupt(id);
+            self.set_mark(id, Some(mark));
+        }
+    }
+
+    fn accusation(&self, now: Time, id: NodeId) -> Option<Mark> {
+        let (subject, tuning) = (self.watch.subject(id)?, &self.watch.tuning);
+        let beyond_phi = subject.deadline(tuning).is_some_and(|at| at <= now) && subject.silence(now) >= self.floor();
+        if !self.pools() {
+            return beyond_phi.then_some(Mark::Silent);
+        }
+        if subject.silence(now) < self.floor() {
+            return None;
+        }
+        let run = subject.run(now, tuning);
+        if self.pool_convicts(now, id, run) {
+            return Some(Mark::Convicted);
+        }
+        let alone = run >= pooled::convicts_at(1, self.suspicion.loss) || self.cut_off_convicts(now);
+        (beyond_phi && alone).then_some(Mark::Silent)
+    }
+
+    /// The monitors of a subject that can be asked, this node left out.
+    fn fellows(&self, now: Time, id: NodeId) -> Vec<NodeId> {
+        let silent = |id: NodeId| self.watch.subject(id).is_some_and(|s| s.suspect(now, &self.watch.tuning));
+        let skip = |id: NodeId| id != self.me && (self.own_mark(id).is_some() || self.verdict.unreachable.contains_key(&id) || silent(id));
+        let mut fellows = self.ring.observers(id, usize::from(self.config.detector.monitors), skip);
+        fellows.retain(|&other| other != self.me && other != id && !skip(other));
+        fellows
+    }
+
+    /// The run test over all monitors of a subject.
+    fn pool_convicts(&self, now: Time, id: NodeId, own: u32) -> bool {
+        let fresh = 3 * self.watch.tuning.heartbeat;
+        let hints = self.suspicion.hints.get(&id);
+        let theirs = |other: &NodeId| hints.and_then(|h| h.get(other)).filter(|h| now.since(h.at) <= fresh).map_or(0, |h| h.run);
+        let fellows = self.fellows(now, id);
+        let runs = fellows.iter().take(pooled::MONITORS_MAX - 1).map(theirs).chain([own]);
+        pooled::convicts(runs, self.suspicion.loss)
+    }
+
+    /// The run test over all subjects of this node: so many do not fall silent together by chance.
+    fn cut_off_convicts(&self, now: Time) -> bool {
+        let runs: Vec<u32> = self.watch.runs(now).take(pooled::MONITORS_MAX).collect();
+        pooled::convicts(runs.into_iter(), self.suspicion.loss)
+    }
+
+    /// Whether this node is cut off from all, or deaf, and what loss its links have.
+    fn look_at_myself(&mut self, now: Time) {
+        self.measure_loss();
+        let heartbeat = self.watch.tuning.heartbeat;
+        let floor = self.floor();
+        let isolated = self.pools()
+            && self.watch.subjects().next().is_some()
+            && self.suspicion.heard.is_none_or(|at| now.since(at) >= floor)
+            && self.watch.subjects().all(|id| self.watch.subject(id).is_some_and(|s| s.silence(now) >= floor))
+            && self.cut_off_convicts(now);
+        self.dirty |= isolated != self.suspicion.isolated;
+        self.suspicion.isolated = isolated;
+        self.suspicion.beaten_by.retain(|_, at| now.since(*at) <= 5 * heartbeat / 2);
+        let monitors = usize::from(self.config.detector.monitors).min(self.ring.len().saturating_sub(1));
+        let deaf = self.watch.subjects().all(|id| {
+            self.watch.subject(id).is_some_and(|s| s.seq() >= 3 && s.last_reply().is_none_or(|at| now.since(at) >= 3 * heartbeat))
+        });
+        let sick = self.config.detector.local_health
+            && monitors > 1
+            && deaf
+            && self.watch.subjects().next().is_some()
+            && self.suspicion.beaten_by.len() * 2 > monitors;
+        if sick && !self.suspicion.sick {
+            let heard = self.suspicion.beaten_by.len();
+            self.counters.add(Count::Sick);
+            self.warn(
+                "W-DET-001",
+                format!(
+                    "no heartbeat of this node is answered, while it hears {heard} of the {monitors} that observe it: it accuses nobody"
+                ),
+            );
+        }
+        self.suspicion.sick = sick;
+    }
+
+    /// The loss of the links to those that are not accused, their present runs left out: the median, and what few samples leave open.
+    fn measure_loss(&mut self) {
+        let (mut shares, mut judged_all) = (vec![], 0);
+        for id in self.watch.subjects().filter(|&id| self.own_mark(id).is_none()) {
+            if let Some((missed, judged)) = self.watch.subject(id).map(super::detector::Subject::before_run)
+                && judged > 0
+            {
+                shares.push(f64::from(missed) / f64::from(judged));
+                judged_all += judged;
+            }
+        }
+        if let Some(at) = shares.len().checked_sub(1) {
+            shares.sort_by(f64::total_cmp);
+            self.suspicion.loss = (shares[at.div_ceil(2)] + 1.5 / (f64::from(judged_all) + 5.0)).min(1.0);
+        } else if self.suspicion.loss == 0.0 {
+            self.suspicion.loss = 0.3;
+        }
+    }
+
+    /// Tells the other monitors of subjects that miss replies, and of those that no longer do.
+    pub(super) fn send_hints(&mut self, now: Time) {
+        if !self.pools() {
+            return;
+        }
+        let runs: Vec<(NodeId, u32)> = self.watch.runs_by_subject(now).filter(|&(_, run)| run >= HINT_RUN).collect();
+        let mut told: BTreeMap<NodeId, u32> = runs.iter().copied().collect();
+        let back: Vec<NodeId> = self.suspicion.hinted.keys().copied().filter(|id| !told.contains_key(id)).collect();
+        let mut by_fellow: BTreeMap<NodeId, Vec<(NodeId, u8)>> = BTreeMap::new();
+        for (subject, run) in runs.into_iter().chain(back.into_iter().map(|id| (id, 0))) {
+            for fellow in self.fellows(now, subject) {
+                by_fellow.entry(fellow).or_default().push((subject, u8::try_from(run).unwrap_or(u8::MAX)));
+            }
+        }
+        let room = (self.datagram_max() - datagram::ENVELOPE_BYTES) / (datagram::PART_BYTES + 17);
+        for (fellow, hints) in by_fellow {
+            for chunk in hints.chunks(room.max(1)) {
+                let parts: Vec<Part<'_>> = chunk.iter().map(|&(subject, run)| Part::Hint { subject, run }).collect();
+                self.counters.add_n(Count::HintsSent, parts.len() as u64);
+                self.send_parts(fellow, &parts);
+            }
+        }
+        std::mem::swap(&mut self.suspicion.hinted, &mut told);
+    }
+
+    /// The run of a subject was broken: who was told of it is told so at once.
+    pub(super) fn withdraw_hint(&mut self, now: Time, subject: NodeId) {
+        if self.suspicion.hinted.remove(&subject).is_some() {
+            for fellow in self.fellows(now, subject) {
+                self.counters.add(Count::HintsSent);
+                self.send_parts(fellow, &[Part::Hint { subject, run: 0 }]);
+            }
+        }
+    }
+
+    /// Another monitor tells of its run.
+    pub(super) fn take_hint(&mut self, now: Time, from: NodeId, counter: u64, subject: NodeId, run: u8) {
+        if !self.pools() || self.watch.subject(subject).is_none() || from == subject {
+            return self.counters.add(Count::HintsStray);
+        }
+        let hint = Hint { counter, run: u32::from(run), at: now };
+        let known = self.suspicion.hints.entry(subject).or_default().entry(from).or_insert(hint);
+        if known.counter <= counter {
+            *known = hint;
+        }
+        if run > 0 {
+            self.judge_subjects(now);
+        }
+    }
+
+    /// Forgets who is no subject any more.
+    pub(super) fn prune_hints(&mut self) {
+        let Self { suspicion, watch, state, .. } = self;
+        suspicion.hints.retain(|id, _| watch.subject(*id).is_some());
+        for by in suspicion.hints.values_mut() {
+            by.retain(|id, _| state.members.contains_key(id));
+        }
+        suspicion.hinted.retain(|id, _| watch.subject(*id).is_some());
+        suspicion.beaten_by.retain(|id, _| state.members.contains_key(id));
+    }
+}
