@@ -221,3 +221,28 @@ fn a_stopped_node_that_was_removed_ends_itself_when_it_runs_again() {
     assert_eq!(stopped.exit_code(), 3, "{}", stopped.log());
     cluster.wait_formed();
 }
+
+/// A request in flight to a node that dies is answered as soon as the node is out, not when the asker's patience ends.
+#[test]
+fn what_a_dead_home_was_asked_fails_when_it_is_removed() {
+    let mut cluster = Cluster::of(3);
+    let asked = cluster.coordinator();
+    let (key, home) = (0..)
+        .find_map(|k| {
+            let key = format!("k{k}");
+            assert_eq!(cluster.nodes[asked].post(&format!("/api/v1/entities/counter/{key}/add"), r#"{"n":1}"#).status, 200);
+            let row = cluster.nodes[asked].get(&format!("/api/v1/shards/counter/locate?key={key}")).json();
+            let home = cluster.nodes.iter().position(|node| row["owner"] == node.addr.as_str())?;
+            (home != asked).then_some((key, home))
+        })
+        .expect("keys are spread over all nodes");
+    let mut killed = cluster.remove(home);
+    killed.signal("STOP");
+    let asked = cluster.nodes.iter().find(|node| node.addr == node.status()["coordinator"]).expect("the coordinator's node runs");
+    let mut client = asked.client();
+    client.send(post(&format!("/api/v1/entities/counter/{key}/get?timeout_ms=60000"), "", "{}")).unwrap();
+    // The surface takes requests in turn: when a later one is answered, this one is on its way.
+    asked.status();
+    killed.kill();
+    client.answer().unwrap().problem(503, "E-ASK-004");
+}

@@ -4,14 +4,16 @@
 //! per link and one bell per worker.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     net::ToSocketAddrs,
     sync::Arc,
     time::Duration,
 };
 
+use foldhash::fast::FixedState;
+
 use crate::{
-    NodeAddr, Time,
+    NodeAddr, NodeId, Time,
     engine::{
         idle::{Idler, Rest},
         lane::{LaneSender, Ring},
@@ -23,7 +25,7 @@ use crate::{
     net::{Net, NetEvent, Unsent},
     proto::{
         handoff::{DropReason, Item, ReplyBody},
-        membership::{Event, Identity},
+        membership::{Event, Identity, MemberStatus},
         node::{Command, Effect, NodeCore},
         shard::{LaneItem, Parcel, ShardCommand},
         sharding::TypeInfo,
@@ -84,6 +86,9 @@ struct Network {
     types: BTreeMap<crate::TypeId, Arc<TypeEntry>>,
     completions: BTreeMap<u64, Completion>,
     next_command: u64,
+    /// Small numbers of the peers that requests went to.
+    peers: HashMap<NodeId, u32, FixedState>,
+    next_peer: u32,
     asks: Wheel<u64>,
     fired: Vec<u64>,
     quit_at: Option<Time>,
@@ -111,6 +116,8 @@ pub fn run(node: Arc<Node>, net: Net, me: Identity, seed: u64) {
         types: BTreeMap::new(),
         completions: BTreeMap::new(),
         next_command: 1,
+        peers: HashMap::default(),
+        next_peer: 0,
         asks: Wheel::new(now),
         fired: vec![],
         quit_at: None,
@@ -310,6 +317,7 @@ impl Network {
                 }
                 Effect::Frame { to, node, frame } => {
                     self.node.metrics.network.frames_sent.bump(1);
+                    self.note_ask(node, &frame);
                     if let Err(unsent) = self.net.send_frame(now, &to, node, &frame) {
                         self.unsent(now, frame, &unsent);
                     }
@@ -334,6 +342,7 @@ impl Network {
                 Effect::View(view) => self.node.set_view(view),
                 Effect::Event(event) => {
                     log_event(&event);
+                    self.end_asks(&event);
                     self.node.publish(event);
                 }
                 Effect::TypeReady { ty, result } => {
@@ -353,6 +362,38 @@ impl Network {
                     tracing::info!(target: "wingbeat::membership", ?ending, "membership is over");
                     self.node.set_life(Life::Ended(ending));
                 }
+            }
+        }
+    }
+
+    /// Remembers which peer has the request of an ask of this node.
+    fn note_ask(&mut self, to: Option<NodeId>, frame: &Frame) {
+        if let Frame::Item { item: Item::Msg { envelope, .. }, .. } = frame
+            && let Some(to) = to
+            && let Some(ask) = envelope.ask.filter(|ask| ask.node == self.node.id)
+        {
+            let next = &mut self.next_peer;
+            let peer = *self.peers.entry(to).or_insert_with(|| {
+                *next += 1;
+                *next
+            });
+            self.node.slots.sent_to(ask.correlation, peer);
+        }
+    }
+
+    /// A member that was down is gone: what it was asked and has not answered, it never will. Of a member that left in order, an answer
+    /// can still come from wherever its shards went.
+    fn end_asks(&mut self, event: &Event) {
+        let Event::Member { member, was } = event else { return };
+        if member.status != MemberStatus::Removed {
+            return;
+        }
+        if let Some(peer) = self.peers.remove(&member.id)
+            && *was == Some(MemberStatus::Down)
+        {
+            let lost: Vec<u64> = self.node.slots.at(peer).collect();
+            for correlation in lost {
+                self.node.complete(correlation, Answered::Wire(ReplyBody::OwnerLost));
             }
         }
     }

@@ -35,6 +35,8 @@ struct Slot {
     state: AtomicU64,
     /// Touched only by who opened the slot, before its state says so, and by who won the exchange of its state: never contended.
     waiter: Mutex<Option<Waiter>>,
+    /// The peer that has the request, under its number, below the ask's generation. Written and read by the network thread only.
+    peer: AtomicU64,
 }
 
 /// All asks in flight of one node.
@@ -45,6 +47,8 @@ pub struct Slots {
 
 /// Index and generation of a slot as they travel: generation in the upper 40 bits.
 const INDEX_BITS: u32 = 24;
+const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
+const GENERATION_MASK: u64 = (1 << (64 - INDEX_BITS)) - 1;
 
 impl Slots {
     /// Room for `n` asks in flight, at most 2^24.
@@ -54,7 +58,7 @@ impl Slots {
         for i in 0..n {
             free.push(i).expect("the queue has room for every index");
         }
-        let slots = (0..n).map(|_| Slot { state: AtomicU64::new(0), waiter: Mutex::new(None) }).collect();
+        let slots = (0..n).map(|_| Slot { state: AtomicU64::new(0), waiter: Mutex::new(None), peer: AtomicU64::new(0) }).collect();
         Self { slots, free }
     }
 
@@ -65,15 +69,15 @@ impl Slots {
         *slot.waiter.lock() = Some(waiter);
         let generation = (slot.state.load(Ordering::Relaxed) >> 1) + 1;
         slot.state.store(generation << 1 | 1, Ordering::Release);
-        Some((generation & ((1 << (64 - INDEX_BITS)) - 1)) << INDEX_BITS | u64::from(index))
+        Some((generation & GENERATION_MASK) << INDEX_BITS | u64::from(index))
     }
 
     /// Takes the waiter of an ask, so that it can be answered; `None` if it was answered before, or never was.
     pub fn take(&self, correlation: u64) -> Option<Waiter> {
-        let index = (correlation & ((1 << INDEX_BITS) - 1)) as usize;
+        let index = (correlation & INDEX_MASK) as usize;
         let slot = self.slots.get(index)?;
         let state = slot.state.load(Ordering::Acquire);
-        let generation = (state >> 1) & ((1 << (64 - INDEX_BITS)) - 1);
+        let generation = (state >> 1) & GENERATION_MASK;
         if state & 1 == 0 || generation != correlation >> INDEX_BITS {
             return None;
         }
@@ -81,6 +85,22 @@ impl Slots {
         let waiter = slot.waiter.lock().take();
         self.free.push(index as u32).expect("an index is free at most once");
         waiter
+    }
+
+    /// Notes which peer the request went to, by a number of at most 24 bits that the network thread has given it.
+    pub fn sent_to(&self, correlation: u64, peer: u32) {
+        if let Some(slot) = self.slots.get((correlation & INDEX_MASK) as usize) {
+            slot.peer.store(correlation & !INDEX_MASK | u64::from(peer) & INDEX_MASK, Ordering::Relaxed);
+        }
+    }
+
+    /// Asks in flight whose requests went to `peer`. Walks all slots: for when a peer died.
+    pub fn at(&self, peer: u32) -> impl Iterator<Item = u64> {
+        self.slots.iter().zip(0u64..).filter_map(move |(slot, index)| {
+            let (state, noted) = (slot.state.load(Ordering::Acquire), slot.peer.load(Ordering::Relaxed));
+            let asks = state & 1 == 1 && (state >> 1) & GENERATION_MASK == noted >> INDEX_BITS;
+            (asks && noted & INDEX_MASK == u64::from(peer)).then_some(noted & !INDEX_MASK | index)
+        })
     }
 
     /// Asks in flight.
@@ -124,6 +144,22 @@ mod tests {
         assert!(slots.take(a).is_some());
         assert!(slots.open(counting(&n)).is_some());
         assert!(slots.take(u64::MAX).is_none() && slots.take(1 << INDEX_BITS | 77).is_none(), "names of no slot");
+    }
+
+    #[test]
+    fn a_dead_peer_has_the_asks_that_went_to_it_and_are_still_open() {
+        let (slots, n) = (Slots::new(8), Arc::new(AtomicUsize::new(0)));
+        let asks: Vec<u64> = (0..4).map(|_| slots.open(counting(&n)).unwrap()).collect();
+        slots.sent_to(asks[0], 1);
+        slots.sent_to(asks[1], 2);
+        slots.sent_to(asks[2], 1);
+        drop(slots.take(asks[2]));
+        let reopened: Vec<u64> = (0..5).map(|_| slots.open(counting(&n)).unwrap()).collect();
+        assert!(reopened.iter().any(|ask| ask & INDEX_MASK == asks[2] & INDEX_MASK), "the slot serves another ask");
+        assert_eq!(slots.at(1).collect::<Vec<_>>(), [asks[0]], "not the answered one, and not its slot's next");
+        slots.sent_to(asks[1], 1);
+        assert_eq!(slots.at(1).collect::<Vec<_>>(), asks[..2], "an ask is where it went last");
+        assert_eq!(slots.at(0).count(), 0, "an ask that never left is at no peer");
     }
 
     #[test]

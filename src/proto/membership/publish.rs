@@ -14,11 +14,17 @@ impl Membership {
             return;
         }
         for gone in old.members.iter().filter(|m| new.member(m.id).is_none()) {
+            // One round of gossip can bring several steps at once: whoever was downed was down, whether or not a view showed it.
+            let mut was = gone.status;
             if let Some(tombstone) = self.state.tombstones.get(&gone.id) {
-                self.out.removed(gone.id, Removal::from(tombstone.how));
+                let removal = Removal::from(tombstone.how);
+                if matches!(removal, Removal::Downed { .. }) {
+                    was = MemberStatus::Down;
+                }
+                self.out.removed(gone.id, removal);
             }
             let member = Member { status: MemberStatus::Removed, ..gone.clone() };
-            self.out.event(Event::Member { member, was: Some(gone.status) });
+            self.out.event(Event::Member { member, was: Some(was) });
         }
         let view = Arc::new(new);
         self.view = Arc::clone(&view);
