@@ -43,6 +43,8 @@ impl Plan {
 
 /// Looks on while flights are fed.
 pub trait Watch {
+    /// How many flights, in order of departure, may be on the way or arrived: the others wait for something on the stage.
+    fn may_release(&self, total: usize) -> usize;
     /// Called many times a second. `Break` ends the run at once.
     fn tick(&mut self, feeder: &Feeder, departed_until: i64, now: Duration) -> Result<ControlFlow<()>, Failure>;
     /// Every flight has arrived once: whether the reports may be asked for now.
@@ -119,7 +121,7 @@ impl Drive<'_> {
     fn run(mut self, watch: &mut dyn Watch) -> Result<(Feeder, End), Failure> {
         loop {
             let now = self.started.elapsed();
-            self.release(now);
+            self.release(now, watch.may_release(self.flights.len()));
             if self.feeder.all_arrived() && watch.may_verify(now) {
                 self.feeder.verify();
             }
@@ -138,8 +140,8 @@ impl Drive<'_> {
         }
     }
 
-    fn release(&mut self, now: Duration) {
-        let in_order = self.flights.in_order();
+    fn release(&mut self, now: Duration, limit: usize) {
+        let in_order = &self.flights.in_order()[..limit.min(self.flights.len())];
         let ahead = self.plan.connections * self.plan.lines_max * BATCHES_AHEAD;
         while self.released < in_order.len() && self.feeder.waiting() < ahead && self.due(self.released) <= now {
             self.feeder.release(in_order[self.released].aircraft);

@@ -210,6 +210,8 @@ struct Stage<'a> {
     show: Show,
     interrupted: &'a AtomicUsize,
     kill_at: Option<f64>,
+    /// The line was reached: the next flights are on their way, and the node is killed under them.
+    kill_next: bool,
     killed: Option<String>,
     replacement: Replacement,
     next_look: Duration,
@@ -224,6 +226,7 @@ impl<'a> Stage<'a> {
             show,
             interrupted,
             kill_at: args.kill_at.0,
+            kill_next: false,
             killed: None,
             replacement: Replacement::None,
             next_look: Duration::ZERO,
@@ -237,7 +240,6 @@ impl<'a> Stage<'a> {
 
     /// Kills the node that holds the most shards; never the one that the driver talks to.
     fn kill(&mut self, feeder: &Feeder) -> Result<(), Failure> {
-        self.watcher.look();
         let victims = self.nodes.iter().enumerate().skip(1);
         let held = victims.map(|(index, node)| (index, self.watcher.seen().shards.held_by(&node.addr)));
         let Some((index, count)) = held.max_by_key(|&(_, count)| count) else { return Ok(()) };
@@ -275,14 +277,31 @@ impl<'a> Stage<'a> {
     }
 }
 
+/// How many of the flights that share is.
+fn line(share: f64, total: u64) -> u64 {
+    (share * total as f64).ceil() as u64
+}
+
 impl Watch for Stage<'_> {
+    fn may_release(&self, total: usize) -> usize {
+        match self.kill_at {
+            Some(share) if !self.kill_next => line(share, total as u64) as usize,
+            _ => total,
+        }
+    }
+
     fn tick(&mut self, feeder: &Feeder, departed_until: i64, now: Duration) -> Result<ControlFlow<()>, Failure> {
         if self.interrupted.load(Ordering::Relaxed) != 0 {
             return Ok(ControlFlow::Break(()));
         }
         let arrived = feeder.tally().arrived;
-        if self.killed.is_none() && self.kill_at.is_some_and(|share| arrived as f64 >= share * feeder.total() as f64) {
-            self.kill(feeder)?;
+        if self.killed.is_none() && self.kill_at.is_some_and(|share| arrived >= line(share, feeder.total())) {
+            if self.kill_next {
+                self.kill(feeder)?;
+            } else {
+                self.watcher.look();
+                self.kill_next = true;
+            }
         }
         if now >= self.next_look {
             self.next_look = now + LOOK_EVERY;
