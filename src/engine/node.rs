@@ -25,6 +25,7 @@ use crate::{
         slot::{Slots, Waiter},
         sys,
         types::TypeEntry,
+        watch::Busy,
     },
     metrics::Metrics,
     proto::{
@@ -92,6 +93,16 @@ pub enum Life {
     Stopped,
 }
 
+/// What the network thread counts, by name. The same name may be in both lists.
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(not(feature = "admin"), allow(dead_code, reason = "only the HTTP surface reads them"))]
+pub struct CoreCounters {
+    /// Of the pure core.
+    pub protocol: Vec<(&'static str, u64)>,
+    /// Of the sockets.
+    pub sockets: Vec<(&'static str, u64)>,
+}
+
 /// The shared part of a node.
 pub struct Node {
     /// All settings.
@@ -108,6 +119,8 @@ pub struct Node {
     pub slots: Slots,
     /// Counters.
     pub metrics: Arc<Metrics>,
+    /// What each worker is in.
+    pub busy: Box<[Busy]>,
     /// To the helper thread.
     pub helper: Sender<Job>,
     hosting_until: CachePadded<AtomicU64>,
@@ -122,7 +135,7 @@ pub struct Node {
     events: Mutex<EventHub>,
     dead_letters: Mutex<Vec<Sender<DeadLetter>>>,
     moving: AtomicU64,
-    core_counters: Mutex<Vec<(&'static str, u64)>>,
+    core_counters: Mutex<CoreCounters>,
     /// Types that HTTP can address.
     #[cfg(feature = "admin")]
     pub exposed: crate::api::surface::Exposed,
@@ -154,6 +167,7 @@ impl Node {
         helper: Sender<Job>,
     ) -> Self {
         let metrics = Arc::new(Metrics::new(workers.len()));
+        let busy = workers.iter().map(|_| Busy::default()).collect();
         let view = ClusterView { me: id, members: vec![], leader: None, deputies: vec![], converged: false, version: 0 };
         Self {
             id,
@@ -163,6 +177,7 @@ impl Node {
             helper,
             slots: Slots::new(config.limits.asks),
             metrics,
+            busy,
             hosting_until: CachePadded::new(AtomicU64::new(0)),
             next_lane: AtomicU32::new(0),
             closing: AtomicBool::new(false),
@@ -395,14 +410,21 @@ impl Node {
         self.moving.load(Ordering::Relaxed)
     }
 
+    /// Turns of entities that last for long and are not over: where, and how long.
+    #[cfg(feature = "admin")]
+    pub fn stuck_turns(&self) -> Vec<(crate::ShardKey, Duration)> {
+        let now = sys::now();
+        self.busy.iter().filter_map(|busy| busy.stuck(now)).collect()
+    }
+
     /// The counters of the pure core and the sockets, at most about a second old.
     #[cfg(feature = "admin")]
-    pub fn core_counters(&self) -> Vec<(&'static str, u64)> {
+    pub fn core_counters(&self) -> CoreCounters {
         self.core_counters.lock().clone()
     }
 
     /// Network thread only.
-    pub fn set_core_state(&self, moving: u64, counters: Vec<(&'static str, u64)>) {
+    pub fn set_core_state(&self, moving: u64, counters: CoreCounters) {
         self.moving.store(moving, Ordering::Relaxed);
         *self.core_counters.lock() = counters;
     }
