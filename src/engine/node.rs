@@ -25,7 +25,7 @@ use crate::{
         slot::{Slots, Waiter},
         sys,
         types::TypeEntry,
-        watch::Busy,
+        watch::{Busy, LogGate},
     },
     metrics::Metrics,
     proto::{
@@ -134,6 +134,7 @@ pub struct Node {
     life_changed: Condvar,
     events: Mutex<EventHub>,
     dead_letters: Mutex<Vec<Sender<DeadLetter>>>,
+    dead_letter_log: LogGate,
     moving: AtomicU64,
     core_counters: Mutex<CoreCounters>,
     /// Types that HTTP can address.
@@ -194,6 +195,7 @@ impl Node {
             #[cfg(feature = "admin")]
             kept_events: Arc::default(),
             dead_letters: Mutex::default(),
+            dead_letter_log: LogGate::default(),
             config,
         }
     }
@@ -303,11 +305,17 @@ impl Node {
     /// Counts a message that is given up and offers it as a dead letter. Does not answer its asker.
     pub fn bury(&self, shard: crate::ShardKey, parcel: &EngineParcel, reason: DropReason) {
         self.metrics.drops.add(reason, 1);
+        let entity_type =
+            || -> Arc<str> { self.type_entry(shard.ty).map_or_else(|| format!("{:08x}", shard.ty.0).into(), |e| e.name.clone()) };
+        if let Some(kept_back) = self.dead_letter_log.pass(sys::now()) {
+            let key = String::from_utf8_lossy(parcel.key()).escape_debug().to_string();
+            tracing::warn!(target: "wingbeat::engine", entity_type = %entity_type(), %key, shard = shard.shard.0, %reason, kept_back, "a message was given up; lines like this come once a second at most");
+        }
         let mut listeners = self.dead_letters.lock();
         if listeners.is_empty() {
             return;
         }
-        let entity_type: Arc<str> = self.type_entry(shard.ty).map_or_else(|| format!("{:08x}", shard.ty.0).into(), |e| e.name.clone());
+        let entity_type = entity_type();
         let bytes = match parcel {
             EngineParcel::Wire { envelope, .. } => Some(envelope.payload().into()),
             EngineParcel::Typed { .. } => None,

@@ -90,6 +90,34 @@ impl Watch {
     }
 }
 
+/// Lets a log line through once a second, and says how many it kept back since the last one.
+#[derive(Debug, Default)]
+pub struct LogGate {
+    /// When the next line may pass, in nanoseconds.
+    next: AtomicU64,
+    kept_back: AtomicU64,
+}
+
+/// Lines that one gate lets through are so far apart.
+const LOG_EVERY: Duration = Duration::from_secs(1);
+
+impl LogGate {
+    /// How many lines were kept back before this one; `None`: keep this one back as well. From any thread.
+    pub fn pass(&self, now: Time) -> Option<u64> {
+        let next = self.next.load(Ordering::Relaxed);
+        let after = (now + LOG_EVERY).as_nanos();
+        // Of several threads that come at once, one passes.
+        let passes = now.as_nanos() >= next && self.next.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        match passes {
+            true => Some(self.kept_back.swap(0, Ordering::Relaxed)),
+            false => {
+                self.kept_back.fetch_add(1, Ordering::Relaxed);
+                None
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,6 +140,19 @@ mod tests {
         assert_eq!(busy.stuck(at(900)), None);
         busy.enter(SHARD);
         assert_eq!((busy.stuck(at(900)), busy.leave()), (None, None), "the next turn is not to blame");
+    }
+
+    // failures: row 57
+    #[test]
+    fn a_flood_is_one_line_a_second_that_says_how_much_it_stands_for() {
+        let gate = LogGate::default();
+        assert_eq!(gate.pass(at(0)), Some(0));
+        for _ in 0..1000 {
+            assert_eq!(gate.pass(at(999)), None);
+        }
+        assert_eq!(gate.pass(at(1000)), Some(1000));
+        assert_eq!(gate.pass(at(1001)), None);
+        assert_eq!(gate.pass(at(5000)), Some(1));
     }
 
     #[test]
