@@ -48,12 +48,14 @@ impl Fake {
     }
 
     fn known(ty: &str) -> Result<(), SourceError> {
-        if ty == "counter" { Ok(()) } else { Err(SourceError::UnknownType { known: vec!["counter".into()] }) }
+        if ty == "counter" { Ok(()) } else { Err(SourceError::UnknownType { name: ty.into(), known: vec!["counter".into()] }) }
     }
 
     fn act(&self, member: &NodeAddr, done: Done<()>) {
-        let known = member.port == 7301;
-        self.later(move || done(if known { Ok(()) } else { Err(SourceError::UnknownMember { known: vec!["127.0.0.1:7301".into()] }) }));
+        let (known, addr) = (member.port == 7301, member.clone());
+        self.later(move || {
+            done(if known { Ok(()) } else { Err(SourceError::UnknownMember { addr, known: vec!["127.0.0.1:7301".into()] }) })
+        });
     }
 }
 
@@ -423,7 +425,7 @@ fn acts_on_members_and_shards_are_accepted_or_refused() {
     let answer = node.post("/api/v1/members/127.0.0.1:7301/leave", "");
     assert_eq!((answer.status, &answer.json()["act"]), (202, &"leave".into()));
     assert_eq!(node.post("/api/v1/members/127.0.0.1%3A7301/down", "").status, 202);
-    assert!(node.post("/api/v1/members/127.0.0.1:1/down", "").problem(404, "E-HTTP-016").contains("127.0.0.1:7301"));
+    assert!(node.post("/api/v1/members/127.0.0.1:1/down", "").problem(404, "E-HTTP-026").contains("127.0.0.1:7301"));
     assert!(node.post("/api/v1/members/nowhere/leave", "").problem(400, "E-HTTP-012").contains("no port"));
     let answer = node.post("/api/v1/shards/counter/3/move?to=127.0.0.1:2", "");
     assert_eq!((answer.status, answer.json()), (202, json!({"epoch": 7})));

@@ -207,12 +207,12 @@ impl From<SourceError> for Problem {
     fn from(error: SourceError) -> Self {
         let detail = error.to_string();
         match error {
-            SourceError::UnknownType { known } => {
+            SourceError::UnknownType { known, .. } => {
                 Self::new(HttpRefusal::UnknownType, 404, "E-HTTP-014", "unknown entity type", detail).with("known", known)
             }
             SourceError::UnknownShard { .. } => Self::new(HttpRefusal::NotFound, 404, "E-HTTP-016", "no such shard", detail),
-            SourceError::UnknownMember { known } => {
-                Self::new(HttpRefusal::NotFound, 404, "E-HTTP-016", "no such member", detail).with("known", known)
+            SourceError::UnknownMember { known, .. } => {
+                Self::new(HttpRefusal::NotFound, 404, "E-HTTP-026", "no such member", detail).with("known", known)
             }
             SourceError::Refused(_) => Self::new(HttpRefusal::Conflict, 409, "E-HTTP-018", "refused as things stand", detail),
             SourceError::Unavailable(_) => Self::new(HttpRefusal::Unavailable, 503, "E-HTTP-019", "not possible at the moment", detail),

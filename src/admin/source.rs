@@ -158,8 +158,10 @@ impl EntityOutcome {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SourceError {
     /// No such entity type: 404.
-    #[error("no entity type of that name; known: {}", list(known))]
+    #[error("no entity type `{}`; known: {}", super::problem::shorten(name), list(known))]
     UnknownType {
+        /// What was asked for.
+        name: String,
         /// Those that exist.
         known: Vec<String>,
     },
@@ -170,8 +172,10 @@ pub enum SourceError {
         shards: u32,
     },
     /// No such member: 404.
-    #[error("no member has that address; members: {}", list(known))]
+    #[error("no member has the address `{addr}`; members: {}", list(known))]
     UnknownMember {
+        /// What was asked for.
+        addr: NodeAddr,
         /// Those that exist.
         known: Vec<String>,
     },

@@ -109,7 +109,9 @@ impl Cluster {
     pub fn wait_members(&self, n: usize, deadline: impl Into<Deadline>) -> Result<Arc<ClusterView>, JoinError> {
         let up = |view: &Arc<ClusterView>| view.members.iter().filter(|m| m.status == MemberStatus::Up).count();
         let myself_up = |view: &Arc<ClusterView>| view.myself().is_some_and(|m| m.status == MemberStatus::Up);
-        let found = self.node().wait_view(resolve(deadline), |view| (myself_up(view) && up(view) >= n).then(|| view.clone()));
+        // The last view of a node that has ended still shows it up.
+        let running = || !self.node().is_closing() && self.node().life() == engine::node::Life::Running;
+        let found = self.node().wait_view(resolve(deadline), |view| (running() && myself_up(view) && up(view) >= n).then(|| view.clone()));
         found.ok_or_else(|| match self.node().life() {
             engine::node::Life::Running if !self.node().is_closing() => JoinError::Timeout { up: up(&self.view()), wanted: n },
             engine::node::Life::Ended(crate::proto::membership::Ending::Refused(why)) => JoinError::Refused { why },

@@ -87,6 +87,10 @@ impl<E: Entity> Instance for Live<E> {
         self.with(env, |entity, cx| entity.handoff(cx)).map(|h| h.state).map_err(|f| f.to_string())
     }
 
+    fn key(&self) -> &[u8] {
+        &self.key.bytes
+    }
+
     fn stop(mut self: Box<Self>, env: &mut Env<'_>, why: StopReason) {
         self.with(env, |entity, cx| entity.stopped(why, cx));
     }

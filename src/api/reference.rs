@@ -92,7 +92,15 @@ impl<T: EntityType> EntityRef<T> {
     /// # Errors
     /// [`TellError`] with the [`Refusal`] and the message; nothing was queued.
     pub fn tell(&self, msg: impl Message<T>) -> Result<(), TellError<T::Msg>> {
-        let msg = msg.into_msg();
+        self.offer(msg.into_msg()).inspect_err(|_| self.count_refusal())
+    }
+
+    /// Counted once for each message that its sender gets back, not for each try.
+    fn count_refusal(&self) {
+        self.node.metrics.shared.sends_refused.add(1);
+    }
+
+    fn offer(&self, msg: T::Msg) -> Result<(), TellError<T::Msg>> {
         if let Some(refusal) = bad_key(self.key.bytes()) {
             return Err(TellError::new(refusal, msg));
         }
@@ -107,13 +115,14 @@ impl<T: EntityType> EntityRef<T> {
     pub fn tell_within(&self, msg: impl Message<T>, deadline: impl Into<Deadline>) -> Result<(), TellError<T::Msg>> {
         let (deadline, mut msg) = (resolve(deadline), msg.into_msg());
         if on_worker_thread() {
+            self.count_refusal();
             return Err(TellError::new(Refusal::WouldDeadlock, msg));
         }
         let backoff = crossbeam::utils::Backoff::new();
         loop {
-            match self.tell(msg) {
+            match self.offer(msg) {
                 Err(refused) if *refused.reason() == Refusal::Full && sys::now() < deadline => msg = refused.into_message(),
-                done => return done,
+                done => return done.inspect_err(|_| self.count_refusal()),
             }
             if backoff.is_completed() { std::thread::park_timeout(Duration::from_micros(200)) } else { backoff.snooze() }
         }
@@ -198,6 +207,7 @@ impl<T: EntityType> EntityRef<T> {
                 }
                 Err((Refusal::Full, back)) if sys::now() < give_up => parcel = back,
                 Err((refusal, _)) => {
+                    self.count_refusal();
                     drop(self.node.slots.take(correlation));
                     return Err(AskError::Refused(refusal));
                 }
@@ -212,7 +222,7 @@ impl<T: EntityType> EntityRef<T> {
         }
         let (key, msg) = (self.key.clone(), req.into_msg());
         let parcel = |ask| EngineParcel::Typed { key, ask: Some(ask), msg: AnyMessage::new(msg) };
-        let correlation = self.node.ask(&self.entry, deadline, waiter, parcel)?;
+        let correlation = self.node.ask(&self.entry, deadline, waiter, parcel).inspect_err(|_| self.count_refusal())?;
         if timed {
             self.node.time_ask(deadline, correlation);
         }

@@ -215,9 +215,13 @@ fn state_name(state: ShardState) -> String {
 
 impl Surface {
     fn entry(&self, name: &str) -> Result<Arc<TypeEntry>, SourceError> {
-        let known = || self.node.all_types().iter().map(|e| e.name.to_string()).collect();
+        let known = || {
+            let mut names: Vec<String> = self.node.all_types().iter().map(|e| e.name.to_string()).collect();
+            names.sort_unstable();
+            names
+        };
         let entry = self.node.type_entry(TypeId::of(name)).filter(|e| *e.name == *name);
-        entry.ok_or_else(|| SourceError::UnknownType { known: known() })
+        entry.ok_or_else(|| SourceError::UnknownType { name: name.to_owned(), known: known() })
     }
 
     fn member(&self, addr: &NodeAddr) -> Result<NodeId, SourceError> {
@@ -226,7 +230,7 @@ impl Surface {
         let mut lives = view.members.iter().filter(|m| m.addr == *addr).collect::<Vec<_>>();
         lives.sort_by_key(|m| (m.status < MemberStatus::Down, m.up_number));
         let known = || view.members.iter().map(|m| m.addr.to_string()).collect();
-        lives.last().map(|m| m.id).ok_or_else(|| SourceError::UnknownMember { known: known() })
+        lives.last().map(|m| m.id).ok_or_else(|| SourceError::UnknownMember { addr: addr.clone(), known: known() })
     }
 
     /// Puts a command and turns its answer into what the surface expects.
@@ -271,6 +275,9 @@ impl Surface {
         );
     }
 }
+
+/// What the network thread counts that is no counter: it goes down as well.
+const GO_DOWN_TOO: &[&str] = &["route_buffered", "lane_held", "handoff_unacknowledged", "net_links_up", "net_connections"];
 
 fn addr_in(view: &ClusterView, node: NodeId) -> Option<Host> {
     view.member(node).map(|m| Host::from(&m.addr))
@@ -324,6 +331,14 @@ impl Source for Surface {
                     entry.name, entry.shards
                 ));
             }
+        }
+        for (shard, took) in node.stuck_turns() {
+            let ty = node.type_entry(shard.ty).map_or_else(|| format!("{:08x}", shard.ty.0), |entry| entry.name.to_string());
+            warnings.push(format!(
+                "an entity of type `{ty}`, shard {}, has not come out of its code for {:.1} s: what else lives on its worker waits",
+                shard.shard.0,
+                took.as_secs_f64()
+            ));
         }
         Status {
             cluster: node.config.cluster.name.clone(),
@@ -402,8 +417,18 @@ impl Source for Surface {
         out.gauge("converged", "1 if everybody has seen this view.", u64::from(view.converged));
         out.gauge("shards_moving", "Shards on the move, as far as this node knows.", self.node.moving());
         out.gauge("asks_in_flight", "Requests of this node that wait for an answer.", self.node.slots.in_flight() as u64);
-        for (name, value) in self.node.core_counters() {
-            out.counter(name, "Counted by the network thread; see the name.", value);
+        let stuck = self.node.stuck_turns().len();
+        out.gauge("workers_stuck", "Workers that an entity's code keeps for long.", stuck);
+        let counters = self.node.core_counters();
+        // What was given up is on the page by reason already.
+        let given_up = |name: &str| crate::DropReason::ALL.iter().any(|reason| reason.label() == name);
+        let protocol = counters.protocol.iter().filter(|(name, _)| !given_up(name)).map(|(name, value)| ((*name).to_owned(), *value));
+        let sockets = counters.sockets.iter().map(|(name, value)| (format!("net_{name}"), *value));
+        for (name, value) in protocol.chain(sockets) {
+            match GO_DOWN_TOO.contains(&&*name) {
+                true => out.gauge(&name, "As of now, on the network thread; see the name.", value),
+                false => out.counter(&name, "Counted by the network thread; see the name.", value),
+            }
         }
     }
 
@@ -426,7 +451,8 @@ impl Source for Surface {
                     Some(Link {
                         observer: observer.clone(),
                         subject: addr_in(&view, r.subject)?,
-                        phi: Some(r.phi).filter(|p| p.is_finite()),
+                        // Adding zero makes no phi of -0.
+                        phi: Some(r.phi + 0.0).filter(|p| p.is_finite()),
                         threshold: r.threshold,
                         rtt_us: Rtt { p50: r.rtt_us_p50, p99: r.rtt_us_p99 },
                         loss: r.loss,
@@ -540,8 +566,8 @@ impl Source for Surface {
             Some(operations) => operations.call(call, done),
             None => done(EntityOutcome::Problem {
                 status: 404,
-                code: "E-HTTP-021",
-                title: "no such entity type",
+                code: "E-HTTP-014",
+                title: "unknown entity type",
                 detail: format!("type `{}` is not on this node's HTTP surface", call.ty.escape_debug()),
                 maybe_ran: Some(false),
             }),

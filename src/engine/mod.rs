@@ -22,6 +22,7 @@ pub mod parcel;
 pub mod slot;
 pub mod sys;
 pub mod types;
+pub mod watch;
 pub mod worker;
 
 use std::{

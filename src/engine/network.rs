@@ -17,10 +17,11 @@ use crate::{
     engine::{
         idle::{Idler, Rest},
         lane::{LaneSender, Ring},
-        node::{Completion, Life, Node, ToNet, ToWorker},
+        node::{Completion, CoreCounters, Life, Node, ToNet, ToWorker},
         parcel::{Answered, EngineParcel},
         sys,
         types::{Standing, TypeEntry},
+        watch::Watch,
     },
     net::{Net, NetEvent, Unsent},
     proto::{
@@ -95,6 +96,7 @@ struct Network {
     workers_left: usize,
     /// When counters were last copied for readers.
     counted: Time,
+    watch: Watch,
 }
 
 /// Counters are copied for readers at most so often.
@@ -123,6 +125,7 @@ pub fn run(node: Arc<Node>, net: Net, me: Identity, seed: u64) {
         quit_at: None,
         counted: Time::ZERO,
         workers_left: node.workers.len(),
+        watch: Watch::new(node.workers.len()),
         node,
         net,
     };
@@ -171,9 +174,8 @@ impl Network {
             self.net.flush(now);
             if now.since(self.counted) >= COUNT_EVERY {
                 self.counted = now;
-                let mut counters = self.core.counters();
-                counters.extend(self.net.counters());
-                self.node.set_core_state(self.core.moving(), counters);
+                self.node.set_core_state(self.core.moving(), CoreCounters { protocol: self.core.counters(), sockets: self.net.counters() });
+                self.watch_workers(now);
             }
         }
         for port in &mut self.ports {
@@ -269,6 +271,16 @@ impl Network {
                     port.push(ToWorker::Command(ShardCommand::Stop));
                     port.push(ToWorker::Quit);
                 }
+            }
+        }
+    }
+
+    /// Names the type and shard whose code a worker does not come out of.
+    fn watch_workers(&mut self, now: Time) {
+        for (worker, busy) in self.node.busy.iter().enumerate() {
+            if let Some((shard, took)) = self.watch.look(now, worker, busy) {
+                let entity_type = self.types.get(&shard.ty).map_or("?", |entry| &entry.name);
+                tracing::warn!(target: "wingbeat::engine", worker, entity_type, shard = shard.shard.0, ?took, "an entity's code does not return; what else lives on this worker waits");
             }
         }
     }

@@ -25,6 +25,7 @@ use crate::{
         slot::{Slots, Waiter},
         sys,
         types::TypeEntry,
+        watch::{Busy, LogGate},
     },
     metrics::Metrics,
     proto::{
@@ -92,6 +93,16 @@ pub enum Life {
     Stopped,
 }
 
+/// What the network thread counts, by name. The same name may be in both lists.
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(not(feature = "admin"), allow(dead_code, reason = "only the HTTP surface reads them"))]
+pub struct CoreCounters {
+    /// Of the pure core.
+    pub protocol: Vec<(&'static str, u64)>,
+    /// Of the sockets.
+    pub sockets: Vec<(&'static str, u64)>,
+}
+
 /// The shared part of a node.
 pub struct Node {
     /// All settings.
@@ -108,6 +119,8 @@ pub struct Node {
     pub slots: Slots,
     /// Counters.
     pub metrics: Arc<Metrics>,
+    /// What each worker is in.
+    pub busy: Box<[Busy]>,
     /// To the helper thread.
     pub helper: Sender<Job>,
     hosting_until: CachePadded<AtomicU64>,
@@ -121,8 +134,9 @@ pub struct Node {
     life_changed: Condvar,
     events: Mutex<EventHub>,
     dead_letters: Mutex<Vec<Sender<DeadLetter>>>,
+    dead_letter_log: LogGate,
     moving: AtomicU64,
-    core_counters: Mutex<Vec<(&'static str, u64)>>,
+    core_counters: Mutex<CoreCounters>,
     /// Types that HTTP can address.
     #[cfg(feature = "admin")]
     pub exposed: crate::api::surface::Exposed,
@@ -154,6 +168,7 @@ impl Node {
         helper: Sender<Job>,
     ) -> Self {
         let metrics = Arc::new(Metrics::new(workers.len()));
+        let busy = workers.iter().map(|_| Busy::default()).collect();
         let view = ClusterView { me: id, members: vec![], leader: None, deputies: vec![], converged: false, version: 0 };
         Self {
             id,
@@ -163,6 +178,7 @@ impl Node {
             helper,
             slots: Slots::new(config.limits.asks),
             metrics,
+            busy,
             hosting_until: CachePadded::new(AtomicU64::new(0)),
             next_lane: AtomicU32::new(0),
             closing: AtomicBool::new(false),
@@ -179,6 +195,7 @@ impl Node {
             #[cfg(feature = "admin")]
             kept_events: Arc::default(),
             dead_letters: Mutex::default(),
+            dead_letter_log: LogGate::default(),
             config,
         }
     }
@@ -288,11 +305,17 @@ impl Node {
     /// Counts a message that is given up and offers it as a dead letter. Does not answer its asker.
     pub fn bury(&self, shard: crate::ShardKey, parcel: &EngineParcel, reason: DropReason) {
         self.metrics.drops.add(reason, 1);
+        let entity_type =
+            || -> Arc<str> { self.type_entry(shard.ty).map_or_else(|| format!("{:08x}", shard.ty.0).into(), |e| e.name.clone()) };
+        if let Some(kept_back) = self.dead_letter_log.pass(sys::now()) {
+            let key = String::from_utf8_lossy(parcel.key()).escape_debug().to_string();
+            tracing::warn!(target: "wingbeat::engine", entity_type = %entity_type(), %key, shard = shard.shard.0, %reason, kept_back, "a message was given up; lines like this come once a second at most");
+        }
         let mut listeners = self.dead_letters.lock();
         if listeners.is_empty() {
             return;
         }
-        let entity_type: Arc<str> = self.type_entry(shard.ty).map_or_else(|| format!("{:08x}", shard.ty.0).into(), |e| e.name.clone());
+        let entity_type = entity_type();
         let bytes = match parcel {
             EngineParcel::Wire { envelope, .. } => Some(envelope.payload().into()),
             EngineParcel::Typed { .. } => None,
@@ -395,14 +418,21 @@ impl Node {
         self.moving.load(Ordering::Relaxed)
     }
 
+    /// Turns of entities that last for long and are not over: where, and how long.
+    #[cfg(feature = "admin")]
+    pub fn stuck_turns(&self) -> Vec<(crate::ShardKey, Duration)> {
+        let now = sys::now();
+        self.busy.iter().filter_map(|busy| busy.stuck(now)).collect()
+    }
+
     /// The counters of the pure core and the sockets, at most about a second old.
     #[cfg(feature = "admin")]
-    pub fn core_counters(&self) -> Vec<(&'static str, u64)> {
+    pub fn core_counters(&self) -> CoreCounters {
         self.core_counters.lock().clone()
     }
 
     /// Network thread only.
-    pub fn set_core_state(&self, moving: u64, counters: Vec<(&'static str, u64)>) {
+    pub fn set_core_state(&self, moving: u64, counters: CoreCounters) {
         self.moving.store(moving, Ordering::Relaxed);
         *self.core_counters.lock() = counters;
     }

@@ -32,6 +32,8 @@ pub trait Instance {
     fn handle(&mut self, turn: &mut Env<'_>, parcel: EngineParcel) -> Turn;
     /// State for the next owner.
     fn hand_over(&mut self, turn: &mut Env<'_>) -> Result<Option<Vec<u8>>, String>;
+    /// Canonical bytes of its key.
+    fn key(&self) -> &[u8];
     /// Last call.
     fn stop(self: Box<Self>, turn: &mut Env<'_>, why: StopReason);
 }

@@ -96,9 +96,20 @@ struct WorkerHost {
     types: BTreeMap<TypeId, Arc<TypeEntry>>,
     out: Out,
     index: u16,
+    /// How long the last turn took at least, if that is worth a word.
+    slow: Option<Duration>,
 }
 
 impl WorkerHost {
+    /// Names the entity whose turn was slow, if the last one was.
+    #[cold]
+    fn tell_slow(&self, at: Place, key: &[u8], took: Duration) {
+        self.counters().slow_turns.bump(1);
+        let entity_type = self.types.get(&at.shard.ty).map_or("?", |entry| &entry.name);
+        let key = String::from_utf8_lossy(key).escape_debug().to_string();
+        tracing::warn!(target: "wingbeat::engine", entity_type, %key, shard = at.shard.shard.0, ?took, "slow turn: what else lives on this worker has waited");
+    }
+
     fn counters(&self) -> &WorkerCounters {
         &self.node.metrics.workers[usize::from(self.index)]
     }
@@ -106,8 +117,14 @@ impl WorkerHost {
     fn turn<R>(&mut self, at: Place, what: &'static str, f: impl FnOnce(&mut Env<'_>) -> R) -> Result<R, String> {
         let Some(entry) = self.types.get(&at.shard.ty) else { return Err(format!("type {:08x} is not hosted here", at.shard.ty.0)) };
         let mut env = Env { node: &self.node, at, out: &mut self.out };
+        let busy = &self.node.busy[usize::from(self.index)];
+        busy.enter(at.shard);
         // The entity is dropped after a panic, so no broken state is seen again.
-        catch_unwind(AssertUnwindSafe(|| f(&mut env))).map_err(|panic| {
+        let result = catch_unwind(AssertUnwindSafe(|| f(&mut env)));
+        if let Some(since) = busy.leave() {
+            self.slow = Some(sys::now().since(since));
+        }
+        result.map_err(|panic| {
             self.counters().handler_panics.bump(1);
             let said = panic_text(&*panic);
             tracing::error!(target: "wingbeat::engine", entity_type = %entry.name, shard = at.shard.shard.0, epoch = at.epoch.get(), %said, "panic in {what}");
@@ -129,13 +146,22 @@ impl Host for WorkerHost {
     fn start(&mut self, at: Place, key: &[u8], cause: StartCause, state: Option<(&[u8], NodeId)>) -> Result<Self::Entity, String> {
         let host = self.types.get(&at.shard.ty).and_then(|e| e.host.get()).cloned();
         let Some(host) = host else { return Err("the type is not hosted here".to_owned()) };
-        self.turn(at, "start", |env| host.start(env, key, cause, state))?
+        let started = self.turn(at, "start", |env| host.start(env, key, cause, state))?;
+        if let Some(took) = self.slow.take() {
+            self.tell_slow(at, key, took);
+        }
+        self.counters().entities_started.bump(u64::from(started.is_ok()));
+        started
     }
 
     fn handle(&mut self, at: Place, entity: &mut Self::Entity, parcel: EngineParcel) -> Turn {
         let ask = parcel.ask();
         self.counters().messages_handled.bump(1);
-        match self.turn(at, "handle", |env| entity.handle(env, parcel)) {
+        let turn = self.turn(at, "handle", |env| entity.handle(env, parcel));
+        if let Some(took) = self.slow.take() {
+            self.tell_slow(at, entity.key(), took);
+        }
+        match turn {
             Ok(turn) => turn,
             Err(_) => {
                 // If the handler had answered before it panicked, the slot is empty and this answer is dropped there.
@@ -148,15 +174,23 @@ impl Host for WorkerHost {
     }
 
     fn hand_over(&mut self, at: Place, entity: &mut Self::Entity) -> Result<Option<Vec<u8>>, String> {
-        self.turn(at, "handoff", |env| entity.hand_over(env))?
+        let state = self.turn(at, "handoff", |env| entity.hand_over(env))?;
+        if let Some(took) = self.slow.take() {
+            self.tell_slow(at, entity.key(), took);
+        }
+        state
     }
 
     fn stop(&mut self, at: Place, entity: Self::Entity, why: StopReason) {
+        self.counters().entities_stopped.bump(1);
         // A panic in `stopped` or in a destructor is counted and logged by `turn`; the instance is gone either way.
         let _ = self.turn(at, "stopped", |env| entity.stop(env, why));
     }
 
     fn undelivered(&mut self, shard: ShardKey, parcel: EngineParcel, reason: DropReason) {
+        if reason == DropReason::Expired {
+            self.counters().asks_expired.bump(1);
+        }
         self.node.bury(shard, &parcel, reason);
         if let Some(ask) = parcel.ask() {
             self.out.answer(ask, Answered::Wire(ReplyBody::Dropped(reason)));
@@ -180,7 +214,7 @@ struct Worker {
 /// Runs worker `index` until it is told to quit. The calling thread is the worker.
 pub fn run(node: Arc<Node>, index: u16, seed: u64) {
     let core = ShardCore::new(node.config.clone(), node.id, index, seed);
-    let host = WorkerHost { node: node.clone(), types: BTreeMap::new(), out: Out::new(node.clone()), index };
+    let host = WorkerHost { node: node.clone(), types: BTreeMap::new(), out: Out::new(node.clone()), index, slow: None };
     let mut worker = Worker { index, core, host, lanes: vec![], until: Time::ZERO, node: node.clone() };
     crate::api::mark_worker_thread();
     let mut idler = Idler::new(node.config.node.idle);
@@ -275,6 +309,7 @@ impl Worker {
         if quiet {
             let limit = self.core.poll_timeout().map_or(SLEEP_MAX, |due| due.since(sys::now()));
             if !limit.is_zero() {
+                self.host.counters().parks.bump(1);
                 std::thread::park_timeout(limit);
             }
         }

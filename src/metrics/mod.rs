@@ -51,20 +51,10 @@ counters! {
     NetworkCounters {
         datagrams_received = "Datagrams received.";
         datagrams_sent = "Datagrams sent.";
-        datagrams_refused = "Datagrams dropped because they were no message of this cluster.";
         frames_received = "Frames received from other nodes.";
         frames_sent = "Frames sent to other nodes.";
-        frames_refused = "Frames that could not be read; their link was closed.";
-        received_bytes = "Bytes received over links.";
-        sent_bytes = "Bytes sent over links.";
-        links_opened = "Links to other nodes that were opened.";
-        links_closed = "Links to other nodes that ended.";
-        connections_refused = "Incoming connections that were refused.";
         turns = "Turns of the network thread.";
         late_turns = "Turns that began late because the thread was starved.";
-        moves_started = "Moves of shards that this node started as coordinator.";
-        moves_finished = "Moves of shards that were recorded as finished.";
-        shards_recovered = "Shards given a new home after their owner was removed.";
     }
 }
 
@@ -72,8 +62,6 @@ counters! {
     /// What any thread counts. All threads write to the same cache lines: on the path of a message count per lane or worker instead, and
     /// add up here now and then.
     SharedCounters {
-        tells = "Messages accepted without waiting for a reply.";
-        asks = "Requests accepted.";
         ask_timeouts = "Requests without a reply before their deadline.";
         replies_late = "Replies that arrived after their deadline.";
         sends_refused = "Messages that were given back to the sender.";
@@ -165,8 +153,6 @@ pub struct Metrics {
     pub drops: Drops,
     /// The HTTP surface.
     pub http: HttpMetrics,
-    /// From a request to its reply, as askers on this node saw it. Sampled off the path.
-    pub ask_latency: Histogram,
     /// Length of turns of the network thread.
     pub network_turn: Histogram,
 }
@@ -180,7 +166,6 @@ impl Metrics {
             shared: CachePadded::default(),
             drops: Drops::default(),
             http: HttpMetrics::default(),
-            ask_latency: Histogram::default(),
             network_turn: Histogram::default(),
         }
     }
@@ -209,7 +194,6 @@ impl Metrics {
             out.counter_with("http_refused", "Refused HTTP requests and connections.", &[("reason", reason)], count);
         }
         out.summary_seconds("http_request_duration_seconds", "From the whole request to its answer.", &self.http.latency.snapshot());
-        out.summary_seconds("ask_duration_seconds", "From a request to its reply.", &self.ask_latency.snapshot());
         out.summary_seconds("network_turn_duration_seconds", "Length of turns of the network thread.", &self.network_turn.snapshot());
     }
 }

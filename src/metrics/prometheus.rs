@@ -239,13 +239,13 @@ mod tests {
         let metrics = Metrics::new(2);
         metrics.workers[1].messages_handled.bump(3);
         metrics.drops.add(crate::proto::handoff::DropReason::MailboxFull, 4);
-        metrics.ask_latency.record(std::time::Duration::from_millis(2));
+        metrics.network_turn.record(std::time::Duration::from_millis(2));
         let mut page = Prometheus::new();
         metrics.write(&mut page);
         let samples = parse(&page.finish());
         assert_eq!(samples["wingbeat_worker_messages_handled_total{worker=\"1\"}"], 3.0);
         assert_eq!(samples["wingbeat_messages_dropped_total{reason=\"mailbox_full\"}"], 4.0);
-        assert_eq!(samples["wingbeat_ask_duration_seconds_count"], 1.0);
+        assert_eq!(samples["wingbeat_network_turn_duration_seconds_count"], 1.0);
         assert!(samples["wingbeat_http_request_duration_seconds{quantile=\"0.5\"}"].is_nan());
     }
 

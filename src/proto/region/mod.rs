@@ -32,6 +32,8 @@ pub(crate) const ASK_RETRY: Duration = Duration::from_secs(1);
 const SWEEP: Duration = Duration::from_millis(50);
 /// One shard may use this part of the buffer for unknown homes.
 const SHARD_SHARE: usize = 4;
+/// An ask without a home is given up so long before its deadline, or a tenth of its time before.
+const GIVE_UP_EARLY: Duration = Duration::from_millis(100);
 
 /// What the region wants done, in order.
 #[derive(Debug, PartialEq)]
@@ -173,7 +175,7 @@ impl Region {
         if self.buffered >= self.buffer_max || shard.buffer.len() >= (self.buffer_max / SHARD_SHARE).max(1) {
             return out.push(RegionOut::GiveUp(envelope, DropReason::BufferFull));
         }
-        let until = envelope.ask.map_or(now + self.tell_patience, |ask| ask.deadline);
+        let until = envelope.ask.map_or(now + self.tell_patience, |ask| give_up_at(now, ask.deadline));
         self.sweep_at = self.sweep_at.min(until);
         shard.buffer.push_back(Waiting { envelope, until });
         self.buffered += 1;
@@ -340,8 +342,8 @@ impl Region {
                     shard.buffer.push_back(waiting);
                 } else {
                     self.buffered -= 1;
-                    let told = waiting.envelope.ask.is_none() && self.no_host.contains(&key.ty);
-                    out.push(RegionOut::GiveUp(waiting.envelope, if told { DropReason::NoHost } else { DropReason::Expired }));
+                    let reason = if self.no_host.contains(&key.ty) { DropReason::NoHost } else { DropReason::Expired };
+                    out.push(RegionOut::GiveUp(waiting.envelope, reason));
                 }
             }
             if shard.buffer.is_empty() {
@@ -476,4 +478,10 @@ fn transmit(net: &mut Net, shard: ShardKey, envelope: Envelope, peers: &Peers, o
     }
     let (tag, mode) = net.stamp();
     out.push(RegionOut::Item { to, shard, item: Item::Msg { tag, mode, envelope } });
+}
+
+/// When an ask that waits for a home is given up: so early that its asker still hears that it did not run, and why.
+fn give_up_at(now: Time, deadline: Time) -> Time {
+    let left = deadline.since(now);
+    now + (left - (left / 10).min(GIVE_UP_EARLY))
 }

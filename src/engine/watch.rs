@@ -1,0 +1,168 @@
+//! Finds workers that do not come out of an entity's code, at the cost of three plain stores per turn.
+//!
+//! A worker says which shard it is in before it enters and after it leaves. The network thread looks now and then; a turn that it has
+//! seen for too long is marked, and reported at once and again when it ends. Nobody interrupts it: only the code itself can end.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use crossbeam::utils::CachePadded;
+
+use crate::{ShardId, ShardKey, Time, TypeId};
+
+/// A turn seen for so long is reported.
+pub const SLOW: Duration = Duration::from_millis(500);
+
+/// What one worker is doing. Written by that worker, but for `slow` and `since`, which the network thread writes.
+#[derive(Debug, Default)]
+pub struct Busy {
+    /// Number of the turn; odd while inside.
+    turn: AtomicU64,
+    /// Type and shard of the turn.
+    at: AtomicU64,
+    /// The turn that has been found to be slow.
+    slow: CachePadded<AtomicU64>,
+    /// When the turn that may be slow was first seen, in nanoseconds.
+    since: AtomicU64,
+}
+
+impl Busy {
+    /// The worker goes into an entity's code.
+    pub fn enter(&self, shard: ShardKey) {
+        self.at.store(u64::from(shard.ty.0) << 32 | u64::from(shard.shard.0), Ordering::Relaxed);
+        self.turn.store(self.turn.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+
+    /// The worker is out again. When the turn was first seen, if it was found to be slow.
+    pub fn leave(&self) -> Option<Time> {
+        let turn = self.turn.load(Ordering::Relaxed);
+        self.turn.store(turn.wrapping_add(1), Ordering::Release);
+        (self.slow.load(Ordering::Acquire) == turn).then(|| Time::from_nanos(self.since.load(Ordering::Relaxed)))
+    }
+
+    fn inside(&self) -> Option<(u64, ShardKey)> {
+        let turn = self.turn.load(Ordering::Acquire);
+        let at = self.at.load(Ordering::Acquire);
+        // If the worker has gone on meanwhile, `at` may belong to another turn.
+        let same = turn % 2 == 1 && self.turn.load(Ordering::Relaxed) == turn;
+        // The two halves that `enter` put together.
+        same.then(|| (turn, ShardKey { ty: TypeId((at >> 32) as u32), shard: ShardId(at as u32) }))
+    }
+
+    /// The turn that is slow and not over, and how long it has been seen.
+    #[cfg(any(test, feature = "admin"))]
+    pub fn stuck(&self, now: Time) -> Option<(ShardKey, Duration)> {
+        let (turn, shard) = self.inside()?;
+        let slow = self.slow.load(Ordering::Acquire) == turn;
+        slow.then(|| (shard, now.since(Time::from_nanos(self.since.load(Ordering::Relaxed)))))
+    }
+}
+
+/// The network thread's eye on the workers.
+#[derive(Debug)]
+pub struct Watch {
+    /// Per worker the turn that was seen last, and when for the first time.
+    seen: Vec<(u64, Time)>,
+}
+
+impl Watch {
+    /// For so many workers.
+    pub fn new(workers: usize) -> Self {
+        Self { seen: vec![(0, Time::ZERO); workers] }
+    }
+
+    /// Looks at worker `index`: a turn that turns out to be slow just now, and how long it has been seen.
+    pub fn look(&mut self, now: Time, index: usize, busy: &Busy) -> Option<(ShardKey, Duration)> {
+        let (turn, shard) = busy.inside()?;
+        let seen = &mut self.seen[index];
+        if seen.0 != turn {
+            *seen = (turn, now);
+        }
+        let took = now.since(seen.1);
+        if took < SLOW || busy.slow.load(Ordering::Relaxed) == turn {
+            return None;
+        }
+        busy.since.store(seen.1.as_nanos(), Ordering::Relaxed);
+        busy.slow.store(turn, Ordering::Release);
+        Some((shard, took))
+    }
+}
+
+/// Lets a log line through once a second, and says how many it kept back since the last one.
+#[derive(Debug, Default)]
+pub struct LogGate {
+    /// When the next line may pass, in nanoseconds.
+    next: AtomicU64,
+    kept_back: AtomicU64,
+}
+
+/// Lines that one gate lets through are so far apart.
+const LOG_EVERY: Duration = Duration::from_secs(1);
+
+impl LogGate {
+    /// How many lines were kept back before this one; `None`: keep this one back as well. From any thread.
+    pub fn pass(&self, now: Time) -> Option<u64> {
+        let next = self.next.load(Ordering::Relaxed);
+        let after = (now + LOG_EVERY).as_nanos();
+        // Of several threads that come at once, one passes.
+        let passes = now.as_nanos() >= next && self.next.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        match passes {
+            true => Some(self.kept_back.swap(0, Ordering::Relaxed)),
+            false => {
+                self.kept_back.fetch_add(1, Ordering::Relaxed);
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHARD: ShardKey = ShardKey { ty: TypeId(0xfeed_beef), shard: ShardId(7) };
+
+    fn at(ms: u64) -> Time {
+        Time::from_nanos(1_000_000 * (ms + 1))
+    }
+
+    #[test]
+    fn a_turn_that_lasts_is_reported_once_and_named_when_it_ends() {
+        let (busy, mut watch) = (Busy::default(), Watch::new(1));
+        busy.enter(SHARD);
+        assert_eq!((watch.look(at(0), 0, &busy), watch.look(at(499), 0, &busy), busy.stuck(at(499))), (None, None, None));
+        assert_eq!(watch.look(at(500), 0, &busy), Some((SHARD, Duration::from_millis(500))));
+        assert_eq!(watch.look(at(700), 0, &busy), None);
+        assert_eq!(busy.stuck(at(900)), Some((SHARD, Duration::from_millis(900))));
+        assert_eq!(busy.leave(), Some(at(0)));
+        assert_eq!(busy.stuck(at(900)), None);
+        busy.enter(SHARD);
+        assert_eq!((busy.stuck(at(900)), busy.leave()), (None, None), "the next turn is not to blame");
+    }
+
+    // failures: row 57
+    #[test]
+    fn a_flood_is_one_line_a_second_that_says_how_much_it_stands_for() {
+        let gate = LogGate::default();
+        assert_eq!(gate.pass(at(0)), Some(0));
+        for _ in 0..1000 {
+            assert_eq!(gate.pass(at(999)), None);
+        }
+        assert_eq!(gate.pass(at(1000)), Some(1000));
+        assert_eq!(gate.pass(at(1001)), None);
+        assert_eq!(gate.pass(at(5000)), Some(1));
+    }
+
+    #[test]
+    fn many_short_turns_are_nothing_to_report() {
+        let (busy, mut watch) = (Busy::default(), Watch::new(1));
+        for ms in (0..10_000).step_by(200) {
+            busy.enter(SHARD);
+            assert_eq!(watch.look(at(ms), 0, &busy), None);
+            assert_eq!(busy.leave(), None);
+            assert_eq!(watch.look(at(ms + 1), 0, &busy), None);
+        }
+    }
+}
