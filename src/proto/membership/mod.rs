@@ -353,6 +353,11 @@ impl Membership {
         self.counters.all()
     }
 
+    /// When the newest beat that a member answered had left: then, at the latest, this node was a member.
+    pub fn proven(&self) -> Option<Time> {
+        self.watch.proven()
+    }
+
     /// Upper bound on the time by which the losing side of a split may decide later than the winning one; see `downing`.
     ///
     /// Both sides wait equally long once their picture stands still; the pictures differ by the phase of heartbeats, the width of the
