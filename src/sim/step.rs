@@ -118,7 +118,7 @@ impl World<'_> {
                 self.log(22, index, u64::from(rejoin), || "process ends".into());
                 self.kill(index);
                 if rejoin {
-                    self.queue.push(self.now + REJOIN_AFTER, Event::StartAgain(index));
+                    self.queue.push(self.now + REJOIN_AFTER, Event::Rejoin(index));
                 }
             }
         }

@@ -38,7 +38,7 @@ pub(super) enum Event {
     /// Inside a process; void if that life is over, late if it is paused.
     Inner(u32, Inner),
     Start(u32, Vec<NodeAddr>),
-    StartAgain(u32),
+    Rejoin(u32),
     Act(usize),
     Leave(u32),
     Resume(u32),
@@ -241,8 +241,9 @@ impl<'a> World<'a> {
     fn event(&mut self, event: Event) {
         match event {
             Event::Inner(life, inner) => self.inner(life, inner),
+            Event::Start(node, seeds) if seeds.is_empty() => self.start_beside(node),
             Event::Start(node, seeds) => self.start(node, seeds),
-            Event::StartAgain(node) => self.start_again(node),
+            Event::Rejoin(node) => self.rejoin(node),
             Event::Act(i) => self.act(i),
             Event::Leave(node) => self.leave(node),
             Event::Resume(node) => self.resume(node),
