@@ -136,10 +136,21 @@ impl World<'_> {
             }
             Act::Heal => {
                 self.net.heal();
+                self.nodes.iter_mut().for_each(|n| n.deaf = false);
                 self.repeating.clear();
                 self.flush_all();
             }
             Act::Link(link) => self.link(i, link),
+            Act::Deaf { nodes, span } => {
+                let all = self.which(nodes);
+                self.net.touch(&all);
+                for n in all {
+                    self.nodes[n as usize].deaf = true;
+                    if let Some(span) = span {
+                        self.queue.push(self.now + nanos(*span), Event::Hears(n));
+                    }
+                }
+            }
             Act::Clock { nodes, rate, suspend } => {
                 for n in self.which(nodes) {
                     let now = self.now;

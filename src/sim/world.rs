@@ -42,6 +42,7 @@ pub(super) enum Event {
     Act(usize),
     Leave(u32),
     Resume(u32),
+    Hears(u32),
     Lift(u64),
     Repeat(usize),
     Send(u64),
@@ -156,6 +157,7 @@ impl<'a> World<'a> {
                 resumed_at: 0,
                 late: Vec::new(),
                 told_to_leave: false,
+                deaf: false,
                 clock: Clock::new(1_000_000_000 + clocks.below(1 << 50)),
             })
             .collect();
@@ -247,6 +249,7 @@ impl<'a> World<'a> {
             Event::Act(i) => self.act(i),
             Event::Leave(node) => self.leave(node),
             Event::Resume(node) => self.resume(node),
+            Event::Hears(node) => self.nodes[node as usize].deaf = false,
             Event::Lift(id) => self.lift(id),
             Event::Repeat(i) => self.repeat_link(i),
             Event::Send(k) => self.tick(k),

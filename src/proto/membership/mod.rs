@@ -4,7 +4,7 @@ mod admission;
 mod clock;
 mod codec;
 mod counters;
-mod datagram;
+pub(crate) mod datagram;
 mod detector;
 mod downing;
 mod frame;
