@@ -88,7 +88,7 @@ impl<E: Entity> Instance for Live<E> {
     }
 
     fn key(&self) -> &[u8] {
-        &self.key.bytes
+        self.key.bytes()
     }
 
     fn stop(mut self: Box<Self>, env: &mut Env<'_>, why: StopReason) {

@@ -25,8 +25,8 @@ table! {
         min_dwell: Span = Span::millis(0), Spec::span(0, DAY);
         /// Messages for shards without a known home that a node holds, in all.
         buffer_messages: u32 = 100_000, Spec::int(1, 10_000_000).unit("messages").cost("memory: the messages themselves");
-        /// Right to run without hearing from the replicas.
-        lease: Span = Span::secs(10), Spec::span(100, HOUR).must_match().heartbeats(10).cost("a dead node's shards start that much later").unused();
+        /// Right to run, counted from the newest beat that a member answered.
+        lease: Span = Span::secs(10), Spec::span(100, HOUR).must_match().heartbeats(10).cost("runs on that long when cut off; must be shorter than detection and stable_after");
         /// Time by which a losing side is assumed to have stopped after the winning side decided.
         lease_margin: Span = Span::secs(2), Spec::span(10, HOUR).must_match().heartbeats(2).cost("a dead node's shards start that much later");
         /// A node renews its right to run this often.

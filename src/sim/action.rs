@@ -23,18 +23,52 @@ pub struct Action {
 #[derive(Clone, PartialEq, Debug)]
 #[allow(missing_docs)]
 pub enum Act {
-    Crash { nodes: Selector },
-    Restart { nodes: Selector, wipe: bool },
-    Pause { nodes: Selector, span: Option<Duration> },
-    Resume { nodes: Selector },
-    Join { nodes: Selector, spread: Duration, to: Option<Selector> },
-    Leave { nodes: Selector, spread: Duration },
-    Down { nodes: Selector, by: Selector },
-    Partition { groups: Vec<Selector> },
+    Crash {
+        nodes: Selector,
+    },
+    Restart {
+        nodes: Selector,
+        wipe: bool,
+    },
+    Pause {
+        nodes: Selector,
+        span: Option<Duration>,
+    },
+    Resume {
+        nodes: Selector,
+    },
+    Join {
+        nodes: Selector,
+        spread: Duration,
+        to: Option<Selector>,
+    },
+    Leave {
+        nodes: Selector,
+        spread: Duration,
+    },
+    Down {
+        nodes: Selector,
+        by: Selector,
+    },
+    Partition {
+        groups: Vec<Selector>,
+    },
     Heal,
     Link(LinkAct),
-    Clock { nodes: Selector, rate: Option<f64>, suspend: Option<Duration> },
-    Move { shards: Selector, to: Selector },
+    /// Loses the heartbeat replies it receives, and answers others.
+    Deaf {
+        nodes: Selector,
+        span: Option<Duration>,
+    },
+    Clock {
+        nodes: Selector,
+        rate: Option<f64>,
+        suspend: Option<Duration>,
+    },
+    Move {
+        shards: Selector,
+        to: Selector,
+    },
 }
 
 /// A fault of links.
@@ -77,7 +111,6 @@ const KNOWN: &[&str] = &[
 
 /// Actions whose subject is still to be built, and that subject.
 const ABSENT: &[(&str, &str)] = &[
-    ("deaf", "a node that loses replies only"),
     ("disk", "a disk of a node"),
     ("rebalance", "rebalancing on request"),
     ("leadership", "leaderships"),
@@ -121,6 +154,7 @@ pub(super) fn read(item: &Item, nodes: u32, shards: Option<u32>) -> Result<Actio
             const FIELDS: &[&str] = &["from", "to", "loss", "latency", "duplicate", "reorder", "cut", "both", "for", "every", "tcp_reset"];
             f.only(FIELDS).and_then(|()| f.link())
         }
+        "deaf" => f.only(&["nodes", "to", "for"]).and_then(|()| f.deaf()),
         "clock" => f.only(&["nodes", "wall", "rate", "suspend"]).and_then(|()| f.clock()),
         "move" => f.only(&["shards", "to"]).and_then(|()| {
             let count = shards.ok_or_else(|| item.error("action \"move\" needs a [workload]: without one there are no shards"))?;
@@ -201,6 +235,15 @@ impl Fields<'_> {
         }
     }
 
+    fn deaf(&self) -> Result<Act, ScenarioError> {
+        if let Some(to) = self.t.get("to")
+            && to.text("to")? != "replies"
+        {
+            return Err(to.error("`to` must be \"replies\": that is what a node can be deaf to"));
+        }
+        Ok(Act::Deaf { nodes: self.nodes("nodes")?, span: self.span("for")? })
+    }
+
     fn clock(&self) -> Result<Act, ScenarioError> {
         if let Some(wall) = self.t.get("wall") {
             let text = wall.text("wall")?;
@@ -233,6 +276,7 @@ mod tests {
             ("do = \"down\"\nnodes = \"oldest\"", Act::Down { nodes: Selector::Oldest, by: Selector::Leader }),
             ("do = \"partition\"\ngroups = [\"0..3\"]", Act::Partition { groups: vec![Selector::Range(0, 3)] }),
             ("do = \"heal\"", Act::Heal),
+            ("do = \"deaf\"\nnodes = \"3\"\nto = \"replies\"", Act::Deaf { nodes: Selector::List(vec![3]), span: None }),
             ("do = \"move\"\nshards = \"random:5\"\nto = \"3\"", Act::Move { shards: Selector::Random(5), to: Selector::List(vec![3]) }),
         ] {
             assert_eq!(read_one(text).unwrap().act, act, "{text}");
@@ -243,6 +287,7 @@ mod tests {
     fn what_does_not_fit_is_refused_by_name() {
         for (text, what) in [
             ("do = \"store\"", "the store does not exist yet"),
+            ("do = \"deaf\"\nnodes = 1\nto = \"gossip\"", "must be \"replies\""),
             ("do = \"crash\"", "lacks `nodes`"),
             ("do = \"crash\"\nnodes = \"1\"\nspread = \"1s\"", "unknown key `spread`"),
             ("do = \"link\"\nfrom = \"1\"\nto = \"2\"", "does nothing"),

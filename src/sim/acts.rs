@@ -69,6 +69,9 @@ impl Scene for Shards {
     }
 }
 
+/// How many of the others a node that rejoins asks.
+const REJOIN_SEEDS: usize = 3;
+
 fn nanos(d: Duration) -> u64 {
     d.as_nanos() as u64
 }
@@ -90,7 +93,7 @@ impl World<'_> {
                     self.kill(*n);
                 }
                 for n in all {
-                    self.start_again(n);
+                    self.start_beside(n);
                 }
             }
             Act::Pause { nodes, span } => {
@@ -133,10 +136,21 @@ impl World<'_> {
             }
             Act::Heal => {
                 self.net.heal();
+                self.nodes.iter_mut().for_each(|n| n.deaf = false);
                 self.repeating.clear();
                 self.flush_all();
             }
             Act::Link(link) => self.link(i, link),
+            Act::Deaf { nodes, span } => {
+                let all = self.which(nodes);
+                self.net.touch(&all);
+                for n in all {
+                    self.nodes[n as usize].deaf = true;
+                    if let Some(span) = span {
+                        self.queue.push(self.now + nanos(*span), Event::Hears(n));
+                    }
+                }
+            }
             Act::Clock { nodes, rate, suspend } => {
                 for n in self.which(nodes) {
                     let now = self.now;
@@ -180,16 +194,22 @@ impl World<'_> {
         }
     }
 
-    /// A node whose seed list names nobody but itself would form a cluster of its own; whoever starts it again beside a running
-    /// cluster gives it somebody to ask.
-    pub(super) fn start_again(&mut self, n: u32) {
-        let alone = self.scenario.seeds == 1 && n == 0;
-        let other = (0..self.scenario.nodes).find(|o| *o != n && self.is_running(*o));
-        let seeds = match other {
-            Some(other) if alone => vec![settings::address(n), settings::address(other)],
+    /// Starts a node with its own seed list. Where nobody in it runs beside the node itself while others do, whoever starts it gives it one
+    /// of them to ask, as an operator would: otherwise it would never find the cluster, or the first seed would form a second one.
+    pub(super) fn start_beside(&mut self, n: u32) {
+        let mut others = (0..self.scenario.nodes).filter(|o| *o != n && self.is_running(*o));
+        let seeds = match others.next() {
+            Some(other) if other >= self.scenario.seeds => (0..self.scenario.seeds).chain([other]).map(settings::address).collect(),
             _ => Vec::new(),
         };
         self.start(n, seeds);
+    }
+
+    /// A process that was downed starts its core again: it asks whom it knew, and never forms a cluster of its own beside theirs.
+    pub(super) fn rejoin(&mut self, n: u32) {
+        let others = (0..self.scenario.nodes).filter(|o| *o != n && self.is_running(*o));
+        let known: Vec<_> = others.take(REJOIN_SEEDS).map(settings::address).collect();
+        self.start(n, known);
     }
 
     pub(super) fn leave(&mut self, n: u32) {

@@ -73,6 +73,8 @@ pub(super) struct Node {
     pub resumed_at: u64,
     pub late: Vec<Inner>,
     pub told_to_leave: bool,
+    /// Heartbeat replies do not get through to it.
+    pub deaf: bool,
     pub clock: Clock,
 }
 

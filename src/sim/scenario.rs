@@ -116,11 +116,15 @@ pub enum SendMode {
 impl Scenario {
     /// Parses a file's text, with overrides (`key=value`) put over it.
     pub fn parse(text: &str, overrides: &[String]) -> Result<Self, ScenarioError> {
+        read(&Self::document(text, overrides)?)
+    }
+
+    pub(super) fn document(text: &str, overrides: &[String]) -> Result<Item, ScenarioError> {
         let mut document = Item::document(text)?;
         for o in overrides {
             override_with(&mut document, o, TABLES)?;
         }
-        read(&document)
+        Ok(document)
     }
 }
 

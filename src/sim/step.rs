@@ -2,6 +2,7 @@
 
 use super::{
     checks::Broken,
+    datagrams::{parts_of, without_replies},
     entity::{Happened, Note, Outgoing, SimHost},
     lanes::Client,
     ledger::{Answered, Wrong},
@@ -46,7 +47,9 @@ impl World<'_> {
         }
         match inner {
             Inner::Datagram(bytes, from) => {
-                self.log(10, index, u64::from(from), || format!("datagram from n{from}, {} bytes", bytes.len()));
+                let bytes = if node.deaf { without_replies(&bytes) } else { Some(bytes) };
+                let Some(bytes) = bytes else { return self.log(9, index, u64::from(from), || format!("does not hear n{from}'s reply")) };
+                self.log(10, index, u64::from(from), || format!("datagram from n{from}: {}", parts_of(&bytes)));
                 self.digest.add_bytes(&bytes);
                 self.net_step(life, |core, now| core.handle_datagram(now, &bytes));
             }
@@ -118,7 +121,7 @@ impl World<'_> {
                 self.log(22, index, u64::from(rejoin), || "process ends".into());
                 self.kill(index);
                 if rejoin {
-                    self.queue.push(self.now + REJOIN_AFTER, Event::StartAgain(index));
+                    self.queue.push(self.now + REJOIN_AFTER, Event::Rejoin(index));
                 }
             }
         }
@@ -362,7 +365,7 @@ impl World<'_> {
             return self.log(50, from, 0, || format!("datagram to {to}, which is nowhere"));
         };
         let fate = self.net.datagram(from, to, &mut self.faults);
-        self.log(51, from, u64::from(to), || format!("datagram to n{to}, {size} bytes: {fate:?}"));
+        self.log(51, from, u64::from(to), || format!("datagram to n{to}, {size} bytes ({}): {fate:?}", parts_of(&bytes)));
         let Fate::Arrives(delay, twice) = fate else { return };
         // A datagram goes to whoever has the port when it arrives; the life is looked up now, as starts are rare beside datagrams.
         let Some(life) = self.nodes[to as usize].life else { return };

@@ -38,10 +38,11 @@ pub(super) enum Event {
     /// Inside a process; void if that life is over, late if it is paused.
     Inner(u32, Inner),
     Start(u32, Vec<NodeAddr>),
-    StartAgain(u32),
+    Rejoin(u32),
     Act(usize),
     Leave(u32),
     Resume(u32),
+    Hears(u32),
     Lift(u64),
     Repeat(usize),
     Send(u64),
@@ -156,6 +157,7 @@ impl<'a> World<'a> {
                 resumed_at: 0,
                 late: Vec::new(),
                 told_to_leave: false,
+                deaf: false,
                 clock: Clock::new(1_000_000_000 + clocks.below(1 << 50)),
             })
             .collect();
@@ -241,11 +243,13 @@ impl<'a> World<'a> {
     fn event(&mut self, event: Event) {
         match event {
             Event::Inner(life, inner) => self.inner(life, inner),
+            Event::Start(node, seeds) if seeds.is_empty() => self.start_beside(node),
             Event::Start(node, seeds) => self.start(node, seeds),
-            Event::StartAgain(node) => self.start_again(node),
+            Event::Rejoin(node) => self.rejoin(node),
             Event::Act(i) => self.act(i),
             Event::Leave(node) => self.leave(node),
             Event::Resume(node) => self.resume(node),
+            Event::Hears(node) => self.nodes[node as usize].deaf = false,
             Event::Lift(id) => self.lift(id),
             Event::Repeat(i) => self.repeat_link(i),
             Event::Send(k) => self.tick(k),

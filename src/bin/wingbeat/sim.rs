@@ -29,6 +29,9 @@ pub struct SimArgs {
     /// Prints who sent what in this window of virtual time, on standard error.
     #[arg(long, value_name = "T0..T1", value_parser = window, conflicts_with = "seeds")]
     trace: Option<(Duration, Duration)>,
+    /// Shrinks a scenario that fails while it still fails the same way, and prints what is left.
+    #[arg(long, conflicts_with_all = ["seeds", "trace"])]
+    minimise: bool,
     /// One JSON object per run on standard output.
     #[arg(long)]
     json: bool,
@@ -56,6 +59,9 @@ pub fn run(args: SimArgs) -> ExitCode {
             return ExitCode::from(WRONG_USAGE);
         }
     };
+    if args.minimise {
+        return shrink(&args, &text, args.seed.unwrap_or(scenario.seed));
+    }
     let options = Options { trace: args.trace };
     let seeds = args.seeds.clone().unwrap_or_else(|| {
         let seed = args.seed.unwrap_or(scenario.seed);
@@ -80,6 +86,37 @@ pub fn run(args: SimArgs) -> ExitCode {
         summarise(&Summary::of(&runs), args.json);
     }
     if runs.iter().all(RunResult::holds) { ExitCode::SUCCESS } else { ExitCode::from(FAILED) }
+}
+
+/// Most runs that shrinking may take.
+const SHRINK_RUNS_MAX: u32 = 2_000;
+
+fn shrink(args: &SimArgs, text: &str, seed: u64) -> ExitCode {
+    let file = args.scenario.display();
+    let mut tell = |step: &str| eprintln!("{step}");
+    match sim::minimise(text, &args.set, seed, SHRINK_RUNS_MAX, &mut tell) {
+        Ok(Some(m)) if args.json => {
+            let r = &m.result;
+            say(&serde_json::json!({"scenario": m.text, "seed": seed, "names": m.names, "runs": m.runs, "digest": r.digest}).to_string());
+            ExitCode::from(FAILED)
+        }
+        Ok(Some(m)) => {
+            let found = m.result.violations.iter().map(|v| format!("{} at {:.6} s: {}", v.invariant, v.at_s, v.what));
+            let found: Vec<String> = found.chain(m.result.failed_why.iter().cloned()).collect();
+            say(&format!("# Still fails under seed {seed} after {} runs: {}", m.runs, m.names.join(", ")));
+            found.iter().take(3).for_each(|f| say(&format!("# {f}")));
+            say(m.text.trim_end());
+            ExitCode::from(FAILED)
+        }
+        Ok(None) => {
+            eprintln!("{file} holds under seed {seed}: there is nothing to shrink");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("error E-SIM-002: {file}: {error}");
+            ExitCode::from(WRONG_USAGE)
+        }
+    }
 }
 
 /// Runs all seeds on all cores; `each` sees the results in the order of the seeds.

@@ -4,7 +4,7 @@ mod admission;
 mod clock;
 mod codec;
 mod counters;
-mod datagram;
+pub(crate) mod datagram;
 mod detector;
 mod downing;
 mod frame;
@@ -355,6 +355,11 @@ impl Membership {
     /// Counters by stable name (datagrams by kind and discard reason, gossip outcomes, ..), for metrics.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.counters.all()
+    }
+
+    /// When the newest beat that a member answered had left: then, at the latest, this node was a member.
+    pub fn proven(&self) -> Option<Time> {
+        self.watch.proven()
     }
 
     /// Upper bound on the time by which the losing side of a split may decide later than the winning one; see `downing`.

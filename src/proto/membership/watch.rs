@@ -32,6 +32,8 @@ pub(crate) struct Watch {
     refused: BTreeMap<NodeId, Time>,
     /// When a subject's address was last asked who answers there.
     asked: BTreeMap<NodeId, Time>,
+    /// When the newest beat that was answered had left.
+    proven: Option<Time>,
 }
 
 impl Watch {
@@ -45,6 +47,7 @@ impl Watch {
             reset: BTreeMap::new(),
             refused: BTreeMap::new(),
             asked: BTreeMap::new(),
+            proven: None,
         }
     }
 
@@ -64,6 +67,7 @@ impl Watch {
         self.reset.clear();
         self.refused.clear();
         self.asked.clear();
+        self.proven = None;
         self.beat_at = None;
     }
 
@@ -87,6 +91,11 @@ impl Watch {
 
     pub(crate) fn runs_by_subject(&self, now: Time) -> impl Iterator<Item = (NodeId, u32)> + '_ {
         self.subjects.iter().map(move |(&id, s)| (id, s.run(now, &self.tuning)))
+    }
+
+    /// When the last beat that was answered was sent.
+    pub(crate) fn proven(&self) -> Option<Time> {
+        self.proven
     }
 
     /// Silence after which a healthy subject is suspected.
@@ -133,6 +142,7 @@ impl Membership {
     /// A heartbeat was answered.
     pub(super) fn take_reply(&mut self, now: Time, from: NodeId, seq: u64) {
         let sent = self.watch.subjects.get_mut(&from).and_then(|s| s.reply(now, seq));
+        self.watch.proven = self.watch.proven.max(sent);
         self.counters.add(if sent.is_some() { Count::RepliesTaken } else { Count::RepliesStray });
         let refused_before = sent.is_some_and(|sent| self.watch.refused.get(&from).is_none_or(|&at| sent > at));
         let back = !self.pools()

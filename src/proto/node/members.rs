@@ -29,6 +29,7 @@ pub trait Members {
     fn links(&self, now: Time) -> Vec<LinkReport>;
     fn counters(&self) -> Vec<(&'static str, u64)>;
     fn lag_bound(&self) -> Duration;
+    fn proven(&self) -> Option<Time>;
     fn check(&self);
 }
 
@@ -80,6 +81,9 @@ impl Members for Membership {
     }
     fn lag_bound(&self) -> Duration {
         self.lag_bound()
+    }
+    fn proven(&self) -> Option<Time> {
+        self.proven()
     }
     fn check(&self) {
         self.check();

@@ -38,10 +38,8 @@ impl<M: Members> NodeCore<M> {
             return self.effects.push_back(Effect::View(view));
         }
         self.peers.set_view(&view);
-        if !self.hosting && view.myself().is_some_and(|m| m.status == MemberStatus::Up) {
-            self.hosting = true;
-            self.effects.push_back(Effect::HostingUntil(Time::MAX));
-        }
+        self.hosting.saw(now, &view);
+        self.update_hosting();
         self.effects.push_back(Effect::View(view.clone()));
         let authority = view.oldest(self.config.sharding.coordinator_role.as_deref()).map(|m| m.id);
         let changed = authority != self.authority;
@@ -74,6 +72,13 @@ impl<M: Members> NodeCore<M> {
         self.with_relay(|relay, peers, out| relay.removed(node, peers, out));
         let lag = self.membership.lag_bound();
         self.with_coordinator(now, |coordinator, out| coordinator.handle_removed(now, node, how, lag, out));
+    }
+
+    /// Tells the workers how long they may run, where that is news.
+    pub(super) fn update_hosting(&mut self) {
+        if let Some(until) = self.hosting.news(self.membership.proven()).filter(|_| !self.ended) {
+            self.effects.push_back(Effect::HostingUntil(until));
+        }
     }
 
     /// The end of this node's membership: nothing runs after it, whatever led to it.

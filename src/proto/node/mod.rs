@@ -3,6 +3,7 @@
 mod commands;
 mod control;
 mod effects;
+mod hosting;
 mod members;
 mod membership;
 pub(crate) mod peers;
@@ -35,6 +36,7 @@ use crate::{
 };
 
 use commands::Requests;
+use hosting::Hosting;
 use peers::Peers;
 use registration::Registration;
 use reports::Survey;
@@ -72,7 +74,7 @@ pub struct NodeCore<M = Membership> {
     /// Types no other node hosts, so that a leaving node need not wait for a taker.
     stranded: BTreeSet<TypeId>,
     load_at: BTreeMap<u16, Time>,
-    hosting: bool,
+    hosting: Hosting,
     drained: bool,
     ended: bool,
     timers: Timers<Due>,
@@ -140,7 +142,7 @@ impl<M: Members> NodeCore<M> {
             moves: BTreeMap::new(),
             stranded: BTreeSet::new(),
             load_at: BTreeMap::new(),
-            hosting: false,
+            hosting: Hosting::new(&config),
             drained: false,
             ended: false,
             timers: Timers::default(),
@@ -344,6 +346,7 @@ impl<M: Members> NodeCore<M> {
                 break;
             }
         }
+        self.update_hosting();
         self.update_drained(now);
         while let Some(output) = self.membership.poll_output() {
             self.handle_output(now, output);

@@ -303,6 +303,8 @@ impl Region {
                 out.push(RegionOut::Publish { shard: key, word: Word::ELSEWHERE });
             }
         }
+        self.shards.clear();
+        self.sweep_at = Time::MAX;
         self.timers = Timers::default();
     }
 

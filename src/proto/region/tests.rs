@@ -344,3 +344,14 @@ fn a_move_to_this_node_is_asked_about_until_it_arrives() {
     f.running(1, 1);
     assert_eq!(f.timeout(at(2000)), []);
 }
+
+#[test]
+fn nothing_is_repeated_after_the_end() {
+    let mut f = Fixture::new();
+    f.learn(1, B);
+    f.send(0);
+    f.learn(2, C);
+    assert!(f.region.next_timeout().is_some(), "the fence is pending");
+    f.run(|r, _, _, out| r.end(out));
+    assert_eq!(f.region.next_timeout(), None);
+}

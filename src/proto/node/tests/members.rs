@@ -16,12 +16,13 @@ pub struct Script {
     pub outputs: VecDeque<MemberOutput>,
     pub drained: bool,
     pub left: Vec<NodeId>,
+    pub proven: Option<Time>,
 }
 
 impl Script {
     pub fn new(me: NodeId) -> Self {
         let view = ClusterView { me, members: vec![], leader: None, deputies: vec![], converged: true, version: 0 };
-        Self { view: Arc::new(view), outputs: VecDeque::new(), drained: false, left: vec![] }
+        Self { view: Arc::new(view), outputs: VecDeque::new(), drained: false, left: vec![], proven: Some(Time::MAX) }
     }
 
     pub fn set_members(&mut self, members: Vec<Member>) {
@@ -86,6 +87,9 @@ impl Members for Script {
     }
     fn counters(&self) -> Vec<(&'static str, u64)> {
         vec![]
+    }
+    fn proven(&self) -> Option<Time> {
+        self.proven
     }
     fn lag_bound(&self) -> Duration {
         Duration::ZERO
