@@ -1,0 +1,60 @@
+//! What is measured: a node, or two, with entities that count and echo. Shared with the benches under `benches/`.
+
+use std::time::Duration;
+
+use wingbeat::{Cluster, Config, EntityRef, Region, config::Preset};
+
+use super::entity::{Bench, Count, Note, Payload};
+
+/// What can go wrong.
+pub type Error = Box<dyn std::error::Error + Send + Sync>;
+
+/// How long a step of the set-up may take.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A node on loopback that has formed or joined its cluster: fast to form, otherwise as everybody has them but for `set`.
+pub fn start(set: &[(String, toml::Value)], seeds: &[String]) -> Result<Cluster, Error> {
+    let mut config = Config::preset(Preset::LocalTest);
+    for (key, value) in [("cluster.name", "bench"), ("node.listen", "127.0.0.1:0")] {
+        config.set(key, &toml::Value::String(value.to_owned()))?;
+    }
+    for (key, value) in set {
+        config.set(key, value)?;
+    }
+    let cluster = Cluster::builder(config).seeds(seeds).start()?;
+    cluster.wait_up(PATIENCE)?;
+    Ok(cluster)
+}
+
+/// References to the entities 0 to `n`, each of them live.
+pub fn warm(region: &Region<Bench>, n: u64) -> Result<Vec<EntityRef<Bench>>, Error> {
+    region.wait_ready(PATIENCE)?;
+    let all: Vec<_> = (0..n).map(|key| region.get(key)).collect();
+    handled(&all)?;
+    Ok(all)
+}
+
+/// Sends the notes number `from` to `from + n`, round robin, waiting for room where there is none.
+pub fn tell(all: &[EntityRef<Bench>], from: u64, n: u64) -> Result<(), Error> {
+    for i in from..from + n {
+        all[(i % all.len() as u64) as usize].tell_within(Note(Payload([i; 8])), PATIENCE).map_err(|e| e.to_string())?;
+    }
+    Ok(())
+}
+
+/// How many notes all entities have handled. Each answers behind all notes that this thread sent it before.
+pub fn handled(all: &[EntityRef<Bench>]) -> Result<u64, Error> {
+    let (tx, rx) = wingbeat::channel::unbounded();
+    let mut sum = 0;
+    // So many at once that waiting for answers one by one adds nothing to what is measured, and so few that rings have room for them.
+    for some in all.chunks(1000) {
+        for entity in some {
+            let tx = tx.clone();
+            entity.ask_then(Count, PATIENCE, move |answer| drop(tx.send(answer)));
+        }
+        for _ in some {
+            sum += rx.recv_timeout(PATIENCE)??;
+        }
+    }
+    Ok(sum)
+}
