@@ -96,8 +96,8 @@ impl<T: EntityType> EntityRef<T> {
         if let Some(refusal) = bad_key(self.key.bytes()) {
             return Err(TellError::new(refusal, msg));
         }
-        let parcel = EngineParcel::Typed { key: self.key.clone(), ask: None, msg: AnyMessage::new(msg) };
-        self.node.send(&self.entry, parcel).map_err(|(refusal, parcel)| TellError::new(refusal, give_back(parcel)))
+        let mut parcel = Some(EngineParcel::Typed { key: self.key.clone(), ask: None, msg: AnyMessage::new(msg) });
+        self.node.send(&self.entry, &mut parcel).map_err(|refusal| TellError::new(refusal, give_back(parcel)))
     }
 
     /// As [`tell`](Self::tell), but waits for room until the deadline. For client threads; on a worker `WouldDeadlock` at once.
@@ -105,10 +105,15 @@ impl<T: EntityType> EntityRef<T> {
     /// # Errors
     /// [`TellError`] with the [`Refusal`] and the message; nothing was queued.
     pub fn tell_within(&self, msg: impl Message<T>, deadline: impl Into<Deadline>) -> Result<(), TellError<T::Msg>> {
-        let (deadline, mut msg) = (resolve(deadline), msg.into_msg());
         if on_worker_thread() {
-            return Err(TellError::new(Refusal::WouldDeadlock, msg));
+            return Err(TellError::new(Refusal::WouldDeadlock, msg.into_msg()));
         }
+        // The clock is read only once there is something to wait for.
+        let mut msg = match self.tell(msg) {
+            Err(refused) if *refused.reason() == Refusal::Full => refused.into_message(),
+            done => return done,
+        };
+        let deadline = resolve(deadline);
         let backoff = crossbeam::utils::Backoff::new();
         loop {
             match self.tell(msg) {
@@ -187,17 +192,17 @@ impl<T: EntityType> EntityRef<T> {
         let waiter = Waiter::Call(Box::new(move |answered| waiter(read_answer(answered))));
         let (key, msg) = (self.key.clone(), req.into_msg());
         let give_up = sys::now() + room;
-        let (correlation, mut parcel) =
+        let (correlation, parcel) =
             self.node.open_ask(deadline, waiter, |ask| EngineParcel::Typed { key, ask: Some(ask), msg: AnyMessage::new(msg) })?;
-        let backoff = crossbeam::utils::Backoff::new();
+        let (mut parcel, backoff) = (Some(parcel), crossbeam::utils::Backoff::new());
         loop {
-            match self.node.send(&self.entry, parcel) {
+            match self.node.send(&self.entry, &mut parcel) {
                 Ok(()) => {
                     self.node.time_ask(deadline, correlation);
                     return Ok(());
                 }
-                Err((Refusal::Full, back)) if sys::now() < give_up => parcel = back,
-                Err((refusal, _)) => {
+                Err(Refusal::Full) if sys::now() < give_up => {}
+                Err(refusal) => {
                     drop(self.node.slots.take(correlation));
                     return Err(AskError::Refused(refusal));
                 }
@@ -221,9 +226,9 @@ impl<T: EntityType> EntityRef<T> {
 }
 
 /// The message of a parcel that was refused.
-fn give_back<M: crate::Wire>(parcel: EngineParcel) -> M {
+fn give_back<M: crate::Wire>(parcel: Option<EngineParcel>) -> M {
     match parcel {
-        EngineParcel::Typed { msg, .. } => msg.take().expect("the parcel was made from an `M` by the caller"),
-        EngineParcel::Wire { .. } => unreachable!("a refusal gives the parcel back as it was made, and it was made typed"),
+        Some(EngineParcel::Typed { msg, .. }) => msg.take().expect("the parcel was made from an `M` by the caller"),
+        _ => unreachable!("a refusal gives the parcel back as it was made, and it was made typed"),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wingbeat::{Cluster, Config, EntityRef, Region, config::Preset};
+use wingbeat::{AskError, Cluster, Config, EntityRef, Refusal, Region, config::Preset};
 
 use super::entity::{Bench, Count, Note, Payload};
 
@@ -45,15 +45,25 @@ pub fn tell(all: &[EntityRef<Bench>], from: u64, n: u64) -> Result<(), Error> {
 /// How many notes all entities have handled. Each answers behind all notes that this thread sent it before.
 pub fn handled(all: &[EntityRef<Bench>]) -> Result<u64, Error> {
     let (tx, rx) = wingbeat::channel::unbounded();
-    let mut sum = 0;
-    // So many at once that waiting for answers one by one adds nothing to what is measured, and so few that rings have room for them.
-    for some in all.chunks(1000) {
-        for entity in some {
+    let (mut sum, mut next, mut in_flight, mut again) = (0, 0, 0, Vec::new());
+    // Many at once, so that waiting for answers one by one adds nothing to what is measured.
+    while next < all.len() || in_flight > 0 || !again.is_empty() {
+        while in_flight < 64 && (next < all.len() || !again.is_empty()) {
+            let at = again.pop().unwrap_or_else(|| {
+                next += 1;
+                next - 1
+            });
             let tx = tx.clone();
-            entity.ask_then(Count, PATIENCE, move |answer| drop(tx.send(answer)));
+            all[at].ask_then(Count, PATIENCE, move |answer| drop(tx.send((at, answer))));
+            in_flight += 1;
         }
-        for _ in some {
-            sum += rx.recv_timeout(PATIENCE)??;
+        let (at, answer) = rx.recv_timeout(PATIENCE)?;
+        in_flight -= 1;
+        match answer {
+            Ok(count) => sum += count,
+            // The ring still holds notes; the way over the helper thread gives it time.
+            Err(AskError::Refused(Refusal::Full)) => again.push(at),
+            Err(error) => return Err(error.into()),
         }
     }
     Ok(sum)
