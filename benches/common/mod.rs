@@ -35,8 +35,9 @@ pub fn tell(c: &mut Criterion, group: &str, all: &[EntityRef<Bench>], mut limit:
     group.bench_function(BenchmarkId::from_parameter("wingbeat"), |b| {
         b.iter_custom(|n| {
             let began = Instant::now();
-            must(rig::tell(all, 0, n));
-            must(rig::handled(all));
+            let mut teller = rig::Teller::new(all);
+            must(teller.tell(n));
+            must(teller.finish());
             began.elapsed()
         });
     });

@@ -114,13 +114,13 @@ impl<T: EntityType> EntityRef<T> {
             done => return done,
         };
         let deadline = resolve(deadline);
-        let backoff = crossbeam::utils::Backoff::new();
+        let mut room = AwaitRoom::new();
         loop {
             match self.tell(msg) {
                 Err(refused) if *refused.reason() == Refusal::Full && sys::now() < deadline => msg = refused.into_message(),
                 done => return done,
             }
-            if backoff.is_completed() { std::thread::park_timeout(Duration::from_micros(200)) } else { backoff.snooze() }
+            room.wait();
         }
     }
 
@@ -175,14 +175,14 @@ impl<T: EntityType> EntityRef<T> {
         }
     }
 
-    /// Asks, waiting at most `room` for room in a queue; `waiter` runs on the thread that brings the answer, so it must be quick.
+    /// Asks, waiting at most `patience` for room in a queue; `waiter` runs on the thread that brings the answer, so it must be quick.
     /// On `Err` it is dropped without a call.
     #[cfg(feature = "admin")]
     pub(crate) fn ask_raw_within<R: Request<T>>(
         &self,
         req: R,
         deadline: impl Into<Deadline>,
-        room: Duration,
+        patience: Duration,
         waiter: impl FnOnce(Result<R::Reply, AskError>) + Send + 'static,
     ) -> Result<(), AskError> {
         if let Some(refusal) = bad_key(self.key.bytes()) {
@@ -191,10 +191,10 @@ impl<T: EntityType> EntityRef<T> {
         let deadline = resolve(deadline);
         let waiter = Waiter::Call(Box::new(move |answered| waiter(read_answer(answered))));
         let (key, msg) = (self.key.clone(), req.into_msg());
-        let give_up = sys::now() + room;
+        let give_up = sys::now() + patience;
         let (correlation, parcel) =
             self.node.open_ask(deadline, waiter, |ask| EngineParcel::Typed { key, ask: Some(ask), msg: AnyMessage::new(msg) })?;
-        let (mut parcel, backoff) = (Some(parcel), crossbeam::utils::Backoff::new());
+        let (mut parcel, mut room) = (Some(parcel), AwaitRoom::new());
         loop {
             match self.node.send(&self.entry, &mut parcel) {
                 Ok(()) => {
@@ -207,7 +207,7 @@ impl<T: EntityType> EntityRef<T> {
                     return Err(AskError::Refused(refusal));
                 }
             }
-            if backoff.is_completed() { std::thread::park_timeout(Duration::from_micros(200)) } else { backoff.snooze() }
+            room.wait();
         }
     }
 
@@ -222,6 +222,29 @@ impl<T: EntityType> EntityRef<T> {
             self.node.time_ask(deadline, correlation);
         }
         Ok(correlation)
+    }
+}
+
+/// How a thread waits for room in a ring: the consumer empties one within a fraction of a millisecond, if it is awake.
+struct AwaitRoom {
+    backoff: crossbeam::utils::Backoff,
+    since: Time,
+}
+
+impl AwaitRoom {
+    const AWAKE: Duration = Duration::from_millis(1);
+    const NAP: Duration = Duration::from_micros(200);
+
+    fn new() -> Self {
+        Self { backoff: crossbeam::utils::Backoff::new(), since: sys::now() }
+    }
+
+    fn wait(&mut self) {
+        if self.backoff.is_completed() && sys::now().since(self.since) > Self::AWAKE {
+            std::thread::park_timeout(Self::NAP);
+        } else {
+            self.backoff.snooze();
+        }
     }
 }
 

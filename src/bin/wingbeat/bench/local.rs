@@ -18,13 +18,11 @@ const STRIDE: u64 = 64;
 /// Sends notes round robin for about `window`, then waits until all were handled: the run, and how many were sent.
 pub fn tell_for(all: &[EntityRef<Bench>], window: Duration) -> Result<(Run, u64), Error> {
     let (result, allocated) = alloc::counted(|| {
-        let (began, mut sent) = (Instant::now(), 0);
+        let (began, mut teller) = (Instant::now(), rig::Teller::new(all));
         while began.elapsed() < window {
-            rig::tell(all, sent, STRIDE)?;
-            sent += STRIDE;
+            teller.tell(STRIDE)?;
         }
-        rig::handled(all)?;
-        Ok::<_, Error>((sent, began.elapsed()))
+        Ok::<_, Error>((teller.finish()?, began.elapsed()))
     });
     let (sent, took) = result?;
     let throughput = Some(sent as f64 / took.as_secs_f64());

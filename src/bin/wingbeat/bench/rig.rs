@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wingbeat::{AskError, Cluster, Config, EntityRef, Refusal, Region, config::Preset};
+use wingbeat::{AskError, Cluster, Config, EntityRef, Refusal, Region, channel, config::Preset};
 
 use super::entity::{Bench, Count, Note, Payload};
 
@@ -34,17 +34,73 @@ pub fn warm(region: &Region<Bench>, n: u64) -> Result<Vec<EntityRef<Bench>>, Err
     Ok(all)
 }
 
-/// Sends the notes number `from` to `from + n`, round robin, waiting for room where there is none.
-pub fn tell(all: &[EntityRef<Bench>], from: u64, n: u64) -> Result<(), Error> {
-    for i in from..from + n {
-        all[(i % all.len() as u64) as usize].tell_within(Note(Payload([i; 8])), PATIENCE).map_err(|e| e.to_string())?;
+/// Notes between two questions how far the entities have come.
+const MARK_EVERY: u64 = 8192;
+/// Questions that may be open: so many times `MARK_EVERY` notes are less than a link may hold, so none is given up for want of room.
+const MARKS_OPEN: usize = 8;
+
+/// Sends notes round robin, waiting for room where there is none, and never so many ahead that a link has to give some up.
+pub struct Teller<'a> {
+    all: &'a [EntityRef<Bench>],
+    sent: u64,
+    open: usize,
+    tx: channel::Sender<Result<u64, AskError>>,
+    rx: channel::Receiver<Result<u64, AskError>>,
+}
+
+impl<'a> Teller<'a> {
+    /// Nothing is sent yet.
+    pub fn new(all: &'a [EntityRef<Bench>]) -> Self {
+        let (tx, rx) = channel::unbounded();
+        Self { all, sent: 0, open: 0, tx, rx }
     }
-    Ok(())
+
+    /// Sends `n` more.
+    pub fn tell(&mut self, n: u64) -> Result<(), Error> {
+        for i in self.sent..self.sent + n {
+            let entity = &self.all[(i % self.all.len() as u64) as usize];
+            entity.tell_within(Note(Payload([i; 8])), PATIENCE).map_err(|e| e.to_string())?;
+            if i % MARK_EVERY == 0 {
+                self.mark(entity)?;
+            }
+        }
+        self.sent += n;
+        Ok(())
+    }
+
+    fn mark(&mut self, entity: &EntityRef<Bench>) -> Result<(), Error> {
+        while self.open >= MARKS_OPEN {
+            self.take()?;
+        }
+        self.open += 1;
+        let tx = self.tx.clone();
+        entity.ask_then(Count, PATIENCE, move |answer| drop(tx.send(answer)));
+        Ok(())
+    }
+
+    fn take(&mut self) -> Result<(), Error> {
+        let answer = self.rx.recv_timeout(PATIENCE)?;
+        self.open -= 1;
+        match answer {
+            // A full ring is a sign of its own that the sender is ahead; the next question will find out how far.
+            Ok(_) | Err(AskError::Refused(Refusal::Full)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Waits until all are handled: how many were sent.
+    pub fn finish(mut self) -> Result<u64, Error> {
+        while self.open > 0 {
+            self.take()?;
+        }
+        handled(self.all)?;
+        Ok(self.sent)
+    }
 }
 
 /// How many notes all entities have handled. Each answers behind all notes that this thread sent it before.
 pub fn handled(all: &[EntityRef<Bench>]) -> Result<u64, Error> {
-    let (tx, rx) = wingbeat::channel::unbounded();
+    let (tx, rx) = channel::unbounded();
     let (mut sum, mut next, mut in_flight, mut again) = (0, 0, 0, Vec::new());
     // Many at once, so that waiting for answers one by one adds nothing to what is measured.
     while next < all.len() || in_flight > 0 || !again.is_empty() {
