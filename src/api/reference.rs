@@ -104,8 +104,8 @@ impl<T: EntityType> EntityRef<T> {
         if let Some(refusal) = bad_key(self.key.bytes()) {
             return Err(TellError::new(refusal, msg));
         }
-        let parcel = EngineParcel::Typed { key: self.key.clone(), ask: None, msg: AnyMessage::new(msg) };
-        self.node.send(&self.entry, parcel).map_err(|(refusal, parcel)| TellError::new(refusal, give_back(parcel)))
+        let mut parcel = Some(EngineParcel::Typed { key: self.key.clone(), ask: None, msg: AnyMessage::new(msg) });
+        self.node.send(&self.entry, &mut parcel).map_err(|refusal| TellError::new(refusal, give_back(parcel)))
     }
 
     /// As [`tell`](Self::tell), but waits for room until the deadline. For client threads; on a worker `WouldDeadlock` at once.
@@ -113,18 +113,23 @@ impl<T: EntityType> EntityRef<T> {
     /// # Errors
     /// [`TellError`] with the [`Refusal`] and the message; nothing was queued.
     pub fn tell_within(&self, msg: impl Message<T>, deadline: impl Into<Deadline>) -> Result<(), TellError<T::Msg>> {
-        let (deadline, mut msg) = (resolve(deadline), msg.into_msg());
         if on_worker_thread() {
             self.count_refusal();
-            return Err(TellError::new(Refusal::WouldDeadlock, msg));
+            return Err(TellError::new(Refusal::WouldDeadlock, msg.into_msg()));
         }
-        let backoff = crossbeam::utils::Backoff::new();
+        // The clock is read only once there is something to wait for.
+        let mut msg = match self.offer(msg.into_msg()) {
+            Err(refused) if *refused.reason() == Refusal::Full => refused.into_message(),
+            done => return done.inspect_err(|_| self.count_refusal()),
+        };
+        let deadline = resolve(deadline);
+        let mut room = AwaitRoom::new();
         loop {
             match self.offer(msg) {
                 Err(refused) if *refused.reason() == Refusal::Full && sys::now() < deadline => msg = refused.into_message(),
                 done => return done.inspect_err(|_| self.count_refusal()),
             }
-            if backoff.is_completed() { std::thread::park_timeout(Duration::from_micros(200)) } else { backoff.snooze() }
+            room.wait();
         }
     }
 
@@ -179,14 +184,14 @@ impl<T: EntityType> EntityRef<T> {
         }
     }
 
-    /// Asks, waiting at most `room` for room in a queue; `waiter` runs on the thread that brings the answer, so it must be quick.
+    /// Asks, waiting at most `patience` for room in a queue; `waiter` runs on the thread that brings the answer, so it must be quick.
     /// On `Err` it is dropped without a call.
     #[cfg(feature = "admin")]
     pub(crate) fn ask_raw_within<R: Request<T>>(
         &self,
         req: R,
         deadline: impl Into<Deadline>,
-        room: Duration,
+        patience: Duration,
         waiter: impl FnOnce(Result<R::Reply, AskError>) + Send + 'static,
     ) -> Result<(), AskError> {
         if let Some(refusal) = bad_key(self.key.bytes()) {
@@ -195,24 +200,24 @@ impl<T: EntityType> EntityRef<T> {
         let deadline = resolve(deadline);
         let waiter = Waiter::Call(Box::new(move |answered| waiter(read_answer(answered))));
         let (key, msg) = (self.key.clone(), req.into_msg());
-        let give_up = sys::now() + room;
-        let (correlation, mut parcel) =
+        let give_up = sys::now() + patience;
+        let (correlation, parcel) =
             self.node.open_ask(deadline, waiter, |ask| EngineParcel::Typed { key, ask: Some(ask), msg: AnyMessage::new(msg) })?;
-        let backoff = crossbeam::utils::Backoff::new();
+        let (mut parcel, mut room) = (Some(parcel), AwaitRoom::new());
         loop {
-            match self.node.send(&self.entry, parcel) {
+            match self.node.send(&self.entry, &mut parcel) {
                 Ok(()) => {
                     self.node.time_ask(deadline, correlation);
                     return Ok(());
                 }
-                Err((Refusal::Full, back)) if sys::now() < give_up => parcel = back,
-                Err((refusal, _)) => {
+                Err(Refusal::Full) if sys::now() < give_up => {}
+                Err(refusal) => {
                     self.count_refusal();
                     drop(self.node.slots.take(correlation));
                     return Err(AskError::Refused(refusal));
                 }
             }
-            if backoff.is_completed() { std::thread::park_timeout(Duration::from_micros(200)) } else { backoff.snooze() }
+            room.wait();
         }
     }
 
@@ -230,10 +235,33 @@ impl<T: EntityType> EntityRef<T> {
     }
 }
 
+/// How a thread waits for room in a ring: the consumer empties one within a fraction of a millisecond, if it is awake.
+struct AwaitRoom {
+    backoff: crossbeam::utils::Backoff,
+    since: Time,
+}
+
+impl AwaitRoom {
+    const AWAKE: Duration = Duration::from_millis(1);
+    const NAP: Duration = Duration::from_micros(200);
+
+    fn new() -> Self {
+        Self { backoff: crossbeam::utils::Backoff::new(), since: sys::now() }
+    }
+
+    fn wait(&mut self) {
+        if self.backoff.is_completed() && sys::now().since(self.since) > Self::AWAKE {
+            std::thread::park_timeout(Self::NAP);
+        } else {
+            self.backoff.snooze();
+        }
+    }
+}
+
 /// The message of a parcel that was refused.
-fn give_back<M: crate::Wire>(parcel: EngineParcel) -> M {
+fn give_back<M: crate::Wire>(parcel: Option<EngineParcel>) -> M {
     match parcel {
-        EngineParcel::Typed { msg, .. } => msg.take().expect("the parcel was made from an `M` by the caller"),
-        EngineParcel::Wire { .. } => unreachable!("a refusal gives the parcel back as it was made, and it was made typed"),
+        Some(EngineParcel::Typed { msg, .. }) => msg.take().expect("the parcel was made from an `M` by the caller"),
+        _ => unreachable!("a refusal gives the parcel back as it was made, and it was made typed"),
     }
 }

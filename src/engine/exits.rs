@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    Refusal, TypeId,
+    Epoch, Refusal, TypeId,
     engine::{
         lane::LaneSender,
         node::{Node, ToNet, ToWorker},
@@ -16,7 +16,7 @@ use crate::{
         types::TypeEntry,
     },
     proto::{
-        handoff::{Plan, Producer, Push, Word},
+        handoff::{Envelope, Plan, Producer, Push, Word},
         shard::{LaneItem, Parcel},
     },
 };
@@ -48,8 +48,10 @@ impl Exits {
         &self.network
     }
 
-    /// Sends one message by the exit that its shard's word names. `Err` gives it back and has changed nothing (moves.md L9).
-    pub fn send(&mut self, node: &Node, entry: &TypeEntry, parcel: EngineParcel) -> Result<(), (Refusal, EngineParcel)> {
+    /// Sends the message in `slot` by the exit that its shard's word names. On `Err` it is still there, and nothing has changed
+    /// (moves.md L9). Taken from where it stands, because each move of it copies a few cache lines.
+    pub fn send(&mut self, node: &Node, entry: &TypeEntry, slot: &mut Option<EngineParcel>) -> Result<(), Refusal> {
+        let Some(parcel) = slot.as_ref() else { return Ok(()) };
         let shard = entry.shard_of(parcel.hash());
         let word = entry.word(shard.shard);
         let at = self.last_words(entry);
@@ -58,31 +60,30 @@ impl Exits {
             if *last == word { Plan { tokens: [None, None], exit: word.exit(), enter: None } } else { self.producer.plan(shard, word) };
         // At most two tokens and the item go into one ring.
         if plan.tokens[0].is_some() && !self.network.has_room(3) {
-            return Err((Refusal::Full, parcel));
+            return Err(Refusal::Full);
         }
         let target = match plan.exit {
             Some((worker, tag)) => {
                 let ring = &self.workers[usize::from(worker)];
                 if !ring.has_room(3) {
-                    return Err((Refusal::Full, parcel));
+                    return Err(Refusal::Full);
                 }
-                Target::Worker(ring, LaneItem::Msg { shard, tag, enter: plan.enter, parcel })
+                Target::Worker(ring, tag)
             }
             None => {
                 if !self.network.has_room(3) {
-                    return Err((Refusal::Full, parcel));
+                    return Err(Refusal::Full);
                 }
                 // Encoded from a borrow, so that a refusal can give the message back as it was.
                 let envelope = match parcel.to_envelope(shard) {
                     Ok(envelope) => envelope,
-                    Err(why) => return Err((Refusal::Encode(why), parcel)),
+                    Err(why) => return Err(Refusal::Encode(why)),
                 };
                 let (size, max) = (envelope.payload().len(), node.config.limits.message_bytes as usize);
                 if size > max {
-                    return Err((Refusal::TooLarge { size, max }, parcel));
+                    return Err(Refusal::TooLarge { size, max });
                 }
-                let tag = crate::Epoch::ZERO;
-                Target::Network(LaneItem::Msg { shard, tag, enter: plan.enter, parcel: envelope })
+                Target::Network(envelope)
             }
         };
         for token in plan.tokens.into_iter().flatten() {
@@ -100,9 +101,18 @@ impl Exits {
                 self.network.ring_bell();
             }
         }
+        let enter = plan.enter;
         let pushed = match target {
-            Target::Worker(ring, item) => ring.push(ToWorker::Lane(item)).map_err(drop).map(|()| ring.ring_bell()),
-            Target::Network(item) => self.network.push(ToNet::Lane(item)).map_err(drop).map(|()| self.network.ring_bell()),
+            Target::Worker(ring, tag) => {
+                let parcel = slot.take().expect("it was looked at above");
+                let pushed = ring.push(ToWorker::Lane(LaneItem::Msg { shard, tag, enter, parcel }));
+                pushed.map_err(drop).map(|()| ring.ring_bell())
+            }
+            Target::Network(parcel) => {
+                *slot = None;
+                let pushed = self.network.push(ToNet::Lane(LaneItem::Msg { shard, tag: Epoch::ZERO, enter, parcel }));
+                pushed.map_err(drop).map(|()| self.network.ring_bell())
+            }
         };
         assert!(pushed.is_ok(), "room for the item was seen, and a lane has one producer");
         let last = &mut self.last[at].1[shard.shard.0 as usize];
@@ -123,8 +133,9 @@ impl Exits {
 }
 
 enum Target<'a> {
-    Worker(&'a LaneSender<ToWorker>, LaneItem<EngineParcel>),
-    Network(LaneItem<crate::proto::handoff::Envelope>),
+    /// With the tag of the stay.
+    Worker(&'a LaneSender<ToWorker>, Epoch),
+    Network(Envelope),
 }
 
 /// The exits of one thread through one node.

@@ -237,14 +237,12 @@ impl Node {
 
     // ---- sending ----
 
-    /// Sends one message from the calling thread. `Err` gives it back: nothing was queued.
-    pub fn send(self: &Arc<Self>, entry: &TypeEntry, parcel: EngineParcel) -> Result<(), (crate::Refusal, EngineParcel)> {
+    /// Sends the message in `slot` from the calling thread. On `Err` it is still there: nothing was queued.
+    pub fn send(self: &Arc<Self>, entry: &TypeEntry, slot: &mut Option<EngineParcel>) -> Result<(), crate::Refusal> {
         if self.closing.load(Ordering::Relaxed) {
-            return Err((crate::Refusal::Shutdown, parcel));
+            return Err(crate::Refusal::Shutdown);
         }
-        let mut parcel = Some(parcel);
-        exits::with(self, |exits| exits.send(self, entry, parcel.take().expect("`with` runs its closure at most once")))
-            .unwrap_or_else(|| Err((crate::Refusal::Shutdown, parcel.take().expect("the closure did not run"))))
+        exits::with(self, |exits| exits.send(self, entry, slot)).unwrap_or(Err(crate::Refusal::Shutdown))
     }
 
     /// Reserves a slot for `waiter` and makes the parcel that names it.
@@ -272,7 +270,7 @@ impl Node {
         make: impl FnOnce(Ask) -> EngineParcel,
     ) -> Result<u64, crate::AskError> {
         let (correlation, parcel) = self.open_ask(deadline, waiter, make)?;
-        self.send(entry, parcel).map(|()| correlation).map_err(|(refusal, _)| {
+        self.send(entry, &mut Some(parcel)).map(|()| correlation).map_err(|refusal| {
             drop(self.slots.take(correlation));
             crate::AskError::Refused(refusal)
         })

@@ -6,12 +6,12 @@ mod limits;
 mod local;
 mod remote;
 mod report;
+mod rig;
 
 use std::{process::ExitCode, time::Duration};
 
 pub use alloc::Counting;
 use clap::{Args, ValueEnum};
-use wingbeat::{Cluster, Config, config::Preset};
 
 use report::Report;
 
@@ -26,10 +26,10 @@ pub struct BenchArgs {
     /// Seconds of one run
     #[arg(long, default_value_t = 2.0)]
     secs: f64,
-    /// Runs; the figures are medians over them, interleaved with runs of the limit
+    /// Runs; the figures are medians over them, interleaved with runs of the limit. Those disturbed by others are repeated, once each
     #[arg(long, default_value_t = 5)]
     runs: u32,
-    /// Requests in flight, for `remote-ask`
+    /// Requests in flight, for `remote-ask`; above 1 its throughput is compared
     #[arg(long, default_value_t = 1)]
     window: u32,
     /// Entities that the messages go to
@@ -38,6 +38,17 @@ pub struct BenchArgs {
     /// How idle threads wait: low_latency, balanced, low_cpu
     #[arg(long)]
     idle: Option<String>,
+    /// Any other setting of the measured nodes, as KEY=VALUE in TOML
+    #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
+    set: Vec<(String, toml::Value)>,
+}
+
+fn setting(text: &str) -> Result<(String, toml::Value), String> {
+    let (key, value) = text.split_once('=').ok_or("it has no `=`; write for instance limits.lane_items=1024")?;
+    // A bare word is a text, as nobody quotes twice in a shell.
+    let parsed = toml::from_str::<toml::Table>(&format!("value = {value}")).ok().and_then(|mut table| table.remove("value"));
+    let value = parsed.unwrap_or_else(|| toml::Value::String(value.to_owned()));
+    Ok((key.trim().to_owned(), value))
 }
 
 /// What can be measured.
@@ -68,11 +79,22 @@ impl Name {
     }
 }
 
-/// What can go wrong.
-type Error = Box<dyn std::error::Error + Send + Sync>;
+impl BenchArgs {
+    fn idle(&self) -> &str {
+        self.idle.as_deref().unwrap_or("balanced")
+    }
 
-/// How long a step of the set-up may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+    /// Settings that differ from those of everybody.
+    fn settings(&self) -> Vec<(String, toml::Value)> {
+        let idle = ("node.idle".to_owned(), toml::Value::String(self.idle().to_owned()));
+        std::iter::once(idle).chain(self.set.iter().cloned()).collect()
+    }
+
+    /// Time of one run.
+    fn window(&self) -> Duration {
+        Duration::from_secs_f64(self.secs)
+    }
+}
 
 /// Runs one measurement.
 pub fn run(args: &BenchArgs) -> ExitCode {
@@ -80,15 +102,16 @@ pub fn run(args: &BenchArgs) -> ExitCode {
         eprintln!("E-CLI-020: --secs is 0 to 600, --runs, --window and --entities at least 1");
         return ExitCode::from(1);
     }
+    let mut report = report(args);
     let measured = match args.name {
-        Name::LocalTell => local::tell(args),
-        Name::LocalAsk => local::ask(args),
-        Name::RemoteTell => remote::tell(args),
-        Name::RemoteAsk => remote::ask(args),
+        Name::LocalTell => local::tell(args, &mut report),
+        Name::LocalAsk => local::ask(args, &mut report),
+        Name::RemoteTell => remote::tell(args, &mut report),
+        Name::RemoteAsk => remote::ask(args, &mut report),
         Name::Peer => return remote::peer(args),
     };
     match measured {
-        Ok(report) => {
+        Ok(()) => {
             if args.json {
                 println!("{}", report.to_json())
             } else {
@@ -103,33 +126,11 @@ pub fn run(args: &BenchArgs) -> ExitCode {
     }
 }
 
-/// Settings of a node that is measured: loopback, fast to form, otherwise as everybody has them.
-fn settings(args: &BenchArgs) -> Result<Config, Error> {
-    let mut config = Config::preset(Preset::LocalTest);
-    for (key, value) in
-        [("cluster.name", "bench"), ("node.listen", "127.0.0.1:0"), ("node.idle", args.idle.as_deref().unwrap_or("balanced"))]
-    {
-        config.set(key, &wingbeat_toml(value))?;
-    }
-    Ok(config)
-}
-
-/// A text as a TOML value.
-fn wingbeat_toml(text: &str) -> toml::Value {
-    toml::Value::String(text.to_owned())
-}
-
-/// A node that has formed or joined its cluster.
-fn node(args: &BenchArgs, seeds: &[String]) -> Result<Cluster, Error> {
-    let cluster = Cluster::builder(settings(args)?).seeds(seeds).start()?;
-    cluster.wait_up(PATIENCE)?;
-    Ok(cluster)
-}
-
 fn report(args: &BenchArgs) -> Report {
     let config = serde_json::json!({
         "secs": args.secs, "runs": args.runs, "window": args.window, "entities": args.entities,
-        "idle": args.idle.as_deref().unwrap_or("balanced"), "payload_bytes": entity::PAYLOAD_BYTES,
+        "idle": args.idle(),
+        "set": args.set.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>(), "payload_bytes": entity::PAYLOAD_BYTES,
     });
     Report::new(args.name.text(), config)
 }

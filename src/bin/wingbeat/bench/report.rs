@@ -5,6 +5,8 @@ use std::fmt;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
+use super::rig::Error;
+
 /// One run of the thing measured, or of its limit.
 #[derive(Clone, Debug, Default)]
 pub struct Run {
@@ -24,16 +26,28 @@ impl Run {
     }
 }
 
+/// A run of the limit and one of the thing measured, right behind it.
+struct Round {
+    limit: Run,
+    ours: Run,
+    /// Share of the machine that others used meanwhile.
+    foreign: Option<f64>,
+}
+
+impl Round {
+    fn is_void(&self) -> bool {
+        self.foreign.is_some_and(|f| f > FOREIGN_MAX)
+    }
+}
+
 /// All runs of one measurement.
 pub struct Report {
     name: &'static str,
     config: Value,
     limit: &'static str,
-    ours: Vec<Run>,
-    limits: Vec<Run>,
-    foreign_before: Option<(u64, u64)>,
-    own_before: u64,
-    void: Option<String>,
+    rounds: Vec<Round>,
+    /// Rounds asked for.
+    wanted: usize,
 }
 
 fn median(mut values: Vec<f64>) -> Option<f64> {
@@ -41,33 +55,53 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     (!values.is_empty()).then(|| values[values.len() / 2])
 }
 
-/// Foreign load above this voids a figure, as a share of all cores.
+/// Foreign load above this voids a round, as a share of all cores.
 const FOREIGN_MAX: f64 = 0.15;
 
 impl Report {
     /// A report without runs.
     pub fn new(name: &'static str, config: Value) -> Self {
-        Self {
-            name,
-            config,
-            limit: "",
-            ours: vec![],
-            limits: vec![],
-            foreign_before: busy_and_total(),
-            own_before: own_ticks(),
-            void: None,
+        Self { name, config, limit: "", rounds: vec![], wanted: 0 }
+    }
+
+    /// Measures limit and thing in turns until `runs` rounds were quiet, at most twice as often.
+    pub fn rounds(
+        &mut self,
+        limit_name: &'static str,
+        runs: u32,
+        mut limit: impl FnMut() -> Result<Run, Error>,
+        mut ours: impl FnMut() -> Result<Run, Error>,
+    ) -> Result<(), Error> {
+        (self.limit, self.wanted) = (limit_name, runs as usize);
+        while self.quiet() < self.wanted && self.rounds.len() < 2 * self.wanted {
+            let load = Load::now();
+            let (limit, ours) = (limit()?, ours()?);
+            let foreign = load.and_then(|l| l.foreign_since());
+            self.rounds.push(Round { limit, ours, foreign });
         }
+        Ok(())
     }
 
-    /// Adds a run of the limit.
-    pub fn limit(&mut self, name: &'static str, run: Run) {
-        self.limit = name;
-        self.limits.push(run);
+    fn quiet(&self) -> usize {
+        self.rounds.iter().filter(|r| !r.is_void()).count()
     }
 
-    /// Adds a run of the thing measured.
-    pub fn run(&mut self, run: Run) {
-        self.ours.push(run);
+    /// Too few rounds were quiet: the figures are those of all rounds, and prove nothing.
+    fn is_void(&self) -> bool {
+        self.quiet() < self.wanted.min(5)
+    }
+
+    fn counted(&self) -> impl Iterator<Item = &Round> {
+        let all = self.is_void();
+        self.rounds.iter().filter(move |r| all || !r.is_void())
+    }
+
+    fn ours(&self) -> Vec<Run> {
+        self.counted().map(|r| r.ours.clone()).collect()
+    }
+
+    fn limits(&self) -> Vec<Run> {
+        self.counted().map(|r| r.limit.clone()).collect()
     }
 
     fn median_of(runs: &[Run], f: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
@@ -78,60 +112,52 @@ impl Report {
         Self::median_of(runs, |r| r.latency.map(|l| l[at] as f64)).map(|v| v as u64)
     }
 
-    /// Ours to the limit: throughput where the limit has one, else median latency.
+    /// Ours to the limit, round by round, then the median: median latency where the limit has one, else throughput.
     fn ratio(&self) -> Option<f64> {
-        let throughput = |runs: &[Run]| Self::median_of(runs, |r| r.throughput);
-        match (throughput(&self.ours), throughput(&self.limits), Self::latency(&self.ours, 0), Self::latency(&self.limits, 0)) {
-            (_, _, Some(ours), Some(limit)) if limit > 0 => Some(ours as f64 / limit as f64),
-            (Some(ours), Some(limit), ..) if limit > 0.0 => Some(ours / limit),
+        let of = |round: &Round| match (&round.ours, &round.limit) {
+            (Run { latency: Some(ours), .. }, Run { latency: Some(limit), .. }) => Some(ours[0] as f64 / limit[0] as f64),
+            (Run { throughput: Some(ours), .. }, Run { throughput: Some(limit), .. }) => Some(ours / limit),
             _ => None,
-        }
+        };
+        median(self.counted().filter_map(of).collect())
     }
 
     /// Largest deviation of a run from the median, as a share of it.
     fn spread(&self) -> Option<f64> {
         let of = |r: &Run| r.latency.map(|l| l[0] as f64).or(r.throughput);
-        let middle = Self::median_of(&self.ours, of)?;
-        let far = self.ours.iter().filter_map(of).map(|v| (v - middle).abs() / middle).fold(0.0, f64::max);
+        let ours = self.ours();
+        let middle = Self::median_of(&ours, of)?;
+        let far = ours.iter().filter_map(of).map(|v| (v - middle).abs() / middle).fold(0.0, f64::max);
         Some(far)
     }
 
-    /// Share of the machine that others used since the report was begun.
+    /// Median over the counted rounds.
     fn foreign(&self) -> Option<f64> {
-        let ((busy0, total0), (busy1, total1)) = (self.foreign_before?, busy_and_total()?);
-        let total = total1.checked_sub(total0).filter(|t| *t > 0)?;
-        let own = own_ticks() - self.own_before;
-        Some((busy1 - busy0).saturating_sub(own) as f64 / total as f64)
-    }
-
-    fn void(&self) -> Option<String> {
-        self.void.clone().or_else(|| {
-            let foreign = self.foreign()?;
-            (foreign > FOREIGN_MAX)
-                .then(|| format!("other processes used {:.0} % of the machine; repeat it when it is quiet", foreign * 100.0))
-        })
+        median(self.counted().filter_map(|r| r.foreign).collect())
     }
 
     /// Object of the contract of `bench --json`.
     pub fn to_json(&self) -> Value {
         let throughput = |runs: &[Run]| Self::median_of(runs, |r| r.throughput).map(f64::round);
+        let (ours, limits) = (self.ours(), self.limits());
         json!({
             "name": self.name,
             "config": self.config,
-            "throughput_per_s": throughput(&self.ours),
+            "throughput_per_s": throughput(&ours),
             "latency_ns": {
-                "p50": Self::latency(&self.ours, 0), "p90": Self::latency(&self.ours, 1), "p99": Self::latency(&self.ours, 2),
-                "p999": Self::latency(&self.ours, 3), "max": Self::latency(&self.ours, 4),
+                "p50": Self::latency(&ours, 0), "p90": Self::latency(&ours, 1), "p99": Self::latency(&ours, 2),
+                "p999": Self::latency(&ours, 3), "max": Self::latency(&ours, 4),
             },
             "limit": {
                 "name": self.limit,
-                "throughput_per_s": throughput(&self.limits),
-                "latency_ns": { "p50": Self::latency(&self.limits, 0), "p99": Self::latency(&self.limits, 2) },
+                "throughput_per_s": throughput(&limits),
+                "latency_ns": { "p50": Self::latency(&limits, 0), "p99": Self::latency(&limits, 2) },
             },
             "ratio": self.ratio(),
             "spread": self.spread(),
-            "allocations_per_message": Self::median_of(&self.ours, |r| r.allocations),
-            "void": self.void(),
+            "allocations_per_message": Self::median_of(&ours, |r| r.allocations),
+            "void": self.is_void(),
+            "rounds": { "measured": self.rounds.len(), "void": self.rounds.len() - self.quiet() },
             "environment": environment(self.foreign()),
         })
     }
@@ -141,19 +167,42 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let us = |ns: Option<u64>| ns.map_or_else(|| "-".into(), |ns| format!("{:.1} us", ns as f64 / 1e3));
         let rate = |runs: &[Run]| Self::median_of(runs, |r| r.throughput).map_or_else(|| "-".into(), |t| format!("{:.0}/s", t));
+        let (ours, limits) = (self.ours(), self.limits());
         let line =
             |runs: &[Run]| format!("{:>14}  p50 {:>9}  p99 {:>9}", rate(runs), us(Self::latency(runs, 0)), us(Self::latency(runs, 2)));
-        writeln!(f, "{:<24}{}", self.name, line(&self.ours))?;
-        writeln!(f, "{:<24}{}", format!("limit {}", self.limit), line(&self.limits))?;
+        writeln!(f, "{:<24}{}", self.name, line(&ours))?;
+        writeln!(f, "{:<24}{}", format!("limit {}", self.limit), line(&limits))?;
         let share = |x: Option<f64>| x.map_or_else(|| "-".into(), |x| format!("{x:.3}"));
-        writeln!(f, "ratio {}, spread {}, medians of {} runs", share(self.ratio()), share(self.spread()), self.ours.len())?;
-        if let Some(allocations) = Self::median_of(&self.ours, |r| r.allocations) {
+        writeln!(f, "ratio {}, spread {}, medians of {} runs", share(self.ratio()), share(self.spread()), ours.len())?;
+        if let Some(allocations) = Self::median_of(&ours, |r| r.allocations) {
             writeln!(f, "allocations per message {allocations:.2}")?;
         }
-        if let Some(why) = self.void() {
-            writeln!(f, "void: {why}")?;
+        if self.is_void() {
+            let load = self.foreign().unwrap_or(0.0) * 100.0;
+            writeln!(f, "void: others used {load:.0} % of the machine in the median round; repeat it when it is quiet")?;
         }
         Ok(())
+    }
+}
+
+/// What the machine and this program have used so far.
+struct Load {
+    busy: u64,
+    total: u64,
+    own: u64,
+}
+
+impl Load {
+    fn now() -> Option<Self> {
+        let (busy, total) = busy_and_total()?;
+        Some(Self { busy, total, own: own_ticks() })
+    }
+
+    /// Share of the machine that others used since then.
+    fn foreign_since(&self) -> Option<f64> {
+        let now = Self::now()?;
+        let total = now.total.checked_sub(self.total).filter(|t| *t > 0)?;
+        Some(now.busy.saturating_sub(self.busy).saturating_sub(now.own.saturating_sub(self.own)) as f64 / total as f64)
     }
 }
 
