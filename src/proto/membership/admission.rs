@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::{
-    JoinRequest, MemberFrame, MemberStatus, Membership, codec,
+    JoinRequest, MemberFrame, MemberStatus, Membership,
+    clock::Dots,
+    codec,
     counters::Count,
     state::{Entry, Info, MEMBERS_MAX},
 };
@@ -134,7 +136,8 @@ impl Membership {
             let old: Vec<NodeId> =
                 self.state.members.keys().copied().filter(|id| id.addr_hash() == from.addr_hash() && *id != from).collect();
             for id in old {
-                if self.state.members.get_mut(&id).is_some_and(|m| !std::mem::replace(&mut m.proven, true)) {
+                if let Some(m) = self.state.members.get_mut(&id).filter(|m| !m.proven) {
+                    (m.proven, m.dots) = (true, Dots::default());
                     self.state.raise(id, MemberStatus::Down);
                     self.touch();
                 }
@@ -186,7 +189,7 @@ impl Membership {
     }
 
     fn accept_joiner(&mut self, now: Time, joiner: NodeId, addr: NodeAddr) {
-        let state = self.encoded(now);
+        let state = self.whole_state(now);
         self.say(addr, MemberFrame::JoinAccepted { joiner, state });
     }
 

@@ -8,7 +8,51 @@ use crate::NodeId;
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct VectorClock(BTreeMap<NodeId, u64>);
 
+/// Most changes that an element names as those that made it what it is.
+pub(crate) const DOTS_MAX: usize = 8;
+
+/// The changes that made an element of the state what it is, as (who, its counter then). Empty: changed here, and not numbered yet.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Dots(Vec<(NodeId, u64)>);
+
+impl Dots {
+    pub(crate) fn one(id: NodeId, count: u64) -> Self {
+        Self(vec![(id, count)])
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (NodeId, u64)> + '_ {
+        self.0.iter().copied()
+    }
+
+    /// Both histories. Too long a one is numbered anew by who merges.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        for &(id, count) in &other.0 {
+            match self.0.binary_search_by_key(&id, |&(id, _)| id) {
+                Ok(at) => self.0[at].1 = self.0[at].1.max(count),
+                Err(at) => self.0.insert(at, (id, count)),
+            }
+        }
+        if self.0.len() > DOTS_MAX {
+            self.0.clear();
+        }
+    }
+
+    pub(crate) fn retain(&mut self, keep: impl Fn(NodeId) -> bool) {
+        self.0.retain(|&(id, _)| keep(id));
+    }
+
+    /// Whether who knows `clock` may lack it.
+    pub(crate) fn beyond(&self, clock: &VectorClock) -> bool {
+        self.0.is_empty() || self.0.iter().any(|&(id, count)| count > clock.get(id))
+    }
+}
+
 /// How two versions relate.
+#[cfg(test)]
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Order {
     Same,
@@ -19,6 +63,7 @@ pub(crate) enum Order {
     Concurrent,
 }
 
+#[cfg(test)]
 impl Order {
     /// From "the left has something the right lacks" and the reverse.
     pub(crate) const fn of(left_ahead: bool, right_ahead: bool) -> Self {
@@ -57,12 +102,17 @@ impl VectorClock {
         self.0.get(&id).copied().unwrap_or(0)
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (NodeId, u64)> + '_ {
+        self.0.iter().map(|(&id, &count)| (id, count))
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
     /// Whether an entry for which `counts` holds is higher here than there.
-    pub(crate) fn ahead_of(&self, other: &Self, counts: impl Fn(NodeId) -> bool) -> bool {
+    #[cfg(test)]
+    fn ahead_of(&self, other: &Self, counts: impl Fn(NodeId) -> bool) -> bool {
         self.0.iter().any(|(&id, &count)| count > other.get(id) && counts(id))
     }
 

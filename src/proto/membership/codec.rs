@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
     MemberStatus,
+    clock::{DOTS_MAX, Dots, VectorClock},
     state::{Entry, Gone, Info, MEMBERS_MAX, Mark, Row, State, TOMBSTONES_MAX, Tombstone},
 };
 use crate::{
@@ -21,74 +22,262 @@ const STATUSES: [MemberStatus; 6] =
     [MemberStatus::Joining, MemberStatus::WeaklyUp, MemberStatus::Up, MemberStatus::Leaving, MemberStatus::Exiting, MemberStatus::Down];
 const GONE: [Gone; 3] = [Gone::Left, Gone::Downed, Gone::Proven];
 const MARKS: [Mark; 3] = [Mark::Silent, Mark::Convicted, Mark::Refused];
-/// id, host of one byte, port, status, proven, up, joined, counter, no roles, no version.
-const MEMBER_BYTES_MIN: usize = 16 + 3 + 2 + 1 + 1 + 4 + 4 + 8 + 1 + 2;
+/// id, flags, status, up, joined, no changes.
+const MEMBER_BYTES_MIN: usize = 16 + 1 + 1 + 1 + 1 + 1;
+/// id, kind, age, no changes.
+const TOMBSTONE_BYTES_MIN: usize = 16 + 1 + 1 + 1;
+/// observer, version, change, no marks.
+const ROW_BYTES_MIN: usize = 16 + 1 + 1 + 1;
+const PROVEN: u8 = 1;
+/// The receiver knows address, roles and version.
+const BRIEF: u8 = 2;
 
-/// Appends a state as it travels; tombstones as ages.
-pub(crate) fn encode(w: &mut Writer, state: &State, now: Time) {
-    w.u64(state.uid).count(state.members.len());
-    for (&id, member) in &state.members {
-        w.u128(id.raw()).text(&member.info.addr.host).u16(member.info.addr.port);
-        w.u8(position(&STATUSES, &member.status)).u8(u8::from(member.proven)).u32(member.up_number).u32(member.joined);
-        w.u64(state.clock.get(id));
-        labels(w, &member.info);
-    }
-    let index: BTreeMap<NodeId, u16> = state.members.keys().zip(0..).map(|(&id, i)| (id, i)).collect();
-    w.count(state.rows.len());
-    for (observer, row) in &state.rows {
-        w.u16(index[observer]).u32(row.version).u16(row.marks.len() as u16);
-        for (subject, mark) in &row.marks {
-            w.u16(index[subject]).u8(position(&MARKS, mark));
+/// What one replica sends another: the whole state, or what the other one lacks.
+#[derive(Clone, Debug)]
+pub(crate) struct Delta {
+    /// Of the ask that it answers; 0 for one that nobody asked for.
+    pub(crate) ask: u32,
+    /// Of the sender's version: who has this one after the merge stands where the sender stands.
+    pub(crate) digest: u128,
+    /// The elements, and the counters that cover them.
+    pub(crate) part: State,
+    /// Who has seen the sender's version, one bit for each of its members.
+    pub(crate) seen: Vec<u8>,
+}
+
+/// Which elements to send.
+#[derive(Copy, Clone, Debug)]
+pub(crate) enum Lacks<'a> {
+    /// All.
+    Everything,
+    /// Those changed beyond this clock.
+    Beyond(&'a VectorClock),
+    /// Only what is said of this node, without any counter.
+    About(NodeId),
+}
+
+impl Lacks<'_> {
+    fn element(&self, id: NodeId, dots: &Dots) -> bool {
+        match *self {
+            Self::Everything => true,
+            Self::Beyond(clock) => dots.beyond(clock),
+            Self::About(node) => id == node,
         }
     }
-    w.bytes(&seen_bitmap(state));
-    w.count(state.tombstones.len());
-    for (id, tombstone) in &state.tombstones {
-        let age = u32::try_from(now.since(tombstone.since).as_secs()).unwrap_or(u32::MAX);
-        w.u128(id.raw()).u8(position(&GONE, &tombstone.how)).u32(age);
+
+    fn row(&self, observer: NodeId, row: &Row) -> bool {
+        match *self {
+            Self::Everything => true,
+            Self::Beyond(clock) => row.dot > clock.get(observer),
+            Self::About(_) => false,
+        }
+    }
+
+    fn counter(&self, id: NodeId, count: u64) -> bool {
+        match *self {
+            Self::Everything => true,
+            Self::Beyond(clock) => count > clock.get(id),
+            Self::About(_) => false,
+        }
     }
 }
 
-/// Reads a state. What `known` has already is shared, not built anew.
-pub(crate) fn decode(r: &mut Reader<'_>, known: &State, now: Time) -> Result<State, Malformed> {
-    let mut state = State { uid: r.u64("uid")?, ..State::default() };
-    let members = r.count("members", MEMBER_BYTES_MIN, MEMBERS_MAX)?;
-    let mut ids = Vec::with_capacity(members);
-    for _ in 0..members {
-        let (entry, count) = member(r, known)?;
-        let id = entry.info.id;
-        if ids.last().is_some_and(|&last| last >= id) {
+/// Appends what the receiver lacks; tombstones as ages. Returns whether there was anything.
+pub(crate) fn encode(w: &mut Writer, state: &State, digest: u128, ask: u32, lacks: Lacks<'_>, now: Time) -> bool {
+    let members: Vec<(&NodeId, &Entry)> = state.members.iter().filter(|(id, m)| lacks.element(**id, &m.dots)).collect();
+    let tombstones: Vec<(&NodeId, &Tombstone)> = state.tombstones.iter().filter(|(id, t)| lacks.element(**id, &t.dots)).collect();
+    let rows: Vec<(&NodeId, &Row)> = state.rows.iter().filter(|(id, row)| lacks.row(**id, row)).collect();
+    let mut actors: BTreeMap<NodeId, u64> = state.clock.iter().filter(|&(id, count)| lacks.counter(id, count)).collect();
+    let any = !(members.is_empty() && tombstones.is_empty() && rows.is_empty() && actors.is_empty());
+    for dots in members.iter().map(|(_, m)| &m.dots).chain(tombstones.iter().map(|(_, t)| &t.dots)) {
+        for (id, _) in dots.iter() {
+            let covered = if matches!(lacks, Lacks::About(_)) { 0 } else { state.clock.get(id) };
+            actors.entry(id).or_insert(covered);
+        }
+    }
+    let place: BTreeMap<NodeId, u64> = actors.keys().zip(0..).map(|(&id, i)| (id, i)).collect();
+    w.u64(state.uid).u128(digest).u32(ask);
+    varint(w, actors.len() as u64);
+    for (id, &count) in &actors {
+        w.u128(id.raw());
+        varint(w, count);
+    }
+    varint(w, members.len() as u64);
+    for (&id, m) in members {
+        let brief = match lacks {
+            Lacks::Beyond(clock) => clock.get(m.born.0) >= m.born.1 && m.born.1 > 0,
+            Lacks::Everything | Lacks::About(_) => false,
+        };
+        w.u128(id.raw()).u8(if m.proven { PROVEN } else { 0 } | if brief { BRIEF } else { 0 });
+        w.u8(position(&STATUSES, &m.status));
+        varint(w, u64::from(m.up_number));
+        varint(w, u64::from(m.joined));
+        history(w, &m.dots, &place);
+        if !brief {
+            w.u128(m.born.0.raw());
+            varint(w, m.born.1);
+            w.text(&m.info.addr.host).u16(m.info.addr.port);
+            labels(w, &m.info);
+        }
+    }
+    varint(w, rows.len() as u64);
+    for (observer, row) in rows {
+        w.u128(observer.raw());
+        varint(w, u64::from(row.version));
+        varint(w, row.dot);
+        varint(w, row.marks.len() as u64);
+        for (subject, mark) in &row.marks {
+            w.u128(subject.raw()).u8(position(&MARKS, mark));
+        }
+    }
+    varint(w, tombstones.len() as u64);
+    for (id, tombstone) in tombstones {
+        w.u128(id.raw()).u8(position(&GONE, &tombstone.how));
+        varint(w, now.since(tombstone.since).as_secs());
+        history(w, &tombstone.dots, &place);
+    }
+    w.bytes(&seen_bitmap(state));
+    any
+}
+
+fn history(w: &mut Writer, dots: &Dots, place: &BTreeMap<NodeId, u64>) {
+    let known = dots.iter().filter_map(|(id, count)| place.get(&id).map(|&at| (at, count)));
+    let known: Vec<(u64, u64)> = known.collect();
+    varint(w, known.len() as u64);
+    for (at, count) in known {
+        varint(w, at);
+        varint(w, count);
+    }
+}
+
+/// Reads what [`encode`] wrote. What `known` has already is shared, not built anew.
+pub(crate) fn decode(r: &mut Reader<'_>, known: &State, now: Time) -> Result<Delta, Malformed> {
+    let mut part = State { uid: r.u64("uid")?, ..State::default() };
+    let (digest, ask) = (r.u128("digest")?, r.u32("ask")?);
+    let mut actors = vec![];
+    for _ in 0..counted(r, "actors", 17, MEMBERS_MAX)? {
+        let id = NodeId::from_raw(r.u128("actor")?);
+        let count = read_varint(r, "counter")?;
+        part.clock.set(id, count);
+        actors.push(id);
+    }
+    let mut last = None;
+    for _ in 0..counted(r, "members", MEMBER_BYTES_MIN, MEMBERS_MAX)? {
+        let (id, entry) = member(r, known, &actors)?;
+        if last.is_some_and(|last| last >= id) {
             return Err(Malformed::Unknown { field: "member order", value: id.incarnation() });
         }
-        ids.push(id);
-        state.clock.set(id, count);
-        state.members.insert(id, entry);
+        last = Some(id);
+        part.members.extend(entry.map(|entry| (id, entry)));
     }
-    for _ in 0..r.count("rows", 8, members)? {
-        let observer = indexed(r, &ids)?;
-        let version = r.u32("row version")?;
-        let marks = usize::from(r.u16("marks")?);
-        if marks > members {
-            return Err(Malformed::TooLarge { field: "marks", value: marks as u64, max: members as u64 });
-        }
-        let row = state.rows.entry(observer).or_insert_with(|| Row { version, ..Row::default() });
-        for _ in 0..marks {
-            let subject = indexed(r, &ids)?;
+    for _ in 0..counted(r, "rows", ROW_BYTES_MIN, MEMBERS_MAX)? {
+        let observer = NodeId::from_raw(r.u128("observer")?);
+        let version = small(r, "row version")?;
+        let dot = read_varint(r, "row change")?;
+        let mut row = Row { version, dot, ..Row::default() };
+        for _ in 0..counted(r, "marks", 17, MEMBERS_MAX)? {
+            let subject = NodeId::from_raw(r.u128("subject")?);
             row.marks.insert(subject, choice(r, "mark", &MARKS)?);
         }
+        part.rows.insert(observer, row);
     }
-    let bitmap = r.bytes("seen", members.div_ceil(8))?;
-    state.seen = from_bitmap(bitmap, &ids).collect();
-    for _ in 0..r.count("tombstones", 21, TOMBSTONES_MAX)? {
+    for _ in 0..counted(r, "tombstones", TOMBSTONE_BYTES_MIN, TOMBSTONES_MAX)? {
         let id = NodeId::from_raw(r.u128("tombstone")?);
         let how = choice(r, "tombstone kind", &GONE)?;
-        let since = now - Duration::from_secs(u64::from(r.u32("age")?));
-        if state.members.contains_key(&id) {
+        let since = now - Duration::from_secs(u64::from(small(r, "age")?));
+        if part.members.contains_key(&id) {
             return Err(Malformed::Unknown { field: "tombstone of a member", value: id.incarnation() });
         }
-        state.tombstones.insert(id, Tombstone { how, since });
+        part.tombstones.insert(id, Tombstone { how, since, dots: read_history(r, &actors)? });
     }
-    Ok(state)
+    let seen = r.rest();
+    if seen.len() > MEMBERS_MAX.div_ceil(8) {
+        return Err(Malformed::TooLarge { field: "seen", value: seen.len() as u64, max: MEMBERS_MAX.div_ceil(8) as u64 });
+    }
+    Ok(Delta { ask, digest, part, seen: seen.to_vec() })
+}
+
+fn read_history(r: &mut Reader<'_>, actors: &[NodeId]) -> Result<Dots, Malformed> {
+    let mut dots = Dots::default();
+    for _ in 0..counted(r, "changes", 2, DOTS_MAX)? {
+        let at = read_varint(r, "actor")?;
+        let max = actors.len().saturating_sub(1) as u64;
+        let id = usize::try_from(at).ok().and_then(|at| actors.get(at)).ok_or(Malformed::TooLarge { field: "actor", value: at, max })?;
+        dots.merge(&Dots::one(*id, read_varint(r, "change")?));
+    }
+    Ok(dots)
+}
+
+/// A clock as it is asked with: short keys, so that two that are alike count as unknown.
+pub(crate) fn encode_clock(w: &mut Writer, clock: &VectorClock) {
+    for (id, count) in clock.iter() {
+        w.u32(short(id));
+        varint(w, count);
+    }
+}
+
+/// Reads a clock: what `mine` has of it, and whether it knows of changes that `mine` does not. Changes of the buried do not count.
+pub(crate) fn decode_clock(r: &mut Reader<'_>, mine: &State) -> Result<(VectorClock, bool), Malformed> {
+    let mut keys: BTreeMap<u32, Option<NodeId>> = BTreeMap::new();
+    for &id in mine.members.keys() {
+        keys.entry(short(id)).and_modify(|known| *known = None).or_insert(Some(id));
+    }
+    let (mut clock, mut ahead) = (VectorClock::default(), false);
+    while r.left() > 0 {
+        let (key, count) = (r.u32("key")?, read_varint(r, "counter")?);
+        match keys.get(&key) {
+            Some(Some(id)) => {
+                clock.set(*id, count);
+                ahead |= count > mine.clock.get(*id);
+            }
+            Some(None) => {}
+            None => ahead |= !mine.tombstones.keys().any(|&id| short(id) == key),
+        }
+    }
+    Ok((clock, ahead))
+}
+
+const fn short(id: NodeId) -> u32 {
+    (id.raw() & 0xffff_ffff) as u32
+}
+
+/// Seven bits a byte, the low ones first.
+pub(crate) fn varint(w: &mut Writer, mut value: u64) {
+    while value >= 0x80 {
+        w.u8((value & 0x7f) as u8 | 0x80);
+        value >>= 7;
+    }
+    w.u8(value as u8);
+}
+
+/// The shortest form only.
+pub(crate) fn read_varint(r: &mut Reader<'_>, field: &'static str) -> Result<u64, Malformed> {
+    let mut value = 0u64;
+    for shift in (0..64).step_by(7) {
+        let byte = r.u8(field)?;
+        let bits = u64::from(byte & 0x7f);
+        if bits << shift >> shift != bits || (byte == 0 && shift > 0) {
+            return Err(Malformed::Layout { field, why: "a number in a form that nobody writes" });
+        }
+        value |= bits << shift;
+        if byte & 0x80 == 0 {
+            return Ok(value);
+        }
+    }
+    Err(Malformed::Layout { field, why: "a number of more than 64 bits" })
+}
+
+fn small(r: &mut Reader<'_>, field: &'static str) -> Result<u32, Malformed> {
+    let value = read_varint(r, field)?;
+    u32::try_from(value).map_err(|_| Malformed::TooLarge { field, value, max: u64::from(u32::MAX) })
+}
+
+/// A count of elements of at least `each` bytes: at most `max`, and no more than can follow.
+fn counted(r: &mut Reader<'_>, field: &'static str, each: usize, max: usize) -> Result<usize, Malformed> {
+    let value = read_varint(r, field)?;
+    let n = usize::try_from(value).ok().filter(|&n| n <= max).ok_or(Malformed::TooLarge { field, value, max: max as u64 })?;
+    let needed = n.saturating_mul(each);
+    if needed > r.left() { Err(Malformed::Truncated { field, needed, left: r.left() }) } else { Ok(n) }
 }
 
 /// One bit per member in id order: whether it has seen this version.
@@ -126,35 +315,46 @@ pub(crate) fn fits(info: &Info) -> bool {
         && !host.chars().any(char::is_control)
 }
 
-fn member(r: &mut Reader<'_>, known: &State) -> Result<(Entry, u64), Malformed> {
+/// A member; none if it is one that is buried here.
+fn member(r: &mut Reader<'_>, known: &State, actors: &[NodeId]) -> Result<(NodeId, Option<Entry>), Malformed> {
     let id = NodeId::from_raw(r.u128("member")?);
-    let (host, port) = (r.text("host", HOST_BYTES_MAX)?, r.u16("port")?);
+    let flags = r.u8("flags")?;
+    if flags > PROVEN | BRIEF {
+        return Err(Malformed::Unknown { field: "flags", value: u64::from(flags) });
+    }
     let status = choice(r, "status", &STATUSES)?;
-    let proven = r.u8("proven")? != 0;
-    let (up_number, joined, count) = (r.u32("up number")?, r.u32("joined")?, r.u64("counter")?);
+    let (up_number, joined) = (small(r, "up number")?, small(r, "joined")?);
+    let dots = read_history(r, actors)?;
+    let have = known.members.get(&id);
+    let (info, born) = if flags & BRIEF == 0 {
+        let born = (NodeId::from_raw(r.u128("admitted by")?), read_varint(r, "admission")?);
+        (whole_info(r, id, have)?, born)
+    } else {
+        match have {
+            Some(m) => (Arc::clone(&m.info), m.born),
+            None if known.tombstones.contains_key(&id) => return Ok((id, None)),
+            None => return Err(Malformed::Unknown { field: "brief member", value: id.incarnation() }),
+        }
+    };
+    Ok((id, Some(Entry { info, status, up_number, joined, proven: flags & PROVEN > 0, dots, born })))
+}
+
+fn whole_info(r: &mut Reader<'_>, id: NodeId, have: Option<&Entry>) -> Result<Arc<Info>, Malformed> {
+    let (host, port) = (r.text("host", HOST_BYTES_MAX)?, r.u16("port")?);
     let roles = usize::from(r.u8("roles")?);
     if roles > ROLES_MAX {
         return Err(Malformed::TooLarge { field: "roles", value: roles as u64, max: ROLES_MAX as u64 });
     }
     let roles = (0..roles).map(|_| r.text("role", LABEL_BYTES_MAX)).collect::<Result<Vec<_>, _>>()?;
     let app_version = r.text("version", LABEL_BYTES_MAX)?;
-    let info = match known.members.get(&id) {
-        Some(have) if have.info.addr.host == host && have.info.addr.port == port => Arc::clone(&have.info),
-        _ => {
-            let addr = NodeAddr { host: host.to_owned(), port };
-            if addr.hash64() != id.addr_hash() {
-                return Err(Malformed::Unknown { field: "id of the address", value: id.addr_hash() });
-            }
-            Arc::new(Info { id, addr, roles: roles.iter().map(|r| (*r).to_owned()).collect(), app_version: app_version.into() })
-        }
-    };
-    Ok((Entry { info, status, up_number, joined, proven }, count))
-}
-
-fn indexed(r: &mut Reader<'_>, ids: &[NodeId]) -> Result<NodeId, Malformed> {
-    let i = r.u16("index")?;
-    let max = ids.len().saturating_sub(1) as u64;
-    ids.get(usize::from(i)).copied().ok_or(Malformed::TooLarge { field: "index", value: u64::from(i), max })
+    if let Some(have) = have.filter(|have| have.info.addr.host == host && have.info.addr.port == port) {
+        return Ok(Arc::clone(&have.info));
+    }
+    let addr = NodeAddr { host: host.to_owned(), port };
+    if addr.hash64() != id.addr_hash() {
+        return Err(Malformed::Unknown { field: "id of the address", value: id.addr_hash() });
+    }
+    Ok(Arc::new(Info { id, addr, roles: roles.iter().map(|r| (*r).to_owned()).collect(), app_version: app_version.into() }))
 }
 
 fn choice<T: Copy>(r: &mut Reader<'_>, field: &'static str, from: &[T]) -> Result<T, Malformed> {
@@ -172,55 +372,58 @@ mod tests {
 
     use super::*;
 
-    pub(crate) fn sample(n: u16) -> State {
+    fn sample(n: u16) -> State {
         let mut state = State { uid: 7, ..State::default() };
         for port in 1..=n {
             let addr = NodeAddr::new("10.0.0.1", port);
             let id = NodeId::new(&addr, u64::from(port) * 31);
             let info = Info { id, addr, roles: vec!["a".into(), "b".into()].into(), app_version: "1.0".into() };
             let status = STATUSES[usize::from(port) % STATUSES.len()];
-            state.members.insert(id, Entry { info: Arc::new(info), status, up_number: 3, joined: 4, proven: port % 2 == 0 });
-            state.clock.set(id, u64::from(port % 3));
+            let born = (id, u64::from(port % 3));
+            let entry = Entry { status, up_number: 3, proven: port % 2 == 0, born, ..Entry::joining(Arc::new(info), 4) };
+            state.members.insert(id, Entry { dots: Dots::one(id, 200), ..entry });
+            state.clock.set(id, 200 + u64::from(port % 3));
             if port % 2 == 0 {
                 state.seen.insert(id);
             }
         }
         let ids: Vec<NodeId> = state.members.keys().copied().collect();
         if let [a, b, ..] = ids[..] {
-            state.rows.insert(a, Row { version: 9, marks: [(b, Mark::Refused)].into() });
+            state.rows.insert(a, Row { version: 9, dot: 201, marks: [(b, Mark::Refused)].into() });
+            let dots = Dots::one(b, 200);
+            state.tombstones.insert(NodeId::from_raw(5), Tombstone { how: Gone::Left, since: Time::from_nanos(0), dots });
         }
-        state.tombstones.insert(NodeId::from_raw(5), Tombstone { how: Gone::Left, since: Time::from_nanos(0) });
         state
     }
 
-    fn bytes(state: &State) -> Vec<u8> {
+    fn bytes(state: &State, lacks: Lacks<'_>) -> Vec<u8> {
         let mut w = Writer::default();
-        encode(&mut w, state, Time::from_nanos(0));
+        encode(&mut w, state, state.digest(), 3, lacks, Time::from_nanos(0));
         w.0
+    }
+
+    fn back(bytes: &[u8], known: &State) -> Result<Delta, Malformed> {
+        decode(&mut Reader::new(bytes), known, Time::from_nanos(0))
     }
 
     #[test]
     fn what_was_encoded_is_decoded() {
         for n in [0, 1, 2, 9, 30] {
             let state = sample(n);
-            let bytes = bytes(&state);
-            let mut r = Reader::new(&bytes);
-            let back = decode(&mut r, &State::default(), Time::from_nanos(0)).unwrap();
-            r.end().unwrap();
-            assert_eq!(
-                (&back.members, &back.rows, &back.seen, &back.tombstones),
-                (&state.members, &state.rows, &state.seen, &state.tombstones)
-            );
-            assert_eq!(back.digest(), state.digest());
-            assert_eq!(super::tests::bytes(&back), bytes);
+            let bytes = bytes(&state, Lacks::Everything);
+            let delta = back(&bytes, &State::default()).unwrap();
+            let part = State { seen: state.seen.clone(), ..delta.part };
+            assert_eq!((&part.members, &part.rows, &part.tombstones), (&state.members, &state.rows, &state.tombstones));
+            assert_eq!((part.digest(), delta.digest, delta.ask, &part.clock), (state.digest(), state.digest(), 3, &state.clock));
+            assert_eq!(super::tests::bytes(&part, Lacks::Everything), bytes);
         }
     }
 
     #[test]
-    fn every_cut_is_an_error() {
-        let bytes = bytes(&sample(3));
-        for cut in 0..bytes.len() {
-            assert!(decode(&mut Reader::new(&bytes[..cut]), &State::default(), Time::ZERO).is_err(), "cut at {cut}");
+    fn every_cut_before_the_seen_marks_is_an_error() {
+        let whole = bytes(&sample(3), Lacks::Everything);
+        for cut in 0..whole.len() - 1 {
+            assert!(back(&whole[..cut], &State::default()).is_err(), "cut at {cut}");
         }
     }
 
@@ -231,24 +434,74 @@ mod tests {
         let id = NodeId::from_raw(77);
         entry.info = Arc::new(Info { id, ..(*entry.info).clone() });
         state.members.insert(id, entry);
-        state.rows.clear();
-        let error = decode(&mut Reader::new(&bytes(&state)), &State::default(), Time::ZERO).unwrap_err();
+        let error = back(&bytes(&state, Lacks::Everything), &State::default()).unwrap_err();
         assert!(matches!(error, Malformed::Unknown { field: "id of the address", .. }), "{error}");
+    }
+
+    #[test]
+    fn a_delta_holds_what_the_clock_lacks_and_no_more() {
+        let old = sample(9);
+        let mut new = old.clone();
+        let ids: Vec<NodeId> = new.members.keys().copied().collect();
+        assert!(new.raise(ids[4], MemberStatus::Down) || new.raise(ids[5], MemberStatus::Down));
+        new.stamp(ids[0]);
+        let delta = bytes(&new, Lacks::Beyond(&old.clock));
+        let read = back(&delta, &old).unwrap();
+        assert_eq!((read.part.members.len(), read.part.rows.len(), read.part.tombstones.len()), (1, 0, 0));
+        // Header, the one actor, the member in its brief form, the bitmap.
+        assert!(delta.len() < 100, "{} bytes", delta.len());
+        let mut merged = old.clone();
+        merged.merge(&read.part);
+        assert_eq!(merged.digest(), read.digest);
+        let mut none = Writer::default();
+        assert!(!encode(&mut none, &new, 0, 0, Lacks::Beyond(&new.clock), Time::ZERO));
+        // A receiver that does not know the member cannot use the brief form.
+        assert!(back(&delta, &State::default()).is_err());
+    }
+
+    #[test]
+    fn a_clock_tells_who_is_ahead() {
+        let (mine, mut theirs) = (sample(9), sample(9));
+        let read = |theirs: &State| {
+            let mut w = Writer::default();
+            encode_clock(&mut w, &theirs.clock);
+            decode_clock(&mut Reader::new(&w.0), &mine).unwrap()
+        };
+        assert_eq!(read(&theirs), (mine.clock.clone(), false));
+        let id = *theirs.members.keys().next().unwrap();
+        theirs.clock.tick(id);
+        assert!(read(&theirs).1);
+        assert!(read(&sample(10)).1 && !read(&sample(8)).1);
+    }
+
+    #[test]
+    fn numbers_have_one_form() {
+        for value in [0, 1, 127, 128, 16_383, 16_384, u64::from(u32::MAX), u64::MAX] {
+            let mut w = Writer::default();
+            varint(&mut w, value);
+            assert_eq!(read_varint(&mut Reader::new(&w.0), "n"), Ok(value));
+        }
+        for bad in [&[0x80, 0x00][..], &[0xff; 10], &[0x80], &[]] {
+            assert!(read_varint(&mut Reader::new(bad), "n").is_err(), "{bad:?}");
+        }
     }
 
     proptest! {
         #[test]
         fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let _ = decode(&mut Reader::new(&bytes), &State::default(), Time::from_nanos(1));
+            let _ = back(&bytes, &State::default());
+            let _ = decode_clock(&mut Reader::new(&bytes), &sample(3));
         }
 
         #[test]
         fn mutated_states_never_panic(n in 0u16..6, at in any::<prop::sample::Index>(), to in any::<u8>()) {
-            let mut bytes = bytes(&sample(n));
+            let mut bytes = bytes(&sample(n), Lacks::Everything);
             let at = at.index(bytes.len());
             bytes[at] = to;
-            if let Ok(state) = decode(&mut Reader::new(&bytes), &sample(2), Time::from_nanos(1)) {
-                super::tests::bytes(&state);
+            if let Ok(delta) = back(&bytes, &sample(2)) {
+                let mut merged = sample(2);
+                merged.merge(&delta.part);
+                super::tests::bytes(&merged, Lacks::Everything);
             }
         }
     }

@@ -1,5 +1,6 @@
-//! Framing of datagrams: header with room for sealing, who sends, then parts. A datagram is a hint, never more.
+//! Framing of datagrams: header with the id of the key that seals it, who sends, then parts. A datagram is a hint, never more.
 
+use super::codec::{read_varint, varint};
 use crate::{
     NodeId,
     proto::wire::{Malformed, Reader, Writer},
@@ -9,24 +10,20 @@ const MAGIC: [u8; 2] = *b"wb";
 const VERSION: u8 = 1;
 /// Key id of an unsealed datagram.
 const UNSEALED: u8 = 0;
-/// Unsealed: zeroes.
-const TAG: [u8; 16] = [0; 16];
 /// Bytes before the first part: header, sender, cluster.
-pub(crate) const ENVELOPE_BYTES: usize = 2 + 1 + 1 + 8 + 8 + TAG.len() + 16 + 8 + 8;
-/// Kind and length before each part's body.
+pub(crate) const ENVELOPE_BYTES: usize = 2 + 1 + 1 + 8 + 16 + 8;
+/// Kind and length before each part's body, at most.
 pub(crate) const PART_BYTES: usize = 3;
-const WINDOW: u64 = 1024;
+const WINDOW: u64 = 256;
 
 /// From whom, and which one.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Envelope {
-    pub(crate) session: u64,
+    /// Of the sender's datagrams; a sender has one life, so that it never falls back.
     pub(crate) counter: u64,
     pub(crate) sender: NodeId,
-    /// Hash of the cluster's name.
-    pub(crate) cluster: u64,
-    /// Of the formation of the cluster.
-    pub(crate) uid: u64,
+    /// Of the cluster's name and its formation.
+    pub(crate) group: u64,
 }
 
 /// What a datagram is made of.
@@ -41,8 +38,14 @@ pub(crate) enum Part<'a> {
         counter: u64,
         seen: u64,
     },
-    /// The whole state.
-    State(&'a [u8]),
+    /// What the receiver lacks, or says that it lacks.
+    Delta(&'a [u8]),
+    /// The sender's version is another one: its number for the answer, its digest, and its clock.
+    Ask {
+        ask: u32,
+        digest: u128,
+        clock: &'a [u8],
+    },
     /// Who has seen the version, one bit per member.
     Seen {
         digest: u128,
@@ -71,8 +74,8 @@ pub(crate) enum Bad {
 /// Starts a datagram.
 pub(crate) fn open(envelope: &Envelope) -> Writer {
     let mut w = Writer::default();
-    w.bytes(&MAGIC).u8(VERSION).u8(UNSEALED).u64(envelope.session).u64(envelope.counter).bytes(&TAG);
-    w.u128(envelope.sender.raw()).u64(envelope.cluster).u64(envelope.uid);
+    w.bytes(&MAGIC).u8(VERSION).u8(UNSEALED).u64(envelope.counter);
+    w.u128(envelope.sender.raw()).u64(envelope.group);
     w
 }
 
@@ -95,41 +98,67 @@ fn envelope(r: &mut Reader<'_>) -> Result<Result<Envelope, Bad>, Malformed> {
     if r.u8("key id")? != UNSEALED {
         return Ok(Err(Bad::Key));
     }
-    let (session, counter) = (r.u64("session")?, r.u64("counter")?);
-    r.bytes("tag", TAG.len())?;
+    let counter = r.u64("counter")?;
     let sender = NodeId::from_raw(r.u128("sender")?);
-    Ok(Ok(Envelope { session, counter, sender, cluster: r.u64("cluster")?, uid: r.u64("uid")? }))
+    Ok(Ok(Envelope { counter, sender, group: r.u64("group")? }))
 }
 
 impl<'a> Part<'a> {
     /// Appends it.
     pub(crate) fn write(&self, w: &mut Writer) {
         let mut body = Writer::default();
-        let kind = match *self {
-            Self::Beat(seq) => (1, body.u64(seq)).0,
-            Self::BeatReply(seq) => (2, body.u64(seq)).0,
-            Self::Status { digest, counter, seen } => (3, body.u128(digest).u64(counter).u64(seen)).0,
-            Self::State(bytes) => (4, body.bytes(bytes)).0,
-            Self::Seen { digest, bitmap } => (5, body.u128(digest).bytes(bitmap)).0,
-            Self::Mark { digest } => (6, body.u128(digest)).0,
-            Self::Hint { subject, run } => (7, body.u128(subject.raw()).u8(run)).0,
+        let kind: u8 = match *self {
+            Self::Beat(seq) => {
+                varint(&mut body, seq);
+                1
+            }
+            Self::BeatReply(seq) => {
+                varint(&mut body, seq);
+                2
+            }
+            Self::Status { digest, counter, seen } => {
+                varint(body.u128(digest).u64(seen), counter);
+                3
+            }
+            Self::Delta(bytes) => {
+                body.bytes(bytes);
+                4
+            }
+            Self::Seen { digest, bitmap } => {
+                body.u128(digest).bytes(bitmap);
+                5
+            }
+            Self::Mark { digest } => {
+                body.u128(digest);
+                6
+            }
+            Self::Hint { subject, run } => {
+                body.u128(subject.raw()).u8(run);
+                7
+            }
+            Self::Ask { ask, digest, clock } => {
+                body.u32(ask).u128(digest).bytes(clock);
+                8
+            }
         };
-        let len = u16::try_from(body.0.len()).expect("parts are cut to the size of a datagram, which fits 16 bits");
-        w.u8(kind).u16(len).bytes(&body.0);
+        w.u8(kind);
+        varint(w, body.0.len() as u64);
+        w.bytes(&body.0);
     }
 
     /// The next part; `Ok(None)` for a kind that is not known here.
     pub(crate) fn read(r: &mut Reader<'a>) -> Result<Option<Self>, Malformed> {
         let kind = r.u8("part")?;
-        let len = usize::from(r.u16("part length")?);
+        let len = usize::try_from(read_varint(r, "part length")?).unwrap_or(usize::MAX);
         let mut b = Reader::new(r.bytes("part body", len)?);
         let part = match kind {
-            1 => Self::Beat(b.u64("beat")?),
-            2 => Self::BeatReply(b.u64("beat reply")?),
-            3 => Self::Status { digest: b.u128("digest")?, counter: b.u64("counter")?, seen: b.u64("seen")? },
-            4 => Self::State(b.rest()),
+            1 => Self::Beat(read_varint(&mut b, "beat")?),
+            2 => Self::BeatReply(read_varint(&mut b, "beat reply")?),
+            3 => Self::Status { digest: b.u128("digest")?, seen: b.u64("seen")?, counter: read_varint(&mut b, "counter")? },
+            4 => Self::Delta(b.rest()),
             5 => Self::Seen { digest: b.u128("digest")?, bitmap: b.rest() },
             6 => Self::Mark { digest: b.u128("digest")? },
+            8 => Self::Ask { ask: b.u32("ask")?, digest: b.u128("digest")?, clock: b.rest() },
             7 => Self::Hint { subject: NodeId::from_raw(b.u128("subject")?), run: b.u8("run")? },
             _ => return Ok(None),
         };
@@ -138,22 +167,17 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Which numbers of a sender's session have come: duplicates and what is older than the window are refused.
+/// Which numbers of a sender have come: duplicates and what is older than the window are refused.
 #[derive(Clone, Debug)]
 pub(crate) struct ReplayWindow {
-    session: u64,
     highest: u64,
     bits: [u64; (WINDOW / 64) as usize],
 }
 
 impl ReplayWindow {
-    /// The window of a session of which nothing came yet.
-    pub(crate) const fn new(session: u64) -> Self {
-        Self { session, highest: 0, bits: [0; (WINDOW / 64) as usize] }
-    }
-
-    pub(crate) const fn session(&self) -> u64 {
-        self.session
+    /// The window of a sender of which nothing came yet.
+    pub(crate) const fn new() -> Self {
+        Self { highest: 0, bits: [0; (WINDOW / 64) as usize] }
     }
 
     /// Takes a number; false if it was there or is too old. Numbers begin with 1.
@@ -187,7 +211,7 @@ mod tests {
     use super::*;
 
     fn envelope() -> Envelope {
-        Envelope { session: 1, counter: 2, sender: NodeId::from_raw(3), cluster: 4, uid: 5 }
+        Envelope { counter: 2, sender: NodeId::from_raw(3), group: 4 }
     }
 
     #[test]
@@ -196,7 +220,8 @@ mod tests {
             Part::Beat(1),
             Part::BeatReply(2),
             Part::Status { digest: 3, counter: 4, seen: 5 },
-            Part::State(b"state"),
+            Part::Delta(b"state"),
+            Part::Ask { ask: 1, digest: 2, clock: b"clock" },
             Part::Seen { digest: 6, bitmap: b"\x05" },
             Part::Mark { digest: 7 },
             Part::Hint { subject: NodeId::from_raw(8), run: 9 },
@@ -229,7 +254,7 @@ mod tests {
     #[test]
     fn an_unknown_kind_is_skipped() {
         let mut w = Writer::default();
-        w.u8(200).u16(3).bytes(b"abc");
+        w.u8(200).u8(3).bytes(b"abc");
         Part::Beat(4).write(&mut w);
         let mut r = Reader::new(&w.0);
         assert_eq!((Part::read(&mut r), Part::read(&mut r)), (Ok(None), Ok(Some(Part::Beat(4)))));
@@ -237,16 +262,16 @@ mod tests {
 
     #[test]
     fn the_window_takes_each_number_once() {
-        let mut window = ReplayWindow::new(1);
-        assert!([1, 3, 2, 1000].iter().all(|&n| window.take(n)));
-        assert!(![0, 1, 2, 3, 1000].iter().any(|&n| window.take(n)));
-        assert!(window.take(5000) && window.take(4000) && !window.take(4000) && !window.take(3976) && window.take(3977));
+        let mut window = ReplayWindow::new();
+        assert!([1, 3, 2, 200].iter().all(|&n| window.take(n)));
+        assert!(![0, 1, 2, 3, 200].iter().any(|&n| window.take(n)));
+        assert!(window.take(5000) && window.take(4800) && !window.take(4800) && !window.take(4744) && window.take(4745));
     }
 
     proptest! {
         #[test]
         fn the_window_agrees_with_a_set(numbers in proptest::collection::vec(1u64..3000, 0..300)) {
-            let (mut window, mut seen, mut highest) = (ReplayWindow::new(1), std::collections::BTreeSet::new(), 0);
+            let (mut window, mut seen, mut highest) = (ReplayWindow::new(), std::collections::BTreeSet::new(), 0);
             for n in numbers {
                 let expected = n + WINDOW > highest && seen.insert(n);
                 highest = highest.max(n);

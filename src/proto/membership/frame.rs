@@ -44,11 +44,21 @@ pub enum MemberFrame {
     WhoAreYou,
     /// Answer to `WhoAreYou`.
     IAm,
-    /// State larger than a datagram.
+    /// What the receiver asked for, when it is larger than a datagram.
     Gossip {
-        /// The whole state.
+        /// A delta of the state.
         #[serde(with = "serde_bytes")]
         state: Vec<u8>,
+    },
+    /// A clock larger than a datagram.
+    Ask {
+        /// Comes back with the answer.
+        ask: u32,
+        /// Of the sender's version.
+        digest: u128,
+        /// The sender's clock.
+        #[serde(with = "serde_bytes")]
+        clock: Vec<u8>,
     },
 }
 

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     MemberFrame, MemberStatus, Membership, Phase,
-    clock::Order,
-    codec,
+    codec::{self, Delta, Lacks},
     counters::Count,
     datagram::{self, Bad, Envelope, Part},
     state::State,
@@ -27,7 +26,6 @@ const DEPUTY_SHARE: f64 = 0.1;
 /// When and to whom to gossip, and who this node is in datagrams.
 #[derive(Clone, Debug)]
 pub(crate) struct Spread {
-    session: u64,
     counter: u64,
     cluster: u64,
     round_at: Option<Time>,
@@ -39,12 +37,20 @@ pub(crate) struct Spread {
     was_converged: bool,
     /// When a removed or downed node was last told so.
     told: BTreeMap<NodeId, Time>,
+    /// Number of the last ask.
+    ask: u32,
+    /// Who was asked what it has: the number, the version that was meant, and when.
+    asked: BTreeMap<NodeId, (u32, u128, Time)>,
+    /// The last answer could not be used: ask for everything.
+    missed: bool,
+    /// Digests of the present version and its seen set, until one of them changes.
+    digest: Option<u128>,
+    seen_digest: Option<u64>,
 }
 
 impl Spread {
-    pub(crate) fn new(config: &Config, session: u64) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
         Self {
-            session,
             counter: 0,
             cluster: xxhash_rust::xxh3::xxh3_64(config.cluster.name.as_bytes()),
             round_at: None,
@@ -53,11 +59,23 @@ impl Spread {
             reported: 0,
             was_converged: false,
             told: BTreeMap::new(),
+            ask: 0,
+            asked: BTreeMap::new(),
+            missed: false,
+            digest: None,
+            seen_digest: None,
         }
     }
 
+    /// The version is another one.
     pub(crate) fn changed(&mut self) {
         self.pending = true;
+        (self.digest, self.seen_digest) = (None, None);
+    }
+
+    /// The seen set of the version is another one.
+    pub(crate) fn seen_changed(&mut self) {
+        self.seen_digest = None;
     }
 }
 
@@ -90,23 +108,34 @@ impl Membership {
         }
     }
 
-    /// State that came over a link.
+    /// An answer that came over a link.
     pub(super) fn take_gossip_frame(&mut self, now: Time, from: NodeId, state: &[u8]) {
+        if self.speaks(now, from) {
+            self.take_delta(now, from, state);
+        }
+    }
+
+    /// An ask that came over a link.
+    pub(super) fn take_ask_frame(&mut self, now: Time, from: NodeId, ask: u32, digest: u128, clock: &[u8]) {
+        if self.speaks(now, from) {
+            self.answer_ask(now, from, ask, digest, clock);
+        }
+    }
+
+    /// Whether gossip of that node counts.
+    fn speaks(&mut self, now: Time, from: NodeId) -> bool {
         if self.phase != Phase::Member {
-            return;
+            return false;
         }
         if self.is_out(from) {
-            return self.tell(now, from);
+            self.tell(now, from);
+            return false;
         }
         if !self.state.members.contains_key(&from) {
-            return self.counters.add(Count::FrameStranger);
+            self.counters.add(Count::FrameStranger);
+            return false;
         }
-        let mut r = Reader::new(state);
-        match codec::decode(&mut r, &self.state, now).and_then(|s| r.end().map(|()| s)) {
-            Ok(remote) if remote.uid == self.state.uid => self.receive(now, from, &remote),
-            Ok(_) => self.counters.add(Count::FrameForeign),
-            Err(_) => self.counters.add(Count::FrameMalformed),
-        }
+        true
     }
 
     /// Whether the envelope is of this cluster, of a member, and new.
@@ -114,7 +143,7 @@ impl Membership {
         if self.phase != Phase::Member {
             return Err(Count::DropNotMember);
         }
-        if envelope.cluster != self.spread.cluster || envelope.uid != self.state.uid {
+        if envelope.group != self.group() {
             return Err(Count::DropCluster);
         }
         let from = envelope.sender;
@@ -125,11 +154,7 @@ impl Membership {
         if from == self.me || !self.state.members.contains_key(&from) {
             return Err(Count::DropSender);
         }
-        let window = self.watch.window(from, envelope.session);
-        if window.session() != envelope.session {
-            return Err(Count::DropSession);
-        }
-        if window.take(envelope.counter) { Ok(()) } else { Err(Count::DropReplay) }
+        if self.watch.window(from).take(envelope.counter) { Ok(()) } else { Err(Count::DropReplay) }
     }
 
     fn is_out(&self, id: NodeId) -> bool {
@@ -143,7 +168,7 @@ impl Membership {
             let Self { spread, state, .. } = self;
             spread.told.retain(|id, _| state.tombstones.contains_key(id) || state.members.contains_key(id));
             spread.told.insert(id, now);
-            self.send_state(now, id);
+            self.send_notice(now, id);
         }
     }
 
@@ -156,61 +181,153 @@ impl Membership {
                 self.send_parts(from, &[Part::BeatReply(seq)]);
             }
             Part::BeatReply(seq) => self.take_reply(now, from, seq),
-            Part::Status { digest, .. } if digest != self.state.digest() => self.send_state(now, from),
+            Part::Status { digest, .. } if digest != self.digest() => self.ask(now, from, digest),
             Part::Status { seen, .. } => {
-                if seen != self.state.seen_digest() {
+                if seen != self.seen_digest() {
                     self.send_seen(from);
                 }
             }
-            Part::State(bytes) => {
-                let mut r = Reader::new(bytes);
-                match codec::decode(&mut r, &self.state, now).and_then(|s| r.end().map(|()| s)) {
-                    Ok(remote) if remote.uid == self.state.uid => self.receive(now, from, &remote),
-                    Ok(_) => self.counters.add(Count::DropCluster),
-                    Err(_) => self.counters.add(Count::DropMalformed),
-                }
-            }
-            Part::Seen { digest, bitmap } if digest == self.state.digest() => {
-                let ids: Vec<NodeId> = self.state.members.keys().copied().collect();
-                let theirs: Vec<NodeId> = codec::from_bitmap(bitmap, &ids).collect();
-                if self.learn_seen(&theirs) {
+            Part::Delta(bytes) => self.take_delta(now, from, bytes),
+            Part::Ask { ask, digest, clock } => self.answer_ask(now, from, ask, digest, clock),
+            Part::Seen { digest, bitmap } if digest == self.digest() => {
+                if self.learn_bitmap(bitmap) {
                     self.send_seen(from);
                 }
             }
-            Part::Mark { digest } if digest == self.state.digest() => drop(self.learn_seen(&[from])),
+            Part::Mark { digest } if digest == self.digest() => drop(self.learn_seen(&[from])),
             Part::Seen { .. } | Part::Mark { .. } => {}
         }
     }
 
-    /// Another member's state.
-    fn receive(&mut self, now: Time, from: NodeId, remote: &State) {
-        match self.state.compare(remote) {
-            Order::Same => {
-                self.counters.add(Count::GossipSame);
-                let theirs: Vec<NodeId> = remote.seen.iter().copied().collect();
-                if self.learn_seen(&theirs) {
+    /// Asks a member for what this node lacks of its version, unless somebody was asked for that very version just now.
+    fn ask(&mut self, now: Time, to: NodeId, digest: u128) {
+        let patience = self.config.membership.gossip_interval.get() / 4;
+        let ttl = self.config.membership.gossip_ttl.get();
+        let asked = &mut self.spread.asked;
+        asked.retain(|_, (_, _, at)| now.since(*at) <= ttl);
+        if asked.iter().any(|(&id, &(_, version, at))| (version == digest || id == to) && now.since(at) < patience) {
+            return;
+        }
+        self.spread.ask = self.spread.ask.checked_add(1).unwrap_or(1);
+        let number = self.spread.ask;
+        self.spread.asked.insert(to, (number, digest, now));
+        let mut clock = Writer::default();
+        if !std::mem::take(&mut self.spread.missed) {
+            codec::encode_clock(&mut clock, &self.state.clock);
+        }
+        self.counters.add(Count::AskSent);
+        let mine = self.digest();
+        if datagram::ENVELOPE_BYTES + datagram::PART_BYTES + 20 + clock.0.len() <= self.datagram_max() {
+            self.send_parts(to, &[Part::Ask { ask: number, digest: mine, clock: &clock.0 }]);
+        } else {
+            self.counters.add(Count::FramesOut);
+            self.out.frame_to(to, MemberFrame::Ask { ask: number, digest: mine, clock: clock.0 });
+        }
+    }
+
+    /// Sends what the asking member lacks, and asks back if it has what is missing here.
+    fn answer_ask(&mut self, now: Time, from: NodeId, ask: u32, digest: u128, clock: &[u8]) {
+        if digest == self.digest() {
+            return;
+        }
+        let Ok((known, ahead)) = codec::decode_clock(&mut Reader::new(clock), &self.state) else {
+            return self.counters.add(Count::DropMalformed);
+        };
+        // Equal clocks and different digests: the whole state brings both together.
+        let all = clock.is_empty();
+        if !self.send_delta(now, from, ask, if all { Lacks::Everything } else { Lacks::Beyond(&known) }) && !ahead {
+            self.send_delta(now, from, ask, Lacks::Everything);
+        }
+        if ahead {
+            self.ask(now, from, digest);
+        }
+    }
+
+    /// What another member sent of its state.
+    fn take_delta(&mut self, now: Time, from: NodeId, bytes: &[u8]) {
+        let Delta { ask, digest, part, seen } = match codec::decode(&mut Reader::new(bytes), &self.state, now) {
+            Ok(delta) => delta,
+            Err(_) => {
+                self.spread.missed = true;
+                self.counters.add(Count::GossipMissed);
+                return self.counters.add(Count::DropMalformed);
+            }
+        };
+        if part.uid != self.state.uid {
+            return self.counters.add(Count::FrameForeign);
+        }
+        if ask == 0 {
+            // What nobody asked for counts if it is about the sender or about this node.
+            let about = |id: &NodeId| *id == from || *id == self.me;
+            if !(part.members.keys().all(about) && part.tombstones.keys().all(about) && part.rows.is_empty() && part.clock.len() == 0) {
+                return self.counters.add(Count::GossipUnasked);
+            }
+        } else {
+            let ttl = self.config.membership.gossip_ttl.get();
+            match self.spread.asked.get(&from) {
+                Some(&(number, _, at)) if number == ask && now.since(at) <= ttl => {}
+                Some(&(number, _, _)) if number == ask => return self.counters.add(Count::GossipExpired),
+                _ => return self.counters.add(Count::GossipUnasked),
+            }
+            self.spread.asked.remove(&from);
+        }
+        self.receive(from, digest, &part, &seen);
+    }
+
+    /// Takes in another member's state, or the part of it that was missing here.
+    fn receive(&mut self, from: NodeId, digest: u128, part: &State, seen: &[u8]) {
+        let before = self.digest();
+        let clock = self.state.clock.clone();
+        self.state.merge(part);
+        let after = self.state.digest();
+        if after == before && clock == self.state.clock {
+            self.counters.add(Count::GossipSame);
+            if after == digest {
+                if self.learn_bitmap(seen) {
                     self.send_seen(from);
                 }
+            } else {
+                self.send_status(from);
             }
-            Order::Newer => {
-                self.counters.add(Count::GossipOlder);
-                self.send_state(now, from);
-            }
-            Order::Older => {
-                self.counters.add(Count::GossipNewer);
-                self.state.merge(remote);
-                self.state.seen = remote.seen.clone();
-                self.changed();
-                self.report_seen(&[from]);
-            }
-            Order::Concurrent => {
-                self.counters.add(Count::GossipMerged);
-                self.state.merge(remote);
-                self.state.seen.clear();
-                self.changed();
-                self.send_state(now, from);
-            }
+            return;
         }
+        self.state.seen.clear();
+        if after == digest {
+            self.counters.add(Count::GossipNewer);
+            let ids: Vec<NodeId> = self.state.members.keys().copied().collect();
+            self.state.seen = codec::from_bitmap(seen, &ids).collect();
+            self.changed();
+            self.report_seen(&[from]);
+        } else {
+            self.counters.add(Count::GossipMerged);
+            self.changed();
+            self.send_status(from);
+        }
+        if self.state.has_orphans() {
+            self.counters.add(Count::Adopted);
+            self.touch();
+        }
+    }
+
+    fn learn_bitmap(&mut self, bitmap: &[u8]) -> bool {
+        let ids: Vec<NodeId> = self.state.members.keys().copied().collect();
+        let theirs: Vec<NodeId> = codec::from_bitmap(bitmap, &ids).collect();
+        self.learn_seen(&theirs)
+    }
+
+    /// Names the present version.
+    pub(super) fn digest(&mut self) -> u128 {
+        let Self { spread, state, .. } = self;
+        *spread.digest.get_or_insert_with(|| state.digest())
+    }
+
+    fn seen_digest(&mut self) -> u64 {
+        let Self { spread, state, .. } = self;
+        *spread.seen_digest.get_or_insert_with(|| state.seen_digest())
+    }
+
+    fn group(&self) -> u64 {
+        self.spread.cluster ^ self.state.uid
     }
 
     /// Takes over who has seen this version; true if this node knows of some that `theirs` lacks.
@@ -219,7 +336,10 @@ impl Membership {
         let known = theirs.iter().filter(|id| self.state.members.contains_key(id)).copied().collect::<Vec<_>>();
         let common = known.iter().filter(|id| self.state.seen.contains(id)).count();
         self.state.seen.extend(known);
-        self.dirty |= self.state.seen.len() > before;
+        if self.state.seen.len() > before {
+            self.dirty = true;
+            self.spread.seen_changed();
+        }
         before > common
     }
 
@@ -228,7 +348,7 @@ impl Membership {
         if !self.state.seen.contains(&self.me) {
             return;
         }
-        let digest = self.state.digest();
+        let digest = self.digest();
         self.spread.reported = digest;
         let mut to = also.to_vec();
         to.extend(self.standing.leader.filter(|l| *l != self.me && !also.contains(l)));
@@ -246,6 +366,7 @@ impl Membership {
     pub(super) fn give_mark(&mut self) {
         if self.phase == Phase::Member && self.may_mark() && self.state.seen.insert(self.me) {
             self.dirty = true;
+            self.spread.seen_changed();
             self.report_seen(&[]);
             for to in self.choose(BURST, |_| true) {
                 self.send_seen(to);
@@ -266,7 +387,7 @@ impl Membership {
             self.spread.pending = false;
             self.spread.last_burst = Some(now);
             for to in self.choose(BURST, |m| !m.state.seen.contains(&m.subject)) {
-                self.send_state(now, to);
+                self.send_status(to);
             }
         }
         let converged = self.standing.converged;
@@ -278,10 +399,12 @@ impl Membership {
         self.spread.was_converged = converged;
     }
 
-    /// Pushes what changed without waiting: this node ends.
-    pub(super) fn flush_last(&mut self, now: Time) {
-        self.spread.last_burst = None;
-        self.flush_changes(now);
+    /// Tells some others how this node ends: it will answer nobody who asks.
+    pub(super) fn tell_own_end(&mut self, now: Time) {
+        let me = self.me;
+        for to in self.choose(BURST, |_| true) {
+            self.send_delta(now, to, 0, Lacks::About(me));
+        }
     }
 
     /// When gossip is due.
@@ -303,7 +426,7 @@ impl Membership {
             return;
         }
         if self.spread.round_at.is_some_and(|at| at <= now) {
-            self.round(now);
+            self.round();
             let interval = self.config.membership.gossip_interval.get();
             let hurry = self.state.seen.len() * 2 < self.state.members.len();
             self.spread.round_at = Some(now + if hurry { interval / 3 } else { interval });
@@ -318,13 +441,13 @@ impl Membership {
     }
 
     /// One round: a target that is behind if possible, sometimes an unreachable one, sometimes a deputy.
-    fn round(&mut self, now: Time) {
+    fn round(&mut self) {
         let reduce = f64::from(self.config.membership.reduce_above) / self.state.members.len().max(1) as f64;
         let bias = self.config.membership.unseen_probability * reduce.min(1.0);
         let behind = if self.rng.chance(bias) { self.choose(1, |m| !m.state.seen.contains(&m.subject)) } else { vec![] };
         let target = if behind.is_empty() { self.choose(1, |_| true) } else { behind }.first().copied();
         if let Some(to) = target {
-            self.gossip_to(now, to);
+            self.send_status(to);
         }
         let lost: Vec<NodeId> = self.lost().collect();
         let live = self.state.members.len().saturating_sub(lost.len() + 1);
@@ -342,13 +465,9 @@ impl Membership {
             if self.rng.chance(share)
                 && let Some(i) = self.rng.index(deputies.len())
             {
-                self.gossip_to(now, deputies[i]);
+                self.send_status(deputies[i]);
             }
         }
-    }
-
-    fn gossip_to(&mut self, now: Time, to: NodeId) {
-        if self.state.seen.contains(&to) { self.send_status(to) } else { self.send_state(now, to) }
     }
 
     /// Members held unreachable that are not down yet.
@@ -377,49 +496,54 @@ impl Membership {
 
     fn send_status(&mut self, to: NodeId) {
         self.counters.add(Count::StatusSent);
-        let (digest, seen) = (self.state.digest(), self.state.seen_digest());
+        let (digest, seen) = (self.digest(), self.seen_digest());
         let counter = self.state.clock.get(self.me);
         self.send_parts(to, &[Part::Status { digest, counter, seen }]);
     }
 
     fn send_seen(&mut self, to: NodeId) {
-        let (digest, bitmap) = (self.state.digest(), codec::seen_bitmap(&self.state));
+        let (digest, bitmap) = (self.digest(), codec::seen_bitmap(&self.state));
         if datagram::ENVELOPE_BYTES + datagram::PART_BYTES + 16 + bitmap.len() <= self.datagram_max() {
             self.send_parts(to, &[Part::Seen { digest, bitmap: &bitmap }]);
         }
     }
 
-    /// The state in a datagram, or over the link when it is too large for one.
-    pub(super) fn send_state(&mut self, now: Time, to: NodeId) {
-        let bytes = self.encoded(now);
-        self.counters.add(Count::StateSent);
-        if datagram::ENVELOPE_BYTES + datagram::PART_BYTES + bytes.len() <= self.datagram_max() {
-            self.send_parts(to, &[Part::State(&bytes)]);
+    /// Tells a node that was downed or removed what became of it.
+    pub(super) fn send_notice(&mut self, now: Time, to: NodeId) {
+        self.send_delta(now, to, 0, Lacks::About(to));
+    }
+
+    /// What the receiver lacks, in a datagram, or over the link when it is too large for one; false if it lacks nothing.
+    fn send_delta(&mut self, now: Time, to: NodeId, ask: u32, lacks: Lacks<'_>) -> bool {
+        let mut w = Writer::default();
+        let digest = self.digest();
+        if !codec::encode(&mut w, &self.state, digest, ask, lacks, now) {
+            return false;
+        }
+        self.counters.add(if matches!(lacks, Lacks::Everything) { Count::StateSent } else { Count::DeltaSent });
+        if datagram::ENVELOPE_BYTES + datagram::PART_BYTES + w.0.len() <= self.datagram_max() {
+            self.send_parts(to, &[Part::Delta(&w.0)]);
         } else if let Some(addr) = self.addrs.get(&to) {
             self.counters.add(Count::StateByLink);
             self.counters.add(Count::FramesOut);
             let known = self.state.members.contains_key(&to);
-            self.out.gossip(to, known, addr.clone(), MemberFrame::Gossip { state: bytes });
+            self.out.gossip(to, known, addr.clone(), MemberFrame::Gossip { state: w.0 });
         }
+        true
     }
 
-    /// The state as it travels.
-    pub(super) fn encoded(&self, now: Time) -> Vec<u8> {
+    /// The state for one that knows nothing of it.
+    pub(super) fn whole_state(&mut self, now: Time) -> Vec<u8> {
         let mut w = Writer::default();
-        codec::encode(&mut w, &self.state, now);
+        let digest = self.digest();
+        codec::encode(&mut w, &self.state, digest, 0, Lacks::Everything, now);
         w.0
     }
 
     pub(super) fn send_parts(&mut self, to: NodeId, parts: &[Part<'_>]) {
         let Some(addr) = self.addrs.get(&to) else { return };
         self.spread.counter += 1;
-        let envelope = Envelope {
-            session: self.spread.session,
-            counter: self.spread.counter,
-            sender: self.me,
-            cluster: self.spread.cluster,
-            uid: self.state.uid,
-        };
+        let envelope = Envelope { counter: self.spread.counter, sender: self.me, group: self.group() };
         let mut w = datagram::open(&envelope);
         for part in parts {
             part.write(&mut w);

@@ -163,6 +163,7 @@ impl Membership {
             }
             MemberFrame::WhoAreYou => self.say(addr.clone(), MemberFrame::IAm),
             MemberFrame::IAm => self.take_identity(from, addr),
+            MemberFrame::Ask { ask, digest, clock } => self.take_ask_frame(now, from, ask, digest, &clock),
             MemberFrame::Gossip { state } => self.take_gossip_frame(now, from, &state),
         }
     }
@@ -222,17 +223,19 @@ impl Membership {
     fn take_acceptance(&mut self, now: Time, from: NodeId, bytes: &[u8]) {
         let alone = self.phase == Phase::Asking || (self.phase == Phase::Member && self.state.members.len() == 1);
         if self.seeker.is_none() || !alone {
-            return self.take_gossip_frame(now, from, bytes);
+            return;
         }
         let mut r = Reader::new(bytes);
-        let decoded = codec::decode(&mut r, &State::default(), now).and_then(|s| r.end().map(|()| s));
-        let admitted = decoded.ok().filter(|s| s.status(self.me).is_some_and(|s| s < MemberStatus::Down));
-        let Some(state) = admitted else { return self.counters.add(Count::FrameMalformed) };
+        let decoded = codec::decode(&mut r, &State::default(), now).ok();
+        let admitted = decoded.filter(|d| d.part.status(self.me).is_some_and(|s| s < MemberStatus::Down));
+        let Some(delta) = admitted else { return self.counters.add(Count::FrameMalformed) };
         self.seeker = None;
         self.phase = Phase::Member;
         self.watch.reset();
         self.suspicion = Suspicion::default();
-        self.state = state;
+        let ids: Vec<NodeId> = delta.part.members.keys().copied().collect();
+        self.state = delta.part;
+        self.state.seen = codec::from_bitmap(&delta.seen, &ids).collect();
         self.changed();
         self.derive();
         self.report_seen(&[from]);

@@ -2,6 +2,7 @@
 
 use super::{
     MemberStatus,
+    clock::Dots,
     reachability::Verdict,
     state::{Entry, Gone, State},
 };
@@ -81,7 +82,7 @@ fn promote(state: &mut State, verdict: &Verdict, config: &Config) -> bool {
     let last = state.members.values().map(|m| m.up_number).max().unwrap_or(0);
     for (id, number) in joiners.iter().zip(last + 1..) {
         if let Some(m) = state.members.get_mut(id) {
-            (m.status, m.up_number) = (MemberStatus::Up, number);
+            (m.status, m.up_number, m.dots) = (MemberStatus::Up, number, Dots::default());
         }
     }
     !joiners.is_empty()

@@ -46,7 +46,7 @@ impl Membership {
     pub(super) fn tell_downed(&mut self, now: Time, nodes: &[NodeId]) {
         for &node in nodes {
             if node != self.me {
-                self.send_state(now, node);
+                self.send_notice(now, node);
             }
         }
     }
@@ -67,7 +67,7 @@ impl Membership {
             _ => return false,
         };
         // The others must not have to wait for silence.
-        self.flush_last(now);
+        self.tell_own_end(now);
         self.end(ending);
         true
     }

@@ -176,8 +176,8 @@ impl Membership {
         roles.sort();
         roles.dedup();
         let info = Info { id, addr: me.addr, roles: roles.into(), app_version: config.cluster.app_version.as_str().into() };
-        let mut rng = Rng::new(seed).split(0x6d65_6d62);
-        let spread = Spread::new(&config, rng.next_u64());
+        let rng = Rng::new(seed).split(0x6d65_6d62);
+        let spread = Spread::new(&config);
         let watch = Watch::new(&config);
         let strategy = Strategy::new(&config.downing).unwrap_or(Strategy::None);
         let mut machine = Self {
@@ -425,7 +425,7 @@ impl Membership {
     /// This node changed the state.
     fn touch(&mut self) {
         if self.state.members.contains_key(&self.me) {
-            self.state.clock.tick(self.me);
+            self.state.stamp(self.me);
         }
         self.state.seen.clear();
         self.changed();

@@ -135,7 +135,7 @@ mod tests {
         }
 
         fn mark(&mut self, observer: usize, subjects: &[usize], mark: Mark) {
-            let row = Row { version: 1, marks: subjects.iter().map(|&s| (self.ids[s], mark)).collect() };
+            let row = Row { version: 1, dot: 1, marks: subjects.iter().map(|&s| (self.ids[s], mark)).collect() };
             self.state.rows.insert(self.ids[observer], row);
         }
 

@@ -2,6 +2,7 @@
 
 use super::{
     Ending, Event, MemberStatus, Membership, Phase,
+    clock::Dots,
     downing::{self, Decision, Strategy, Voter},
     leader,
 };
@@ -42,7 +43,7 @@ impl Membership {
         let gone: Vec<NodeId> = self.verdict.gone.iter().copied().filter(|id| self.state.status(*id) < Some(MemberStatus::Down)).collect();
         for id in &gone {
             if let Some(m) = self.state.members.get_mut(id) {
-                (m.status, m.proven) = (MemberStatus::Down, true);
+                (m.status, m.proven, m.dots) = (MemberStatus::Down, true, Dots::default());
             }
         }
         if !gone.is_empty() {

@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     MemberStatus, Removal,
-    clock::{Order, VectorClock},
+    clock::{Dots, VectorClock},
 };
 use crate::{NodeAddr, NodeId, Time};
 
@@ -37,11 +37,23 @@ pub(crate) struct Entry {
     pub(crate) joined: u32,
     /// Down, and its process is known to be gone.
     pub(crate) proven: bool,
+    /// What made it so.
+    pub(crate) dots: Dots,
+    /// Whose change admitted it: who knows that one knows address and roles. (0, 0) before it is numbered.
+    pub(crate) born: (NodeId, u64),
 }
 
 impl Entry {
     pub(crate) fn joining(info: Arc<Info>, joined: u32) -> Self {
-        Self { info, status: MemberStatus::Joining, up_number: 0, joined, proven: false }
+        Self {
+            info,
+            status: MemberStatus::Joining,
+            up_number: 0,
+            joined,
+            proven: false,
+            dots: Dots::default(),
+            born: (NodeId::from_raw(0), 0),
+        }
     }
 
     fn merge(&mut self, other: &Self) {
@@ -49,6 +61,15 @@ impl Entry {
         self.up_number = lower_known(self.up_number, other.up_number);
         self.joined = lower_known(self.joined, other.joined);
         self.proven |= other.proven;
+        self.dots.merge(&other.dots);
+        // Of two admissions either will do, as long as all name the same.
+        self.born = if self.born.1 == 0 {
+            other.born
+        } else if other.born.1 == 0 {
+            self.born
+        } else {
+            self.born.min(other.born)
+        };
     }
 }
 
@@ -76,9 +97,11 @@ impl From<Gone> for Removal {
 }
 
 /// Keeps an id from coming back.
-#[derive(Copy, Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Tombstone {
     pub(crate) how: Gone,
+    /// What made it.
+    pub(crate) dots: Dots,
     /// When it was set, on this node's clock; it travels as an age.
     pub(crate) since: Time,
 }
@@ -98,6 +121,8 @@ pub(crate) enum Mark {
 #[derive(Clone, PartialEq, Default, Debug)]
 pub(crate) struct Row {
     pub(crate) version: u32,
+    /// The observer's counter when it changed the row; 0 before it is numbered.
+    pub(crate) dot: u64,
     pub(crate) marks: BTreeMap<NodeId, Mark>,
 }
 
@@ -118,9 +143,10 @@ impl State {
     /// Takes in what the other one knows. Does not touch the seen set beyond dropping who is gone.
     pub(crate) fn merge(&mut self, other: &Self) {
         for (&id, theirs) in &other.tombstones {
-            let mine = self.tombstones.entry(id).or_insert(*theirs);
+            let mine = self.tombstones.entry(id).or_insert_with(|| theirs.clone());
             mine.how = mine.how.max(theirs.how);
             mine.since = mine.since.min(theirs.since);
+            mine.dots.merge(&theirs.dots);
         }
         for (&id, theirs) in &other.members {
             self.members.entry(id).and_modify(|mine| mine.merge(theirs)).or_insert_with(|| theirs.clone());
@@ -139,7 +165,7 @@ impl State {
     /// A member is gone for good. The caller ticks its clock.
     pub(crate) fn remove(&mut self, id: NodeId, how: Gone, now: Time) {
         self.members.remove(&id);
-        self.tombstones.insert(id, Tombstone { how, since: now });
+        self.tombstones.insert(id, Tombstone { how, since: now, dots: Dots::default() });
         self.normalise();
     }
 
@@ -148,6 +174,7 @@ impl State {
         match self.members.get_mut(&id) {
             Some(entry) if entry.status < status => {
                 entry.status = status;
+                entry.dots = Dots::default();
                 true
             }
             _ => false,
@@ -159,17 +186,39 @@ impl State {
         self.tombstones.retain(|_, t| now.since(t.since) < age);
     }
 
-    /// How this version relates to another one of the same cluster. Entries of members that the other side has buried do not count.
-    pub(crate) fn compare(&self, other: &Self) -> Order {
-        Order::of(self.ahead_of(other), other.ahead_of(self))
+    /// Numbers what was changed here as one change of `me`.
+    pub(crate) fn stamp(&mut self, me: NodeId) {
+        self.clock.tick(me);
+        let count = self.clock.get(me);
+        for m in self.members.values_mut().filter(|m| m.born.1 == 0) {
+            m.born = (me, count);
+        }
+        let members = self.members.values_mut().map(|m| &mut m.dots);
+        for dots in members.chain(self.tombstones.values_mut().map(|t| &mut t.dots)).filter(|d| d.is_empty()) {
+            *dots = Dots::one(me, count);
+        }
+        if let Some(row) = self.rows.get_mut(&me).filter(|row| row.dot == 0) {
+            row.dot = count;
+        }
     }
 
-    /// Names this version: equal exactly when clock and members are.
+    /// Whether something stands here that no member's counter covers: the last change of one that was removed before all had heard of it.
+    pub(crate) fn has_orphans(&self) -> bool {
+        self.members.values().map(|m| &m.dots).chain(self.tombstones.values().map(|t| &t.dots)).any(Dots::is_empty)
+    }
+
+    /// Names this version by what it says.
     pub(crate) fn digest(&self) -> u128 {
-        let mut bytes = Vec::with_capacity(self.members.len() * 24);
-        for &id in self.members.keys() {
+        let mut bytes = Vec::with_capacity(self.members.len() * 32 + self.rows.len() * 20);
+        for (&id, m) in &self.members {
             bytes.extend_from_slice(&id.raw().to_le_bytes());
             bytes.extend_from_slice(&self.clock.get(id).to_le_bytes());
+            bytes.extend_from_slice(&m.up_number.to_le_bytes());
+            bytes.extend_from_slice(&[m.status as u8, u8::from(m.proven)]);
+        }
+        for (&id, row) in &self.rows {
+            bytes.extend_from_slice(&id.raw().to_le_bytes());
+            bytes.extend_from_slice(&row.version.to_le_bytes());
         }
         xxhash_rust::xxh3::xxh3_128(&bytes)
     }
@@ -195,11 +244,6 @@ impl State {
         self.members.range(range).map(|(_, m)| m).next()
     }
 
-    fn ahead_of(&self, other: &Self) -> bool {
-        self.clock.ahead_of(&other.clock, |id| !other.tombstones.contains_key(&id))
-            || self.tombstones.keys().any(|id| other.members.contains_key(id))
-    }
-
     fn normalise(&mut self) {
         let Self { members, tombstones, rows, clock, seen, .. } = self;
         members.retain(|id, _| !tombstones.contains_key(id));
@@ -208,6 +252,15 @@ impl State {
             row.marks.retain(|id, _| members.contains_key(id));
         }
         clock.retain(|id| members.contains_key(&id));
+        // A removed member's counter is gone, so nothing may be numbered by it.
+        let buried = |id: NodeId| tombstones.contains_key(&id);
+        for m in members.values_mut() {
+            m.dots.retain(|id| !buried(id));
+        }
+        let all: Vec<NodeId> = tombstones.values().flat_map(|t| t.dots.iter().map(|(id, _)| id)).filter(|&id| buried(id)).collect();
+        for t in tombstones.values_mut().filter(|_| !all.is_empty()) {
+            t.dots.retain(|id| !all.contains(&id));
+        }
         seen.retain(|id| members.contains_key(id));
         while tombstones.len() > TOMBSTONES_MAX {
             let oldest = tombstones.iter().min_by_key(|(id, t)| (t.since, **id)).map(|(&id, _)| id);
@@ -244,14 +297,14 @@ mod tests {
             1 => {
                 let next = state.members.values().map(|m| m.up_number).max().unwrap_or(0) + 1;
                 if let Some(m) = state.members.get_mut(&id).filter(|m| m.status < MemberStatus::Up) {
-                    (m.status, m.up_number) = (MemberStatus::Up, next);
+                    (m.status, m.up_number, m.dots) = (MemberStatus::Up, next, Dots::default());
                 }
             }
             2 => drop(state.raise(id, MemberStatus::Leaving)),
             3 => drop(state.raise(id, MemberStatus::Down)),
             4 => {
                 let row = state.rows.entry(me).or_default();
-                row.version += 1;
+                (row.version, row.dot) = (row.version + 1, 0);
                 if row.marks.remove(&id).is_none() && state.members.contains_key(&id) {
                     row.marks.insert(id, Mark::Silent);
                 }
@@ -259,12 +312,12 @@ mod tests {
             _ if id != me && state.members.contains_key(&id) => state.remove(id, Gone::Downed, Time::from_nanos(1)),
             _ => {}
         }
-        state.clock.tick(me);
+        state.stamp(me);
     }
 
     /// Everything but the seen set and the times of removal.
     fn content(s: &State) -> impl PartialEq + std::fmt::Debug {
-        let removed: Vec<(NodeId, Gone)> = s.tombstones.iter().map(|(&id, t)| (id, t.how)).collect();
+        let removed: Vec<(NodeId, Gone, Dots)> = s.tombstones.iter().map(|(&id, t)| (id, t.how, t.dots.clone())).collect();
         (s.members.clone(), removed, s.rows.clone(), s.clock.clone())
     }
 
@@ -295,7 +348,9 @@ mod tests {
             pairs[0].merge(&again);
             prop_assert_eq!(content(&straight), content(&pairs[0]));
             for replica in &replicas {
-                prop_assert!(matches!(straight.compare(replica), Order::Same | Order::Newer));
+                let mut with = straight.clone();
+                with.merge(replica);
+                prop_assert_eq!(content(&straight), content(&with));
             }
             prop_assert!(straight.clock.len() <= straight.members.len());
         }
@@ -312,7 +367,7 @@ mod tests {
         let before = state.clone();
         state.remove(gone, Gone::Left, Time::from_nanos(1));
         assert!(!state.members.contains_key(&gone) && !state.rows.contains_key(&gone) && state.clock.get(gone) == 0);
-        assert_eq!(state.compare(&before), Order::Newer);
+        state.stamp(info(0).id);
         let mut old = before.clone();
         old.merge(&state);
         assert_eq!(content(&old), content(&state));

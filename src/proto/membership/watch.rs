@@ -51,9 +51,9 @@ impl Watch {
         }
     }
 
-    /// The replay window of a sender; a session that is not its own is for the caller to see.
-    pub(crate) fn window(&mut self, sender: NodeId, session: u64) -> &mut ReplayWindow {
-        self.windows.entry(sender).or_insert_with(|| ReplayWindow::new(session))
+    /// The replay window of a sender.
+    pub(crate) fn window(&mut self, sender: NodeId) -> &mut ReplayWindow {
+        self.windows.entry(sender).or_insert_with(ReplayWindow::new)
     }
 
     pub(crate) fn subjects(&self) -> impl Iterator<Item = NodeId> + '_ {
@@ -341,7 +341,7 @@ impl Membership {
     /// Changes this node's row.
     pub(super) fn set_mark(&mut self, id: NodeId, mark: Option<Mark>) {
         let row = self.state.rows.entry(self.me).or_default();
-        row.version += 1;
+        (row.version, row.dot) = (row.version + 1, 0);
         match mark {
             Some(mark) => drop(row.marks.insert(id, mark)),
             None => drop(row.marks.remove(&id)),
