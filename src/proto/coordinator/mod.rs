@@ -391,6 +391,12 @@ impl Coordinator {
     /// `Owned(e)` of the newest record: a shard moves again only after this.
     pub fn handle_owned(&mut self, now: Time, from: NodeId, key: ShardKey, epoch: Epoch, can_start: bool, out: &mut Out) {
         let Some(seat) = &mut self.seat else { return };
+        if let Some(recount) = &mut seat.recount {
+            return recount.owned(from, key, epoch);
+        }
+        if epoch < Epoch::MAX && seat.rows.get(&key).is_none_or(|row| row.floor < epoch) {
+            return self.adopt(now, key, Record { epoch, home: from, from: None, base: epoch, confirmed: true }, out);
+        }
         let Some(row) = seat.rows.get_mut(&key) else { return };
         let Some(record) = row.record.filter(|r| r.epoch == epoch && r.home == from && !r.confirmed) else { return };
         row.confirmed_at = now;
@@ -402,6 +408,23 @@ impl Coordinator {
         if !can_start {
             seat.cannot.insert((from, key.ty));
         }
+        self.vacate(now, key, out);
+    }
+
+    /// A node runs a shard under a later epoch than any known here: an earlier authority moved it there, and the hand-over arrived behind
+    /// that node's answer to the recount. (Its base is not known: the record's own epoch is the one that lets nothing old in.)
+    fn adopt(&mut self, now: Time, key: ShardKey, record: Record, out: &mut Out) {
+        let Some(seat) = &mut self.seat else { return };
+        seat.started = true;
+        seat.put(key, Some(record));
+        let askers = seat.parked.remove(&key).unwrap_or_default();
+        let Some(row) = seat.rows.get_mut(&key) else { return };
+        (row.hold, row.moving, row.reported, row.confirmed_at) = (None, None, false, now);
+        askers.into_iter().for_each(|asker| row.interest(asker));
+        let told: Vec<NodeId> = row.interested().filter(|n| *n != record.home && !self.removed.contains_key(n)).collect();
+        out.extend(
+            told.into_iter().map(|n| CoordinatorOut::Send(n, ControlFrame::Route { shard: key, epoch: record.epoch, home: record.home })),
+        );
         self.vacate(now, key, out);
     }
 

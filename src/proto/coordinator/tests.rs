@@ -285,3 +285,40 @@ fn a_request_that_names_another_number_of_shards_is_refused() {
     assert!(matches!(&out[..], [CoordinatorOut::Send(C, ControlFrame::Registered { refused, .. })] if refused[0].1.contains('9')));
     assert_eq!(f.frame(C, ControlFrame::WhereIs { shard: ShardKey { shard: ShardId(8), ..S }, shards: 8 }), []);
 }
+
+#[test]
+fn what_arrives_behind_an_answer_to_the_recount_still_counts() {
+    let none = ShardFact { shard: S, state: FactState::None, seen: Epoch(0), base: Epoch(0), heard: Some((Epoch(3), C)) };
+    for owned_first in [true, false] {
+        let mut f = Fixture::unseated();
+        f.run(|c, now, out| c.handle_view(now, view(&UP), out));
+        if owned_first {
+            f.owned(B, 4);
+        }
+        f.facts(B, vec![none]);
+        if !owned_first {
+            f.owned(B, 4);
+        }
+        f.facts(ME, vec![]);
+        f.removed(C, false);
+        assert_eq!(f.record(), Record { epoch: Epoch(4), home: B, from: None, base: Epoch(4), confirmed: true });
+    }
+}
+
+#[test]
+fn what_arrives_behind_the_recount_is_taken_over_before_it_is_given_away() {
+    let mut f = Fixture::unseated();
+    f.run(|c, now, out| c.handle_view(now, view(&UP), out));
+    let handed = ShardFact { shard: S, state: FactState::HandedOver(Epoch(3)), seen: Epoch(3), base: Epoch(1), heard: Some((Epoch(3), C)) };
+    f.facts(ME, vec![handed]);
+    f.facts(B, vec![]);
+    f.removed(C, false);
+    f.where_is(ME);
+    let out = f.owned(B, 4);
+    assert!(out.contains(&route(ME, 4, B)), "{out:?}");
+    assert_eq!(f.record(), Record { epoch: Epoch(4), home: B, from: None, base: Epoch(4), confirmed: true });
+    f.wait(10_000);
+    assert_eq!(f.record().home, B);
+    f.owned(ME, 2);
+    assert_eq!(f.record().home, B, "an older one is no news");
+}
