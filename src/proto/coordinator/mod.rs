@@ -30,6 +30,8 @@ use records::{Row, Successor};
 use recount::{Recount, Verdict};
 use types::Types;
 
+/// Low bits of a term, which name who holds it; a counter stands above them.
+const TERM_OWNER_BITS: u32 = 24;
 /// Unconfirmed records and unanswered questions are sent again after this.
 const RESEND: Duration = Duration::from_secs(1);
 /// Bound on requests for homes that cannot be named yet; those beyond it ask again.
@@ -140,8 +142,16 @@ impl Coordinator {
         self.seat = None;
     }
 
+    /// Above every term heard of, and this node's alone: two that take the seat in turn may not have heard of each other, but no two members
+    /// have one up number.
+    fn next_term(&self) -> Term {
+        let owner = self.view.as_ref().and_then(|v| v.myself()).map_or(0, |m| m.up_number) & ((1 << TERM_OWNER_BITS) - 1);
+        let counter = (self.heard.0 >> TERM_OWNER_BITS) + 1;
+        Term(counter.min(u64::MAX >> TERM_OWNER_BITS) << TERM_OWNER_BITS | owner)
+    }
+
     fn take_seat(&mut self, now: Time, out: &mut Out) {
-        self.heard = Term(self.heard.0 + 1);
+        self.heard = self.next_term();
         self.seat = Some(Seat {
             term: self.heard,
             recount: Some(Recount::default()),
@@ -576,7 +586,7 @@ impl Coordinator {
 impl Seat {
     /// A coordinator that cannot know all epochs that were used begins above them (moves.md section 14, F3).
     fn first_epoch(&self) -> Epoch {
-        Epoch::from_raw(self.term.0.saturating_sub(1) << 16).unwrap_or_default()
+        Epoch::from_raw((self.term.0 >> TERM_OWNER_BITS).saturating_sub(1) << 16).unwrap_or_default()
     }
 
     fn rows_of(&self, ty: TypeId) -> impl Iterator<Item = (&ShardKey, &Row)> {

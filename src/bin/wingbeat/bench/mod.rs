@@ -6,6 +6,7 @@ mod limits;
 mod local;
 mod remote;
 mod report;
+mod simulator;
 
 use std::{process::ExitCode, time::Duration};
 
@@ -51,6 +52,8 @@ pub enum Name {
     RemoteTell,
     /// Requests to entities of another process
     RemoteAsk,
+    /// Events per second of the simulator, on one core
+    Simulator,
     /// The other process of a remote measurement
     #[value(hide = true)]
     Peer,
@@ -63,6 +66,7 @@ impl Name {
             Self::LocalAsk => "local-ask",
             Self::RemoteTell => "remote-tell",
             Self::RemoteAsk => "remote-ask",
+            Self::Simulator => "simulator",
             Self::Peer => "peer",
         }
     }
@@ -85,6 +89,7 @@ pub fn run(args: &BenchArgs) -> ExitCode {
         Name::LocalAsk => local::ask(args),
         Name::RemoteTell => remote::tell(args),
         Name::RemoteAsk => remote::ask(args),
+        Name::Simulator => simulator::measure(args),
         Name::Peer => return remote::peer(args),
     };
     match measured {
