@@ -501,7 +501,7 @@ fn a_key_that_cannot_travel_is_refused_with_its_size_and_the_limit() {
 fn a_flood_of_dead_letters_is_counted_and_its_readers_are_bounded() {
     let (cluster, region, shared) = alone("letters", |config| {
         config.limits.mailbox = 10;
-        config.limits.lane_items = 1 << 14;
+        config.limits.ring_items = 1 << 14;
     });
     let letters = cluster.dead_letters();
     let entity = region.get("a");

@@ -15,7 +15,9 @@ table! {
         /// Messages that wait for one entity.
         mailbox: u32 = 10_000, Spec::int(1, 10_000_000).unit("messages").cost("memory, and latency of the last in the queue");
         /// Messages in the ring between two threads.
-        lane_items: u32 = 4096, Spec::int(64, 1 << 20).unit("messages").cost("memory per pair of threads");
+        ring_items: u32 = 1024, Spec::int(64, 1 << 20).unit("messages").cost("memory per pair of threads; above some thousand slots a ring falls out of the caches");
+        /// Messages of one thread to one shard that are held while the way there changes.
+        lane_items: u32 = 4096, Spec::int(64, 1 << 20).unit("messages").cost("memory: the messages themselves");
         /// Bytes that wait to be sent to one peer.
         link_bytes: u32 = 16 << 20, Spec::int(64 << 10, 1 << 30).unit("bytes").cost("memory per peer");
         /// Time within which a frame that has begun must be whole.

@@ -34,7 +34,7 @@ impl Exits {
     /// Opens a lane to every consumer of the node.
     pub fn open(node: &Node) -> Self {
         let id = node.next_lane();
-        let capacity = node.config.limits.lane_items as usize;
+        let capacity = node.config.limits.ring_items as usize;
         Self {
             network: node.network.open(id, capacity),
             workers: node.workers.iter().map(|w| w.open(id, capacity)).collect(),

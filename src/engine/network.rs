@@ -107,7 +107,7 @@ pub fn run(node: Arc<Node>, net: Net, me: Identity, seed: u64) {
     let now = sys::now();
     let workers = u16::try_from(node.workers.len()).expect("the number of workers came from a u16");
     let ports = node.workers.iter().map(|door| Port {
-        lane: door.open(node.next_lane(), node.config.limits.lane_items as usize),
+        lane: door.open(node.next_lane(), node.config.limits.ring_items as usize),
         waiting: VecDeque::new(),
         used: false,
     });

@@ -21,7 +21,8 @@ pub(super) fn parts_of(bytes: &[u8]) -> String {
 
 fn name(part: &Part<'_>) -> String {
     match part {
-        Part::State(bytes) => format!("State of {} bytes", bytes.len()),
+        Part::Delta(bytes) => format!("Delta of {} bytes", bytes.len()),
+        Part::Ask { ask, digest, clock } => format!("Ask {ask} beside {:08x}, clock of {} bytes", *digest as u32, clock.len()),
         Part::Seen { digest, bitmap } => format!("Seen of {:08x}, {} bytes", *digest as u32, bitmap.len()),
         Part::Status { digest, counter, .. } => format!("Status {:08x}, own counter {counter}", *digest as u32),
         Part::Mark { digest } => format!("Mark of {:08x}", *digest as u32),
@@ -53,7 +54,7 @@ mod tests {
     use crate::{NodeId, proto::membership::datagram::Envelope};
 
     fn of(parts: &[Part<'_>]) -> Vec<u8> {
-        let mut w = datagram::open(&Envelope { session: 1, counter: 9, sender: NodeId::from_raw(7), cluster: 3, uid: 4 });
+        let mut w = datagram::open(&Envelope { counter: 9, sender: NodeId::from_raw(7), group: 3 });
         parts.iter().for_each(|p| p.write(&mut w));
         w.0
     }
@@ -68,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_trace_names_the_parts() {
-        assert_eq!(parts_of(&of(&[Part::Beat(1), Part::State(&[0; 40])])), "#9, Beat(1), State of 40 bytes");
+        assert_eq!(parts_of(&of(&[Part::Beat(1), Part::Delta(&[0; 40])])), "#9, Beat(1), Delta of 40 bytes");
         assert_eq!(parts_of(b"xyz"), "no datagram");
     }
 }

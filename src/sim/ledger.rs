@@ -49,8 +49,8 @@ pub(super) struct Sums {
     pub duplicated: u64,
     pub replies: u64,
     pub timeouts: u64,
-    /// Some that were lost without a word: (sender, entity, number, last seen at which life).
-    pub examples: Vec<(u32, u32, u32, u32)>,
+    /// Some that were lost without a word: (id, sender, entity, number, last seen at which life).
+    pub examples: Vec<(u64, u32, u32, u32, u32)>,
 }
 
 /// All messages of a run.
@@ -140,7 +140,7 @@ impl Ledger {
     /// Sums up. `dead` tells whether a life is over.
     pub(super) fn sums(&self, dead: impl Fn(u32) -> bool) -> Sums {
         let mut s = Sums { sent: self.messages.len() as u64, reordered: self.reordered, duplicated: self.duplicated, ..Sums::default() };
-        for m in &self.messages {
+        for (id, m) in (0..).zip(&self.messages) {
             match m.answer {
                 Answered::Reply => s.replies += 1,
                 Answered::TimedOut => s.timeouts += 1,
@@ -162,7 +162,7 @@ impl Ledger {
                 None => {
                     s.lost += 1;
                     if s.examples.len() < 5 {
-                        s.examples.push((m.sender, m.entity, m.seq, m.life));
+                        s.examples.push((id, m.sender, m.entity, m.seq, m.life));
                     }
                 }
             }

@@ -361,3 +361,98 @@ impl Traffic {
         (OverNodes { mean: Some(mean), p99: quantile(&rates, 0.99), max: quantile(&rates, 1.0) }, peak)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{NodeAddr, proto::membership::Member};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn id(n: u32) -> NodeId {
+        NodeId::new(&NodeAddr::new(&format!("n{n:05}"), 1), 1)
+    }
+
+    fn view(me: u32, members: &[(u32, MemberStatus, bool)]) -> Arc<ClusterView> {
+        let member = |&(n, status, reachable): &(u32, MemberStatus, bool)| Member {
+            id: id(n),
+            addr: NodeAddr::new(&format!("n{n:05}"), 1),
+            status,
+            roles: Arc::new([]),
+            app_version: "".into(),
+            up_number: u64::from(n) + 1,
+            reachable,
+            observers: Arc::new([]),
+        };
+        let members = members.iter().map(member).collect();
+        Arc::new(ClusterView { me: id(me), members, leader: None, deputies: vec![], converged: true, version: 1 })
+    }
+
+    /// Three nodes, up everywhere at second 1, and what the world says of them.
+    struct World {
+        measure: Measure,
+        blameless: bool,
+        live: bool,
+    }
+
+    impl World {
+        fn formed() -> Self {
+            let mut w = Self { measure: Measure::new(Some(2 * SECOND)), blameless: true, live: true };
+            (0..3).for_each(|n| w.measure.born(n, id(n), 0));
+            (0..3).for_each(|n| w.sees(n, 1, &[(0, true), (1, true), (2, true)]));
+            w
+        }
+
+        fn sees(&mut self, observer: u32, second: u64, up: &[(u32, bool)]) {
+            let all: Vec<_> = up.iter().map(|&(n, reachable)| (n, MemberStatus::Up, reachable)).collect();
+            let (blameless, live) = (self.blameless, self.live);
+            let subject = |who: NodeId| {
+                let life = (0..3).find(|n| id(*n) == who)?;
+                Some(Subject { life, live, in_majority: live, blameless, expected_to_go: false })
+            };
+            self.measure.saw(observer, view(observer, &all), second * SECOND, subject);
+            self.measure.settle(second * SECOND);
+        }
+    }
+
+    #[test]
+    fn a_planted_false_accusation_is_counted_once_cluster_wide() {
+        let mut w = World::formed();
+        w.sees(0, 3, &[(0, true), (1, true), (2, false)]);
+        w.sees(1, 4, &[(0, true), (1, true), (2, false)]);
+        assert_eq!((w.measure.false_unreachable, w.measure.maxima()), (1, (0, 1)));
+        w.sees(0, 5, &[(0, true), (1, true), (2, true)]);
+        w.sees(0, 6, &[(0, true), (1, true), (2, false)]);
+        assert_eq!((w.measure.false_unreachable, w.measure.maxima().1), (1, 3), "the other view holds it all the time");
+        w.blameless = false;
+        w.sees(0, 7, &[(0, true), (1, false), (2, false)]);
+        assert_eq!(w.measure.false_unreachable, 1, "its links have a fault");
+    }
+
+    #[test]
+    fn a_planted_false_removal_is_counted() {
+        let mut w = World::formed();
+        w.sees(0, 3, &[(0, true), (1, true)]);
+        w.sees(1, 3, &[(0, true), (1, true)]);
+        assert_eq!((w.measure.false_removals, w.measure.removed()), (1, 1));
+        assert_eq!(w.measure.maxima().0, 1, "one change of the set, per node");
+        assert_eq!((w.measure.all_up_since, w.measure.converged_since), (None, None));
+    }
+
+    #[test]
+    fn a_crash_is_timed_from_first_mark_to_last_removal() {
+        let mut w = World::formed();
+        assert_eq!(w.measure.all_up_since, Some(SECOND));
+        w.live = false;
+        w.measure.crashed(2, id(2), 10 * SECOND);
+        w.measure.gone(2);
+        w.sees(0, 14, &[(0, true), (1, true), (2, false)]);
+        assert_eq!(w.measure.crash_times()[1].1, 1, "the other one does not know yet");
+        w.sees(1, 16, &[(0, true), (1, true), (2, false)]);
+        w.sees(0, 20, &[(0, true), (1, true)]);
+        w.sees(1, 21, &[(0, true), (1, true)]);
+        let times = w.measure.crash_times();
+        assert_eq!(times.each_ref().map(|(s, missing)| (s.max, *missing)), [(Some(4.0), 0), (Some(6.0), 0), (Some(11.0), 0)]);
+        assert_eq!((w.measure.false_removals, w.measure.survivors()), (0, (1, 2)));
+    }
+}

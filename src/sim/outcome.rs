@@ -81,10 +81,11 @@ impl World<'_> {
     pub(super) fn message_result(mut self, r: &mut RunResult) {
         let (lives, nodes) = (&self.lives, &self.nodes);
         let sums = self.ledger.sums(|life| is_gone(lives, nodes, life));
-        for (sender, entity, seq, life) in &sums.examples {
+        for (id, sender, entity, seq, life) in &sums.examples {
             let node = self.lives[*life as usize].node;
-            let what =
-                format!("message {seq} of sender {sender} to entity {entity} was neither delivered nor reported; last seen at node {node}");
+            let what = format!(
+                "message {id} (number {seq} of sender {sender} to entity {entity}) was neither delivered nor reported; last seen at node {node}"
+            );
             self.findings.add("E8", self.now, vec![node], what);
         }
         r.events = self.events;

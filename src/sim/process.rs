@@ -147,7 +147,12 @@ impl World<'_> {
         let Some(life) = node.life.take() else { return };
         node.process = None;
         node.paused = false;
-        node.late.clear();
+        // What its host had received for it goes with it.
+        for inner in std::mem::take(&mut node.late) {
+            if let Inner::Frame { frame, .. } = inner {
+                self.frame_lost(&frame);
+            }
+        }
         self.lives[life as usize].over = true;
         self.instances.forget(life);
         self.measure.gone(life);

@@ -39,6 +39,9 @@ impl World<'_> {
         let index = self.lives[life as usize].node;
         let node = &mut self.nodes[index as usize];
         if node.life != Some(life) {
+            if let Inner::Frame { frame, .. } = &inner {
+                self.frame_lost(frame);
+            }
             return;
         }
         if node.paused {

@@ -77,10 +77,11 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts a node and waits until it says where it listens; `args` follow the usual ones.
+    /// Starts a node and waits until it says where it listens; `args` follow the usual ones. It is patient with nodes whose machine has
+    /// no time for them, as a machine that runs tests often has not; a killed process is known at once all the same.
     #[track_caller]
     pub fn start(cluster: &str, args: &[&str]) -> Self {
-        Self::start_with(cluster, args, &[("WINGBEAT_CLUSTER__PRESET", "local_test")])
+        Self::start_with(cluster, args, &[("WINGBEAT_CLUSTER__PRESET", "local_test"), ("WINGBEAT_DETECTOR__ACCEPTABLE_PAUSE", "3s")])
     }
 
     #[track_caller]

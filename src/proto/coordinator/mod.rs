@@ -30,6 +30,8 @@ use records::{Row, Successor};
 use recount::{Recount, Verdict};
 use types::Types;
 
+/// Low bits of a term, which name who holds it; a counter stands above them.
+const TERM_OWNER_BITS: u32 = 24;
 /// Unconfirmed records and unanswered questions are sent again after this.
 const RESEND: Duration = Duration::from_secs(1);
 /// Bound on requests for homes that cannot be named yet; those beyond it ask again.
@@ -140,8 +142,16 @@ impl Coordinator {
         self.seat = None;
     }
 
+    /// Above every term heard of, and this node's alone: two that take the seat in turn may not have heard of each other, but no two members
+    /// have one up number.
+    fn next_term(&self) -> Term {
+        let owner = self.view.as_ref().and_then(|v| v.myself()).map_or(0, |m| m.up_number) & ((1 << TERM_OWNER_BITS) - 1);
+        let counter = (self.heard.0 >> TERM_OWNER_BITS) + 1;
+        Term(counter.min(u64::MAX >> TERM_OWNER_BITS) << TERM_OWNER_BITS | owner)
+    }
+
     fn take_seat(&mut self, now: Time, out: &mut Out) {
-        self.heard = Term(self.heard.0 + 1);
+        self.heard = self.next_term();
         self.seat = Some(Seat {
             term: self.heard,
             recount: Some(Recount::default()),
@@ -391,6 +401,12 @@ impl Coordinator {
     /// `Owned(e)` of the newest record: a shard moves again only after this.
     pub fn handle_owned(&mut self, now: Time, from: NodeId, key: ShardKey, epoch: Epoch, can_start: bool, out: &mut Out) {
         let Some(seat) = &mut self.seat else { return };
+        if let Some(recount) = &mut seat.recount {
+            return recount.owned(from, key, epoch);
+        }
+        if epoch < Epoch::MAX && seat.rows.get(&key).is_none_or(|row| row.floor < epoch) {
+            return self.adopt(now, key, Record { epoch, home: from, from: None, base: epoch, confirmed: true }, out);
+        }
         let Some(row) = seat.rows.get_mut(&key) else { return };
         let Some(record) = row.record.filter(|r| r.epoch == epoch && r.home == from && !r.confirmed) else { return };
         row.confirmed_at = now;
@@ -402,6 +418,23 @@ impl Coordinator {
         if !can_start {
             seat.cannot.insert((from, key.ty));
         }
+        self.vacate(now, key, out);
+    }
+
+    /// A node runs a shard under a later epoch than any known here: an earlier authority moved it there, and the hand-over arrived behind
+    /// that node's answer to the recount. (Its base is not known: the record's own epoch is the one that lets nothing old in.)
+    fn adopt(&mut self, now: Time, key: ShardKey, record: Record, out: &mut Out) {
+        let Some(seat) = &mut self.seat else { return };
+        seat.started = true;
+        seat.put(key, Some(record));
+        let askers = seat.parked.remove(&key).unwrap_or_default();
+        let Some(row) = seat.rows.get_mut(&key) else { return };
+        (row.hold, row.moving, row.reported, row.confirmed_at) = (None, None, false, now);
+        askers.into_iter().for_each(|asker| row.interest(asker));
+        let told: Vec<NodeId> = row.interested().filter(|n| *n != record.home && !self.removed.contains_key(n)).collect();
+        out.extend(
+            told.into_iter().map(|n| CoordinatorOut::Send(n, ControlFrame::Route { shard: key, epoch: record.epoch, home: record.home })),
+        );
         self.vacate(now, key, out);
     }
 
@@ -553,7 +586,7 @@ impl Coordinator {
 impl Seat {
     /// A coordinator that cannot know all epochs that were used begins above them (moves.md section 14, F3).
     fn first_epoch(&self) -> Epoch {
-        Epoch::from_raw(self.term.0.saturating_sub(1) << 16).unwrap_or_default()
+        Epoch::from_raw((self.term.0 >> TERM_OWNER_BITS).saturating_sub(1) << 16).unwrap_or_default()
     }
 
     fn rows_of(&self, ty: TypeId) -> impl Iterator<Item = (&ShardKey, &Row)> {

@@ -13,6 +13,8 @@ pub(super) struct Recount {
     /// Who has not answered whole, with the number of the part that is next.
     waiting: BTreeMap<NodeId, u32>,
     answers: BTreeMap<NodeId, Known>,
+    /// What began to run while the answers were gathered.
+    owned: BTreeMap<(NodeId, ShardKey), Epoch>,
 }
 
 /// What one node answered.
@@ -44,6 +46,15 @@ impl Recount {
     pub fn removed(&mut self, node: NodeId) {
         self.waiting.remove(&node);
         self.answers.remove(&node);
+        self.owned.retain(|(n, _), _| *n != node);
+    }
+
+    /// A hand-over arrived: the node's facts may be older than that, whether they are here already or under way.
+    pub fn owned(&mut self, node: NodeId, shard: ShardKey, epoch: Epoch) {
+        if epoch < Epoch::MAX {
+            let newest = self.owned.entry((node, shard)).or_default();
+            *newest = epoch.max(*newest);
+        }
     }
 
     /// One part of an answer. A first part begins anew: the question was repeated.
@@ -65,7 +76,19 @@ impl Recount {
         }
     }
 
-    pub fn into_answers(self) -> BTreeMap<NodeId, Known> {
+    pub fn into_answers(mut self) -> BTreeMap<NodeId, Known> {
+        for ((node, shard), epoch) in self.owned {
+            let Some(known) = self.answers.get_mut(&node) else { continue };
+            let fact = known.facts.iter_mut().find(|f| f.shard == shard);
+            if fact.as_ref().is_some_and(|f| f.seen >= epoch) {
+                continue;
+            }
+            let runs = ShardFact { shard, state: FactState::Running(epoch), seen: epoch, base: epoch, heard: Some((epoch, node)) };
+            match fact {
+                Some(fact) => *fact = runs,
+                None => known.facts.push(runs),
+            }
+        }
         self.answers
     }
 }

@@ -65,7 +65,8 @@ impl Coordinator {
 
     /// A member has heard of a later term than this one: asks again above it.
     fn raise_term(&mut self, now: Time, term: Term, out: &mut Out) {
-        self.heard = Term(self.heard.max(term).0 + 1);
+        self.heard = self.heard.max(term);
+        self.heard = self.next_term();
         let Some(seat) = &mut self.seat else { return };
         seat.term = self.heard;
         if seat.recount.is_some() {

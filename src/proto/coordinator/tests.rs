@@ -103,8 +103,13 @@ impl Fixture {
     }
 }
 
+/// The n-th term of this node.
+fn held(n: u64) -> Term {
+    Term(n << TERM_OWNER_BITS | 1)
+}
+
 fn assign(home: NodeId, epoch: u64, base: u64, term: u64) -> CoordinatorOut {
-    let frame = ControlFrame::Assign { shard: S, epoch: Epoch(epoch), home, base: Epoch(base), term: Term(term) };
+    let frame = ControlFrame::Assign { shard: S, epoch: Epoch(epoch), home, base: Epoch(base), term: held(term) };
     CoordinatorOut::Send(home, frame)
 }
 
@@ -113,7 +118,7 @@ fn route(to: NodeId, epoch: u64, home: NodeId) -> CoordinatorOut {
 }
 
 fn moves(to: NodeId, epoch: u64) -> CoordinatorOut {
-    let frame = ControlFrame::Move { shard: S, epoch: Epoch(epoch), from: ME, to: B, base: Epoch(1), term: Term(1) };
+    let frame = ControlFrame::Move { shard: S, epoch: Epoch(epoch), from: ME, to: B, base: Epoch(1), term: held(1) };
     CoordinatorOut::Send(to, frame)
 }
 
@@ -125,7 +130,7 @@ fn nothing_is_allocated_before_everybody_has_answered() {
     assert_eq!(f.where_is(C), [], "waits for the table");
     f.facts(ME, vec![]);
     f.facts(B, vec![]);
-    let repeated = CoordinatorOut::Send(C, ControlFrame::Recount { term: Term(1) });
+    let repeated = CoordinatorOut::Send(C, ControlFrame::Recount { term: held(1) });
     assert_eq!(f.wait(1000), [repeated], "only who has not answered");
     let out = f.facts(C, vec![]);
     assert!(out.contains(&assign(ME, 1, 1, 1)) && out.contains(&route(C, 1, ME)), "{out:?}");
@@ -209,7 +214,7 @@ fn an_unproven_death_is_waited_out_and_late_owners_still_count() {
 fn a_host_that_cannot_start_entities_passes_the_shard_on() {
     let mut f = Fixture::moving();
     let out = f.frame(B, ControlFrame::Owned { shard: S, epoch: Epoch(2), can_start: false });
-    let on = ControlFrame::Move { shard: S, epoch: Epoch(3), from: B, to: ME, base: Epoch(1), term: Term(1) };
+    let on = ControlFrame::Move { shard: S, epoch: Epoch(3), from: B, to: ME, base: Epoch(1), term: held(1) };
     assert!(out.contains(&CoordinatorOut::Send(B, on)), "{out:?}");
 }
 
@@ -232,15 +237,15 @@ fn leaving_members_are_emptied_and_the_last_one_is_told_that_nobody_takes_it() {
 fn a_later_term_elsewhere_makes_the_question_be_asked_above_it() {
     let mut f = Fixture::unseated();
     f.run(|c, now, out| c.handle_view(now, view(&UP), out));
-    let out = f.frame(B, ControlFrame::Facts { term: Term(4), part: 0, last: true, types: vec![], facts: vec![] });
+    let out = f.frame(B, ControlFrame::Facts { term: held(4), part: 0, last: true, types: vec![], facts: vec![] });
     assert_eq!(out.len(), 3);
-    assert!(out.contains(&CoordinatorOut::Send(B, ControlFrame::Recount { term: Term(5) })));
+    assert!(out.contains(&CoordinatorOut::Send(B, ControlFrame::Recount { term: held(5) })));
 }
 
 #[test]
 fn a_successor_restores_the_table_and_begins_new_shards_above_all_epochs() {
     let mut f = Fixture::unseated();
-    f.coordinator.hear(Term(1));
+    f.coordinator.hear(held(1));
     f.run(|c, now, out| c.handle_view(now, view(&UP), out));
     let runs = ShardFact { shard: S, state: FactState::Running(Epoch(5)), seen: Epoch(5), base: Epoch(2), heard: Some((Epoch(5), B)) };
     f.facts(ME, vec![]);
@@ -284,4 +289,54 @@ fn a_request_that_names_another_number_of_shards_is_refused() {
     let out = f.frame(C, ControlFrame::WhereIs { shard: S, shards: 9 });
     assert!(matches!(&out[..], [CoordinatorOut::Send(C, ControlFrame::Registered { refused, .. })] if refused[0].1.contains('9')));
     assert_eq!(f.frame(C, ControlFrame::WhereIs { shard: ShardKey { shard: ShardId(8), ..S }, shards: 8 }), []);
+}
+
+#[test]
+fn what_arrives_behind_an_answer_to_the_recount_still_counts() {
+    let none = ShardFact { shard: S, state: FactState::None, seen: Epoch(0), base: Epoch(0), heard: Some((Epoch(3), C)) };
+    for owned_first in [true, false] {
+        let mut f = Fixture::unseated();
+        f.run(|c, now, out| c.handle_view(now, view(&UP), out));
+        if owned_first {
+            f.owned(B, 4);
+        }
+        f.facts(B, vec![none]);
+        if !owned_first {
+            f.owned(B, 4);
+        }
+        f.facts(ME, vec![]);
+        f.removed(C, false);
+        assert_eq!(f.record(), Record { epoch: Epoch(4), home: B, from: None, base: Epoch(4), confirmed: true });
+    }
+}
+
+#[test]
+fn what_arrives_behind_the_recount_is_taken_over_before_it_is_given_away() {
+    let mut f = Fixture::unseated();
+    f.run(|c, now, out| c.handle_view(now, view(&UP), out));
+    let handed = ShardFact { shard: S, state: FactState::HandedOver(Epoch(3)), seen: Epoch(3), base: Epoch(1), heard: Some((Epoch(3), C)) };
+    f.facts(ME, vec![handed]);
+    f.facts(B, vec![]);
+    f.removed(C, false);
+    f.where_is(ME);
+    let out = f.owned(B, 4);
+    assert!(out.contains(&route(ME, 4, B)), "{out:?}");
+    assert_eq!(f.record(), Record { epoch: Epoch(4), home: B, from: None, base: Epoch(4), confirmed: true });
+    f.wait(10_000);
+    assert_eq!(f.record().home, B);
+    f.owned(ME, 2);
+    assert_eq!(f.record().home, B, "an older one is no news");
+}
+
+#[test]
+fn successors_that_have_not_heard_of_each_other_have_terms_of_their_own() {
+    let take = |me: NodeId| {
+        let mut c = Coordinator::new(Arc::new(Config::default()), me);
+        c.hear(held(3));
+        let members = view(&UP).members.iter().filter(|m| m.up_number >= me.raw() as u64).cloned().collect();
+        c.handle_view(Time::from_nanos(1), Arc::new(ClusterView { me, members, ..(*view(&UP)).clone() }), &mut vec![]);
+        c.heard()
+    };
+    assert_eq!(take(ME), held(4));
+    assert!(take(B) > held(3) && take(B) != take(ME));
 }

@@ -49,6 +49,11 @@ impl Hosting {
         }
     }
 
+    /// The right lasts.
+    pub fn may_run(&self, now: Time) -> bool {
+        now < self.told
+    }
+
     /// What to tell the workers, if that is news. `beat`: when the newest beat that was answered had left.
     pub fn news(&mut self, beat: Option<Time>) -> Option<Time> {
         let proven = self.proven?.max(beat.unwrap_or(Time::ZERO));

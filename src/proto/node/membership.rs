@@ -8,6 +8,7 @@ use crate::{
         coordinator::CoordinatorOut,
         membership::{ClusterView, Ending, Event, MemberOutput, MemberStatus, Peer, Removal},
         shard::ShardCommand,
+        sharding::ControlFrame,
         wire::Frame,
     },
 };
@@ -39,15 +40,19 @@ impl<M: Members> NodeCore<M> {
         }
         self.peers.set_view(&view);
         self.hosting.saw(now, &view);
-        self.update_hosting();
+        self.update_hosting(now);
         self.effects.push_back(Effect::View(view.clone()));
         let authority = view.oldest(self.config.sharding.coordinator_role.as_deref()).map(|m| m.id);
         let changed = authority != self.authority;
         self.authority = authority;
-        self.with_coordinator(now, |coordinator, out| coordinator.handle_view(now, view, out));
+        self.seat_waits = !self.hosting.may_run(now);
+        if !self.seat_waits {
+            self.with_coordinator(now, |coordinator, out| coordinator.handle_view(now, view, out));
+        }
         if changed {
             self.registration.forget();
             self.ask_authority_again(now);
+            self.repeat_owned();
         }
         self.with_region(|region, peers, out| region.retry_buffered(now, peers, out));
     }
@@ -74,10 +79,28 @@ impl<M: Members> NodeCore<M> {
         self.with_coordinator(now, |coordinator, out| coordinator.handle_removed(now, node, how, lag, out));
     }
 
-    /// Tells the workers how long they may run, where that is news.
-    pub(super) fn update_hosting(&mut self) {
-        if let Some(until) = self.hosting.news(self.membership.proven()).filter(|_| !self.ended) {
+    /// Tells the workers how long they may run, where that is news. Who has no right to run is no authority either: a node that wakes up
+    /// from a long pause finds the news of its own removal behind that of others.
+    pub(super) fn update_hosting(&mut self, now: Time) {
+        if self.ended {
+            return;
+        }
+        if let Some(until) = self.hosting.news(self.membership.proven()) {
             self.effects.push_back(Effect::HostingUntil(until));
+        }
+        if self.seat_waits && self.hosting.may_run(now) {
+            self.seat_waits = false;
+            let view = self.membership.view().clone();
+            self.with_coordinator(now, |coordinator, out| coordinator.handle_view(now, view, out));
+        }
+    }
+
+    /// What began to run since an authority last asked may be known to nobody who lives.
+    fn repeat_owned(&mut self) {
+        for shard in self.since_survey.clone() {
+            if let Some(&(epoch, can_start)) = self.owned.get(&shard) {
+                self.tell_authority(ControlFrame::Owned { shard, epoch, can_start });
+            }
         }
     }
 

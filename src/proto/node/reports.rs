@@ -40,9 +40,17 @@ impl<M: Members> NodeCore<M> {
             ShardReport::Running { shard, start, cur } => {
                 self.with_region(|region, peers, out| region.running(now, shard, start, cur, peers, out));
             }
-            ShardReport::Ended { shard, cur } => self.region.ended(shard, cur),
+            ShardReport::Ended { shard, cur } => {
+                if self.owned.get(&shard).is_none_or(|&(epoch, _)| epoch <= cur) {
+                    self.since_survey.remove(&shard);
+                }
+                self.region.ended(shard, cur);
+            }
             ShardReport::Owned { shard, epoch, can_start } => {
                 self.owned.insert(shard, (epoch, can_start));
+                if self.survey_id > 0 {
+                    self.since_survey.insert(shard);
+                }
                 if self.moves.get(&shard).is_some_and(|seen| seen.epoch == epoch) {
                     self.note_moved(now, shard, Some(self.me), None);
                 }
@@ -108,6 +116,7 @@ impl<M: Members> NodeCore<M> {
             return;
         }
         self.survey_id += 1;
+        self.since_survey.clear();
         let id = self.survey_id;
         self.survey = Some(Survey { id, term, asker, waiting: (0..self.workers).collect(), facts: BTreeMap::new() });
         self.tell_workers(&ShardCommand::Recount { id });

@@ -7,6 +7,7 @@ mod local;
 mod remote;
 mod report;
 mod rig;
+mod simulator;
 
 use std::{process::ExitCode, time::Duration};
 
@@ -62,6 +63,8 @@ pub enum Name {
     RemoteTell,
     /// Requests to entities of another process
     RemoteAsk,
+    /// Events per second of the simulator, on one core
+    Simulator,
     /// The other process of a remote measurement
     #[value(hide = true)]
     Peer,
@@ -74,6 +77,7 @@ impl Name {
             Self::LocalAsk => "local-ask",
             Self::RemoteTell => "remote-tell",
             Self::RemoteAsk => "remote-ask",
+            Self::Simulator => "simulator",
             Self::Peer => "peer",
         }
     }
@@ -108,6 +112,7 @@ pub fn run(args: &BenchArgs) -> ExitCode {
         Name::LocalAsk => local::ask(args, &mut report),
         Name::RemoteTell => remote::tell(args, &mut report),
         Name::RemoteAsk => remote::ask(args, &mut report),
+        Name::Simulator => simulator::measure(args, &mut report),
         Name::Peer => return remote::peer(args),
     };
     match measured {
