@@ -50,6 +50,7 @@ const CHECK_EVERY: u64 = if cfg!(debug_assertions) { 256 } else { 4096 };
 const WAKES_MAX: u32 = 100_000;
 
 /// Something that will happen.
+#[allow(clippy::large_enum_variant)] // Small messages stand in place: a box for each would cost more than the copies.
 pub(super) enum Event {
     /// Inside a process; void if that life is over, late if it is paused.
     Inner(u32, Inner),
