@@ -126,6 +126,7 @@ impl Probe {
 
 /// What a worker puts into its ring to the network thread.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(clippy::large_enum_variant)] // Small messages stand in place: a box for each would cost more than the copies.
 pub(super) enum Outgoing {
     Report(ShardReport),
     Reply { to: NodeId, correlation: u64, body: ReplyBody },

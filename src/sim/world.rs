@@ -34,6 +34,7 @@ pub(super) const BEGIN: u64 = 0;
 const DRAIN_SECONDS: u64 = 60;
 
 /// Something that will happen.
+#[allow(clippy::large_enum_variant)] // Small messages stand in place: a box for each would cost more than the copies.
 pub(super) enum Event {
     /// Inside a process; void if that life is over, late if it is paused.
     Inner(u32, Inner),

@@ -65,6 +65,7 @@ pub enum Cut {
 
 /// What came of a whole frame.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(clippy::large_enum_variant)] // Small messages stand in place: a box for each would cost more than the copies.
 pub enum Decoded {
     /// A frame.
     Frame(Frame),

@@ -36,17 +36,20 @@ pub fn warm(region: &Region<Bench>, n: u64) -> Result<Vec<EntityRef<Bench>>, Err
 
 /// Notes between two questions how far the entities have come.
 const MARK_EVERY: u64 = 8192;
-/// Questions that may be open: so many times `MARK_EVERY` notes are less than a link may hold, so none is given up for want of room.
-const MARKS_OPEN: usize = 8;
+/// Questions that may be open: so many times `MARK_EVERY` notes are less than a link, and the receiver, may hold, so none is given up.
+const MARKS_OPEN: usize = 3;
 
 /// Sends notes round robin, waiting for room where there is none, and never so many ahead that a link has to give some up.
 pub struct Teller<'a> {
     all: &'a [EntityRef<Bench>],
     sent: u64,
     open: usize,
-    tx: channel::Sender<Result<u64, AskError>>,
-    rx: channel::Receiver<Result<u64, AskError>>,
+    tx: channel::Sender<Mark>,
+    rx: channel::Receiver<Mark>,
 }
+
+/// An answer, and of which entity.
+type Mark = (usize, Result<u64, AskError>);
 
 impl<'a> Teller<'a> {
     /// Nothing is sent yet.
@@ -58,33 +61,37 @@ impl<'a> Teller<'a> {
     /// Sends `n` more.
     pub fn tell(&mut self, n: u64) -> Result<(), Error> {
         for i in self.sent..self.sent + n {
-            let entity = &self.all[(i % self.all.len() as u64) as usize];
-            entity.tell_within(Note(Payload([i; 8])), PATIENCE).map_err(|e| e.to_string())?;
+            let at = (i % self.all.len() as u64) as usize;
+            self.all[at].tell_within(Note(Payload([i; 8])), PATIENCE).map_err(|e| e.to_string())?;
             if i % MARK_EVERY == 0 {
-                self.mark(entity)?;
+                while self.open >= MARKS_OPEN {
+                    self.take()?;
+                }
+                self.open += 1;
+                self.question(at);
             }
         }
         self.sent += n;
         Ok(())
     }
 
-    fn mark(&mut self, entity: &EntityRef<Bench>) -> Result<(), Error> {
-        while self.open >= MARKS_OPEN {
-            self.take()?;
-        }
-        self.open += 1;
+    fn question(&self, at: usize) {
         let tx = self.tx.clone();
-        entity.ask_then(Count, PATIENCE, move |answer| drop(tx.send(answer)));
-        Ok(())
+        self.all[at].ask_then(Count, PATIENCE, move |answer| drop(tx.send((at, answer))));
     }
 
     fn take(&mut self) -> Result<(), Error> {
-        let answer = self.rx.recv_timeout(PATIENCE)?;
-        self.open -= 1;
-        match answer {
-            // A full ring is a sign of its own that the sender is ahead; the next question will find out how far.
-            Ok(_) | Err(AskError::Refused(Refusal::Full)) => Ok(()),
-            Err(error) => Err(error.into()),
+        match self.rx.recv_timeout(PATIENCE)? {
+            (_, Ok(_)) => {
+                self.open -= 1;
+                Ok(())
+            }
+            // The ring is full of notes: asked again, behind them.
+            (at, Err(AskError::Refused(Refusal::Full))) => {
+                self.question(at);
+                Ok(())
+            }
+            (_, Err(error)) => Err(error.into()),
         }
     }
 
