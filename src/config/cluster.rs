@@ -1,7 +1,7 @@
 //! `[cluster]`
 
 use super::{
-    Preset,
+    Preset, RoleMin,
     setting::{Spec, table},
     value::Rule,
 };
@@ -19,6 +19,8 @@ table! {
         app_version: String = String::new(), Spec::text(Rule::OptionalName);
         /// Members that must have joined before the first ones become up.
         min_members: u32 = 1, Spec::int(1, 10_000).unit("members").cost("nothing runs before that many nodes are there");
+        /// Members of a role that must have joined before the first ones become up, as `"role=number"`.
+        min_members_of: Vec<RoleMin> = vec![], Spec::int(1, 10_000).cost("nothing runs before they are there");
         /// Set of defaults that everything else is laid over.
         preset: Preset = Preset::Lan, Spec::any();
     }

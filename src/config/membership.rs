@@ -23,7 +23,7 @@ table! {
         /// Joins proceed while members that the cluster holds unreachable have not seen them.
         converge_past_unreachable: bool = false, Spec::any().must_match();
         /// Gossip older than this is dropped on arrival.
-        gossip_ttl: Span = Span::secs(2), Spec::span(10, HOUR).gossips(2).unused();
+        gossip_ttl: Span = Span::secs(2), Spec::span(10, HOUR).gossips(2).cost("shorter: slow links lose answers; longer: old news is taken in");
         /// Share of rounds that go to a member that has not seen the state.
         unseen_probability: f64 = 0.8, Spec::float(0.0, 1.0);
         /// Members above which that share falls.

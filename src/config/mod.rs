@@ -51,7 +51,7 @@ pub use {
     shutdown::ShutdownConfig,
     store::StoreConfig,
     tls::TlsConfig,
-    value::{AutoSpan, Span, Workers},
+    value::{AutoSpan, RoleMin, Span, Workers},
 };
 
 use setting::Interval;

@@ -479,6 +479,45 @@ impl Value for NodeAddr {
     }
 }
 
+/// Members of a role that must be there: `"backend=3"`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RoleMin {
+    /// The role.
+    pub role: String,
+    /// So many members have it, at least.
+    pub members: u32,
+}
+
+impl fmt::Display for RoleMin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.role, self.members)
+    }
+}
+
+impl Value for RoleMin {
+    fn read(raw: &Raw, bounds: Bounds) -> Result<Self, Fault> {
+        let wanted = || Fault::kind(raw, "a role and how many members have it, such as \"backend=3\"");
+        let (role, members) = raw.text().and_then(|t| t.split_once('=')).ok_or_else(wanted)?;
+        let read = Self { role: role.trim().to_owned(), members: members.trim().parse().map_err(|_| wanted())? };
+        read.check(bounds).map(|()| read)
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+
+    fn check(&self, bounds: Bounds) -> Result<(), Fault> {
+        self.role.check(Bounds::Text(Rule::Label))?;
+        let (lo, hi) = int_bounds(bounds, i128::from(u32::MAX));
+        if (lo..=hi).contains(&i128::from(self.members)) { Ok(()) } else { Err(Fault::range(self, lo, hi)) }
+    }
+
+    fn range(bounds: Bounds) -> String {
+        let (lo, hi) = int_bounds(bounds, i128::from(u32::MAX));
+        format!("\"role={lo}\" to \"role={hi}\"")
+    }
+}
+
 impl Value for String {
     fn read(raw: &Raw, bounds: Bounds) -> Result<Self, Fault> {
         let text = raw.text().ok_or_else(|| Fault::kind(raw, "text in quotes"))?.to_owned();
@@ -587,6 +626,7 @@ impl<T: Value + Item> Value for Vec<T> {
 pub(super) trait Item {}
 impl Item for String {}
 impl Item for u16 {}
+impl Item for RoleMin {}
 
 impl Rule {
     fn check(self, text: &str) -> Result<(), Fault> {

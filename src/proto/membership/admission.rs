@@ -24,30 +24,6 @@ pub(crate) struct Newcomer {
     info: Arc<Info>,
 }
 
-/// The settings that must be equal on all nodes, sorted by key.
-pub(crate) fn must_match(config: &Config) -> Vec<(String, String)> {
-    let (m, d, s) = (&config.membership, &config.detector, &config.downing);
-    let or_off = |text: Option<String>| text.unwrap_or_else(|| "off".into());
-    let mut all = vec![
-        ("detector.heartbeat_interval", format!("{:?}", d.heartbeat_interval.get())),
-        ("detector.monitors", d.monitors.to_string()),
-        ("detector.verdict", format!("{:?}", d.verdict).to_lowercase()),
-        ("downing.down_if_alone", s.down_if_alone.to_string()),
-        ("downing.quorum_size", or_off(s.quorum_size.map(|n| n.to_string()))),
-        ("downing.referee", or_off(s.referee.as_ref().map(ToString::to_string))),
-        ("downing.stable_after", format!("{:?}", super::downing::stable_after(s.stable_after, 5, d.heartbeat_interval.get()))),
-        ("downing.strategy", format!("{:?}", s.strategy)),
-        ("membership.auto_down_after", or_off(m.auto_down_after.map(|a| format!("{:?}", a.get())))),
-        ("membership.converge_past_unreachable", m.converge_past_unreachable.to_string()),
-        ("membership.deputies", m.deputies.to_string()),
-        ("membership.gossip_interval", format!("{:?}", m.gossip_interval.get())),
-        ("sharding.lease", format!("{:?}", config.sharding.lease.get())),
-        ("sharding.lease_margin", format!("{:?}", config.sharding.lease_margin.get())),
-    ];
-    all.sort_unstable();
-    all.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
-}
-
 /// What is wrong with a request, in words that name both sides; `None` if nothing.
 fn objection(config: &Config, request: &JoinRequest) -> Option<String> {
     let shown = |text: &str| text.chars().take(codec::LABEL_BYTES_MAX).collect::<String>().escape_debug().to_string();
@@ -64,7 +40,8 @@ fn objection(config: &Config, request: &JoinRequest) -> Option<String> {
         return Some(format!("{} settings in the request, at most {SETTINGS_MAX}", request.settings.len()));
     }
     let theirs = |key: &str| request.settings.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str());
-    let differing: Vec<String> = must_match(config)
+    let differing: Vec<String> = config
+        .must_match()
         .iter()
         .filter(|(key, value)| theirs(key).is_some_and(|t| t != value))
         .map(|(key, value)| format!("{key} is `{value}` here and `{}` on the joining node", shown(theirs(key).unwrap_or(""))))

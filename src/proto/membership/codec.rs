@@ -283,8 +283,8 @@ fn counted(r: &mut Reader<'_>, field: &'static str, each: usize, max: usize) -> 
 /// One bit per member in id order: whether it has seen this version.
 pub(crate) fn seen_bitmap(state: &State) -> Vec<u8> {
     let mut bits = vec![0; state.members.len().div_ceil(8)];
-    for (i, id) in state.members.keys().enumerate() {
-        bits[i / 8] |= u8::from(state.seen.contains(id)) << (i % 8);
+    for (i, (_, _, seen)) in state.with_seen().enumerate() {
+        bits[i / 8] |= u8::from(seen) << (i % 8);
     }
     bits
 }

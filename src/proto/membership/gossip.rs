@@ -7,6 +7,7 @@ use super::{
     codec::{self, Delta, Lacks},
     counters::Count,
     datagram::{self, Bad, Envelope, Part},
+    pack,
     state::State,
 };
 use crate::{
@@ -111,7 +112,10 @@ impl Membership {
     /// An answer that came over a link.
     pub(super) fn take_gossip_frame(&mut self, now: Time, from: NodeId, state: &[u8]) {
         if self.speaks(now, from) {
-            self.take_delta(now, from, state);
+            match pack::unpack(state) {
+                Ok(bytes) => self.take_delta(now, from, &bytes),
+                Err(_) => self.counters.add(Count::FrameMalformed),
+            }
         }
     }
 
@@ -309,10 +313,18 @@ impl Membership {
         }
     }
 
+    /// The same of a bitmap over the members.
     fn learn_bitmap(&mut self, bitmap: &[u8]) -> bool {
-        let ids: Vec<NodeId> = self.state.members.keys().copied().collect();
-        let theirs: Vec<NodeId> = codec::from_bitmap(bitmap, &ids).collect();
-        self.learn_seen(&theirs)
+        let (mut more, mut new) = (false, vec![]);
+        for (i, (&id, _, mine)) in self.state.with_seen().enumerate() {
+            let theirs = bitmap.get(i / 8).is_some_and(|b| b >> (i % 8) & 1 == 1);
+            more |= mine && !theirs;
+            if theirs && !mine {
+                new.push(id);
+            }
+        }
+        self.learn_seen(&new);
+        more
     }
 
     /// Names the present version.
@@ -477,14 +489,28 @@ impl Membership {
 
     /// So many random reachable others that fit.
     fn choose(&mut self, count: usize, fits: impl Fn(&Candidate<'_>) -> bool) -> Vec<NodeId> {
-        let Self { state, verdict, me, rng, .. } = self;
-        let mut pool: Vec<NodeId> = state
-            .members
-            .iter()
-            .filter(|(id, m)| **id != *me && m.status < MemberStatus::Down && !verdict.unreachable.contains_key(id))
-            .map(|(&id, _)| id)
-            .filter(|&subject| fits(&Candidate { state, subject }))
-            .collect();
+        let Self { state, verdict, me, rng, standing, .. } = self;
+        let may = |subject: NodeId| {
+            subject != *me
+                && state.status(subject).is_some_and(|s| s < MemberStatus::Down)
+                && !verdict.unreachable.contains_key(&subject)
+                && fits(&Candidate { state, subject })
+        };
+        // Where most fit, a few draws find them; the rest of the work is for where few do.
+        let mut chosen: Vec<NodeId> = vec![];
+        for _ in 0..count * 4 {
+            if let Some(i) = rng.index(standing.order.len())
+                && chosen.len() < count
+                && !chosen.contains(&standing.order[i])
+                && may(standing.order[i])
+            {
+                chosen.push(standing.order[i]);
+            }
+        }
+        if chosen.len() == count {
+            return chosen;
+        }
+        let mut pool: Vec<NodeId> = state.members.keys().copied().filter(|&id| may(id)).collect();
         let take = count.min(pool.len());
         for i in 0..take {
             let j = i + rng.below((pool.len() - i) as u64) as usize;
@@ -527,7 +553,7 @@ impl Membership {
             self.counters.add(Count::StateByLink);
             self.counters.add(Count::FramesOut);
             let known = self.state.members.contains_key(&to);
-            self.out.gossip(to, known, addr.clone(), MemberFrame::Gossip { state: w.0 });
+            self.out.gossip(to, known, addr.clone(), MemberFrame::Gossip { state: pack::pack(w.0) });
         }
         true
     }
@@ -537,7 +563,7 @@ impl Membership {
         let mut w = Writer::default();
         let digest = self.digest();
         codec::encode(&mut w, &self.state, digest, 0, Lacks::Everything, now);
-        w.0
+        pack::pack(w.0)
     }
 
     pub(super) fn send_parts(&mut self, to: NodeId, parts: &[Part<'_>]) {

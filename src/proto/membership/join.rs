@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use super::{
     Ending, JoinRequest, MemberFrame, MemberStatus, Membership, Phase, admission, codec,
     counters::Count,
+    pack,
     state::{Entry, State},
     suspicion::Suspicion,
 };
@@ -225,8 +226,7 @@ impl Membership {
         if self.seeker.is_none() || !alone {
             return;
         }
-        let mut r = Reader::new(bytes);
-        let decoded = codec::decode(&mut r, &State::default(), now).ok();
+        let decoded = pack::unpack(bytes).and_then(|bytes| codec::decode(&mut Reader::new(&bytes), &State::default(), now)).ok();
         let admitted = decoded.filter(|d| d.part.status(self.me).is_some_and(|s| s < MemberStatus::Down));
         let Some(delta) = admitted else { return self.counters.add(Count::FrameMalformed) };
         self.seeker = None;
@@ -271,7 +271,7 @@ impl Membership {
             app_version: self.info.app_version.to_string(),
             cluster: self.config.cluster.name.clone(),
             protocol: admission::PROTOCOL,
-            settings: admission::must_match(&self.config),
+            settings: self.config.must_match(),
         }
     }
 

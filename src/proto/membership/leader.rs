@@ -19,21 +19,34 @@ pub(crate) struct Standing {
 }
 
 impl Standing {
-    pub(crate) fn of(state: &State, verdict: &Verdict, deputies: usize) -> Self {
-        let mut members: Vec<&Entry> = state.members.values().collect();
-        members.sort_by(|a, b| address_order((&a.info.addr, a.info.id), (&b.info.addr, b.info.id)));
-        let reachable = |m: &&&Entry| !verdict.unreachable.contains_key(&m.info.id);
-        let mut heads: Vec<NodeId> = members.iter().filter(reachable).filter(|m| counts(m.status)).map(|m| m.info.id).collect();
+    /// Everything, of members who stand in `order` already.
+    pub(crate) fn derive(&mut self, state: &State, verdict: &Verdict, deputies: usize) {
+        let reachable = || {
+            let members = self.order.iter().filter(|id| !verdict.unreachable.contains_key(id));
+            members.filter_map(|id| state.status(*id).map(|status| (*id, status)))
+        };
+        let mut heads: Vec<NodeId> = reachable().filter(|&(_, s)| counts(s)).map(|(id, _)| id).take(1 + deputies).collect();
         if heads.is_empty() {
-            heads = members.iter().filter(reachable).filter(|m| m.status != MemberStatus::Down).map(|m| m.info.id).collect();
+            heads = reachable().filter(|&(_, s)| s != MemberStatus::Down).map(|(id, _)| id).take(1 + deputies).collect();
         }
-        Self {
-            order: members.iter().map(|m| m.info.id).collect(),
-            leader: heads.first().copied(),
-            deputies: heads.iter().skip(1).take(deputies).copied().collect(),
-            converged: converged(state, verdict, false),
-        }
+        self.leader = heads.first().copied();
+        self.deputies = heads.split_off(heads.len().min(1));
+        self.converged = converged(state, verdict, false);
     }
+
+    #[cfg(test)]
+    pub(crate) fn of(state: &State, verdict: &Verdict, deputies: usize) -> Self {
+        let mut standing = Self { order: order(state), ..Self::default() };
+        standing.derive(state, verdict, deputies);
+        standing
+    }
+}
+
+/// All members by address, then incarnation.
+pub(crate) fn order(state: &State) -> Vec<NodeId> {
+    let mut members: Vec<&Entry> = state.members.values().collect();
+    members.sort_by(|a, b| address_order((&a.info.addr, a.info.id), (&b.info.addr, b.info.id)));
+    members.iter().map(|m| m.info.id).collect()
 }
 
 /// Whether a member of this status takes part in convergence and majorities.
@@ -46,7 +59,7 @@ pub(crate) fn converged(state: &State, verdict: &Verdict, past_unreachable: bool
     let lost = |id: &NodeId| verdict.unreachable.contains_key(id);
     let blocks = |id: &NodeId| state.status(*id).is_some_and(|s| s < MemberStatus::Exiting);
     (past_unreachable || !verdict.unreachable.keys().any(blocks))
-        && state.members.iter().all(|(id, m)| !counts(m.status) || state.seen.contains(id) || (past_unreachable && lost(id)))
+        && state.with_seen().all(|(id, m, seen)| seen || !counts(m.status) || (past_unreachable && lost(id)))
 }
 
 /// All that the leader may do now, in one step; false if nothing. The caller ticks the clock.
@@ -75,7 +88,12 @@ pub(crate) fn waiting(state: &State, verdict: &Verdict) -> Vec<NodeId> {
 
 fn promote(state: &mut State, verdict: &Verdict, config: &Config) -> bool {
     let present = state.members.values().filter(|m| m.status <= MemberStatus::Leaving).count();
-    if present < config.cluster.min_members as usize {
+    let of = |role: &str| {
+        let has = |m: &&Entry| m.status <= MemberStatus::Leaving && m.info.roles.iter().any(|r| r == role);
+        state.members.values().filter(has).count()
+    };
+    let missing = config.cluster.min_members_of.iter().any(|least| of(&least.role) < least.members as usize);
+    if present < config.cluster.min_members as usize || missing {
         return false;
     }
     let joiners = waiting(state, verdict);
@@ -177,6 +195,23 @@ mod tests {
         state.seen.insert(ids[1]);
         assert!(act(&mut state, &Verdict::default(), &Config::default(), NOW));
         assert_eq!(state.tombstones[&ids[1]].how, Gone::Left);
+    }
+
+    #[test]
+    fn joiners_wait_for_enough_members_of_each_role() {
+        let (mut s, ids) = state(&[MemberStatus::Joining; 3]);
+        let mut config = Config::default();
+        config.set("cluster.min_members_of", &toml::Value::String("backend=2, front=1".into())).unwrap();
+        let has = |s: &mut State, id: NodeId, role: &str| {
+            let m = s.members.get_mut(&id).unwrap();
+            m.info = Arc::new(Info { roles: [role.to_owned()].into(), ..(*m.info).clone() });
+        };
+        has(&mut s, ids[0], "backend");
+        has(&mut s, ids[1], "front");
+        assert!(!act(&mut s, &Verdict::default(), &config, NOW));
+        has(&mut s, ids[2], "backend");
+        assert!(act(&mut s, &Verdict::default(), &config, NOW));
+        assert!(ids.iter().all(|id| s.status(*id) == Some(MemberStatus::Up)));
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod leader;
 mod leaving;
 mod monitors;
 mod outbox;
+mod pack;
 mod pooled;
 mod publish;
 mod reachability;
@@ -136,6 +137,13 @@ pub struct Membership {
     standing: Standing,
     /// State, seen set or phase changed since the last settling.
     dirty: bool,
+    /// More than the seen set changed: verdict and leader are derived anew.
+    fresh: bool,
+    /// Whether the view stands as it was told.
+    told: bool,
+    /// Those of whom `standing.order` was made, and those of whom the ring was.
+    ids: Vec<NodeId>,
+    alive: Vec<NodeId>,
     spread: Spread,
     watch: Watch,
     suspicion: Suspicion,
@@ -192,6 +200,10 @@ impl Membership {
             verdict: Verdict::default(),
             standing: Standing::default(),
             dirty: false,
+            fresh: false,
+            told: true,
+            ids: vec![],
+            alive: vec![],
             spread,
             watch,
             suspicion: Suspicion::default(),
@@ -407,19 +419,35 @@ impl Membership {
 
     /// Ring, verdict, leader and convergence of the present state.
     fn derive(&mut self) {
-        for (id, m) in &self.state.members {
-            if !self.addrs.contains_key(id) {
-                self.addrs.insert(*id, m.info.addr.clone());
+        if !std::mem::take(&mut self.fresh) {
+            let converged = leader::converged(&self.state, &self.verdict, false);
+            self.told &= converged == self.standing.converged;
+            self.standing.converged = converged;
+            return;
+        }
+        self.told = false;
+        if !self.state.members.keys().eq(&self.ids) {
+            self.ids = self.state.members.keys().copied().collect();
+            self.standing.order = leader::order(&self.state);
+            for (id, m) in &self.state.members {
+                if !self.addrs.contains_key(id) {
+                    self.addrs.insert(*id, m.info.addr.clone());
+                }
             }
         }
         let Self { state, addrs, .. } = self;
-        addrs.retain(|id, _| state.members.contains_key(id) || state.tombstones.contains_key(id));
-        let alive = self.state.members.iter().filter(|(_, m)| m.status < MemberStatus::Down).map(|(&id, _)| id);
-        self.ring = Ring::new(alive);
+        if addrs.len() > state.members.len() {
+            addrs.retain(|id, _| state.members.contains_key(id) || state.tombstones.contains_key(id));
+        }
+        let alive = || state.members.iter().filter(|(_, m)| m.status < MemberStatus::Down).map(|(&id, _)| id);
+        if !alive().eq(self.alive.iter().copied()) {
+            self.alive = alive().collect();
+            self.ring = Ring::new(self.alive.iter().copied());
+        }
         let monitors = usize::from(self.config.detector.monitors);
         let court = reachability::Court { state: &self.state, ring: &self.ring, me: self.me, rule: self.config.detector.verdict, monitors };
         self.verdict = if self.suspicion.isolated { court.nobody_else() } else { court.judge() };
-        self.standing = Standing::of(&self.state, &self.verdict, usize::from(self.config.membership.deputies));
+        self.standing.derive(&self.state, &self.verdict, usize::from(self.config.membership.deputies));
     }
 
     /// This node changed the state.
@@ -436,7 +464,7 @@ impl Membership {
         if self.may_mark() {
             self.state.seen.insert(self.me);
         }
-        self.dirty = true;
+        (self.dirty, self.fresh) = (true, true);
         self.spread.changed();
     }
 

@@ -8,6 +8,9 @@ use crate::Time;
 impl Membership {
     /// Compares with what was told last and tells the difference.
     pub(super) fn publish(&mut self, now: Time) {
+        if std::mem::replace(&mut self.told, true) {
+            return;
+        }
         let new = self.snapshot(now);
         let old = Arc::clone(&self.view);
         if old.members == new.members && old.leader == new.leader && old.deputies == new.deputies && old.converged == new.converged {

@@ -232,6 +232,15 @@ impl State {
         xxhash_rust::xxh3::xxh3_64(&bytes)
     }
 
+    /// Members in order of their ids, and whether each has seen this version.
+    pub(crate) fn with_seen(&self) -> impl Iterator<Item = (&NodeId, &Entry, bool)> {
+        let mut seen = self.seen.iter().peekable();
+        self.members.iter().map(move |(id, m)| {
+            while seen.next_if(|s| *s < id).is_some() {}
+            (id, m, seen.next_if_eq(&id).is_some())
+        })
+    }
+
     /// The status of a member.
     pub(crate) fn status(&self, id: NodeId) -> Option<MemberStatus> {
         self.members.get(&id).map(|m| m.status)
@@ -246,22 +255,30 @@ impl State {
 
     fn normalise(&mut self) {
         let Self { members, tombstones, rows, clock, seen, .. } = self;
-        members.retain(|id, _| !tombstones.contains_key(id));
+        let before = members.len();
+        for id in tombstones.keys() {
+            members.remove(id);
+        }
+        if members.len() < before {
+            seen.retain(|id| members.contains_key(id));
+        }
         rows.retain(|id, _| members.contains_key(id));
         for row in rows.values_mut() {
             row.marks.retain(|id, _| members.contains_key(id));
         }
         clock.retain(|id| members.contains_key(&id));
         // A removed member's counter is gone, so nothing may be numbered by it.
-        let buried = |id: NodeId| tombstones.contains_key(&id);
-        for m in members.values_mut() {
-            m.dots.retain(|id| !buried(id));
+        if !tombstones.is_empty() {
+            let buried = |id: NodeId| tombstones.contains_key(&id);
+            for m in members.values_mut() {
+                m.dots.retain(|id| !buried(id));
+            }
+            let gone: BTreeSet<NodeId> =
+                tombstones.values().flat_map(|t| t.dots.iter().map(|(id, _)| id)).filter(|&id| buried(id)).collect();
+            for t in tombstones.values_mut().filter(|_| !gone.is_empty()) {
+                t.dots.retain(|id| !gone.contains(&id));
+            }
         }
-        let all: Vec<NodeId> = tombstones.values().flat_map(|t| t.dots.iter().map(|(id, _)| id)).filter(|&id| buried(id)).collect();
-        for t in tombstones.values_mut().filter(|_| !all.is_empty()) {
-            t.dots.retain(|id| !all.contains(&id));
-        }
-        seen.retain(|id| members.contains_key(id));
         while tombstones.len() > TOMBSTONES_MAX {
             let oldest = tombstones.iter().min_by_key(|(id, t)| (t.since, **id)).map(|(&id, _)| id);
             oldest.map(|id| tombstones.remove(&id));

@@ -171,8 +171,10 @@ impl Membership {
             && self.suspicion.heard.is_none_or(|at| now.since(at) >= floor)
             && self.watch.subjects().all(|id| self.watch.subject(id).is_some_and(|s| s.silence(now) >= floor))
             && self.cut_off_convicts(now);
-        self.dirty |= isolated != self.suspicion.isolated;
-        self.suspicion.isolated = isolated;
+        if isolated != self.suspicion.isolated {
+            self.suspicion.isolated = isolated;
+            (self.dirty, self.fresh) = (true, true);
+        }
         self.suspicion.beaten_by.retain(|_, at| now.since(*at) <= 5 * heartbeat / 2);
         let monitors = usize::from(self.config.detector.monitors).min(self.ring.len().saturating_sub(1));
         let deaf = self.watch.subjects().all(|id| {

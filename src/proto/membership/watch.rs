@@ -112,7 +112,7 @@ impl Membership {
             self.counters.add(Count::Late);
             self.watch.subjects.values_mut().for_each(|s| s.restart(now));
             self.suspicion.late(now);
-            self.dirty = true;
+            (self.dirty, self.fresh) = (true, true);
             self.watch.beat_at = Some(now);
             self.restart_split(now);
         }
@@ -126,7 +126,7 @@ impl Membership {
             self.suspicion.hear(now);
             if self.suspicion.isolated {
                 self.suspicion.isolated = false;
-                self.dirty = true;
+                (self.dirty, self.fresh) = (true, true);
             }
         }
         if let Some(subject) = self.watch.subjects.get_mut(&from) {
