@@ -216,6 +216,7 @@ mod tests {
         }
     }
 
+    // failures: row 2
     #[test]
     fn every_cut_is_an_error() {
         let bytes = bytes(&sample(3));
