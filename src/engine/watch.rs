@@ -48,7 +48,7 @@ impl Busy {
         // If the worker has gone on meanwhile, `at` may belong to another turn.
         let same = turn % 2 == 1 && self.turn.load(Ordering::Relaxed) == turn;
         // The two halves that `enter` put together.
-        same.then(|| (turn, ShardKey { ty: TypeId((at >> 32) as u32), shard: ShardId(at as u32) }))
+        same.then_some((turn, ShardKey { ty: TypeId((at >> 32) as u32), shard: ShardId(at as u32) }))
     }
 
     /// The turn that is slow and not over, and how long it has been seen.
