@@ -218,7 +218,6 @@ fn an_open_port_must_be_asked_for() {
     assert!(open.warnings().iter().any(|w| w.code == "W-CFG-005"));
 }
 
-// failures: row 26
 #[test]
 fn other_contradictions_are_found() {
     says("[admin]\nlisten = \"127.0.0.1:7301\"\n", "E-CFG-009", "admin.listen", &["taken by node.listen"]);
