@@ -838,6 +838,7 @@ fn shutdown_gives_answers_under_way_their_time() {
     node.handle.shutdown();
 }
 
+// failures: row 27
 #[test]
 fn a_port_in_use_is_named() {
     let node = Node::start();

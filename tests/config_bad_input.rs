@@ -26,6 +26,7 @@ fn says(text: &str, code: &str, key: &str, parts: &[&str]) {
     }
 }
 
+// failures: row 25
 #[test]
 fn a_misspelt_key_is_named_with_its_line_and_what_was_meant() {
     says(
@@ -74,6 +75,7 @@ fn what_follows_from_an_error_is_not_reported_beside_it() {
     assert_eq!(only("[node]\nlisten = \"0.0.0.0:1\"\nadvertise = \"h:1\"\ninsecure = \"yes\"\n").key, "node.insecure");
 }
 
+// failures: row 25
 #[test]
 fn numbers_outside_their_range_are_refused_with_the_range() {
     says("[limits]\nasks = 0\n", "E-CFG-006", "limits.asks", &["0 is out of range", "at least 16", "at most 16777216"]);
@@ -101,6 +103,7 @@ fn numbers_outside_their_range_are_refused_with_the_range() {
     says("[node]\nworkers = 0\n", "E-CFG-006", "node.workers", &["at least 1"]);
 }
 
+// failures: row 25
 #[test]
 fn values_of_the_wrong_kind_say_what_is_right() {
     says("[membership]\ngossip_interval = 200\n", "E-CFG-005", "membership.gossip_interval", &["200 has no unit: write \"200ms\""]);
@@ -127,6 +130,7 @@ fn addresses_say_what_is_wrong_with_them() {
     says("[node]\nadvertise = \"::1:7301\"\n", "E-CFG-008", "node.advertise", &["::1"]);
 }
 
+// failures: row 8
 #[test]
 fn hostile_names_are_refused_and_shown_escaped() {
     for (name, shown) in
@@ -158,6 +162,7 @@ fn a_secret_is_never_repeated() {
     assert!(config.must_match().iter().all(|(_, v)| !v.contains("hush")));
 }
 
+// failures: row 24
 #[test]
 fn times_that_contradict_each_other_show_the_inequality() {
     says(
@@ -178,6 +183,7 @@ fn times_that_contradict_each_other_show_the_inequality() {
     says("[sharding]\nrenew_interval = \"8s\"\n", "E-CFG-009", "sharding.renew_interval", &["2 x 8s > sharding.lease (10s)"]);
 }
 
+// failures: row 24
 #[test]
 fn sizes_that_contradict_each_other_show_the_inequality() {
     says(
@@ -189,6 +195,7 @@ fn sizes_that_contradict_each_other_show_the_inequality() {
     says("[limits]\nlink_bytes = 65536\n", "E-CFG-009", "limits.link_bytes", &["limits.frame_bytes (2097152)"]);
 }
 
+// failures: row 23
 #[test]
 fn an_address_that_nobody_reaches_is_refused_with_a_suggestion() {
     says(

@@ -91,6 +91,7 @@ fn a_request_carries_its_reply_type_and_nothing_on_the_wire() {
     assert_eq!(bytes(&Message::<Plane>::into_msg(GetStatus)), [1, 0]);
 }
 
+// failures: row 54
 #[test]
 fn a_message_of_a_newer_build_is_named() {
     let mut input: &[u8] = &[7, 0, 1, 2, 3];

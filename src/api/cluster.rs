@@ -227,6 +227,12 @@ impl Cluster {
         self.inner.reaper.handle()
     }
 
+    /// From now on SIGINT or SIGTERM starts an orderly shutdown, and a second one ends the process at once. Does not block;
+    /// [`run_until_signal`](Self::run_until_signal) does the same first.
+    pub fn leave_on_signal(&self) {
+        super::shutdown::leave_on_signal(&self.inner.reaper);
+    }
+
     /// SIGINT or SIGTERM starts an orderly shutdown, a second one ends the process at once. Blocks until the node has stopped, for
     /// whatever reason.
     pub fn run_until_signal(&self) -> ShutdownReport {

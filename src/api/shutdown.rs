@@ -48,6 +48,8 @@ pub struct ShutdownReport {
 struct State {
     requested: Option<ShutdownReason>,
     report: Option<ShutdownReport>,
+    /// Signals are caught for this node.
+    catches_signals: bool,
 }
 
 struct Shared {
@@ -166,9 +168,12 @@ fn end(shared: &Shared, engine: Engine, #[cfg(feature = "admin")] server: Option
     ShutdownReport { reason, took: sys::now().since(began), overran, ended: SystemTime::now() }
 }
 
-/// Blocks until the node has stopped; signals start the end, a second one is the end.
-pub(crate) fn run_until_signal(reaper: &Reaper) -> ShutdownReport {
+/// From now on signals start the end, and a second one is the end.
+pub(crate) fn leave_on_signal(reaper: &Reaper) {
     use signal_hook::consts::{SIGINT, SIGTERM};
+    if std::mem::replace(&mut reaper.shared.state.lock().catches_signals, true) {
+        return;
+    }
     match signal_hook::iterator::Signals::new([SIGINT, SIGTERM]) {
         Ok(mut signals) => {
             let reaper = reaper.clone();
@@ -187,6 +192,11 @@ pub(crate) fn run_until_signal(reaper: &Reaper) -> ShutdownReport {
         }
         Err(error) => tracing::error!(target: "wingbeat::shutdown", %error, "signals cannot be caught; the node ends only by request"),
     }
+}
+
+/// Blocks until the node has stopped.
+pub(crate) fn run_until_signal(reaper: &Reaper) -> ShutdownReport {
+    leave_on_signal(reaper);
     loop {
         if let Some(report) = reaper.handle().wait(Duration::from_secs(3600)) {
             return report;

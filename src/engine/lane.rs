@@ -171,6 +171,7 @@ mod tests {
         (Door::new(Arc::new(Bell::new(wake))), woken)
     }
 
+    // failures: row 51
     #[test]
     fn user_messages_leave_the_reserve_free() {
         let (door, _) = door();

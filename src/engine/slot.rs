@@ -123,6 +123,7 @@ mod tests {
         }))
     }
 
+    // failures: row 53
     #[test]
     fn an_ask_is_answered_once() {
         let (slots, n) = (Slots::new(2), Arc::new(AtomicUsize::new(0)));

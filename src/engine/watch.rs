@@ -128,6 +128,7 @@ mod tests {
         Time::from_nanos(1_000_000 * (ms + 1))
     }
 
+    // failures: rows 46, 47
     #[test]
     fn a_turn_that_lasts_is_reported_once_and_named_when_it_ends() {
         let (busy, mut watch) = (Busy::default(), Watch::new(1));

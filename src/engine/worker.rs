@@ -22,7 +22,7 @@ use crate::{
     metrics::WorkerCounters,
     proto::{
         handoff::{Ask, DropReason, ReplyBody},
-        shard::{Host, LaneItem, Place, ShardCore, ShardReport, StartCause, StopReason, Turn},
+        shard::{Host, LaneItem, Place, ShardCommand, ShardCore, ShardReport, StartCause, StopReason, Turn},
     },
 };
 
@@ -269,7 +269,14 @@ impl Worker {
                         }
                         self.core.handle_lane(now, lane.id, item, &mut self.host);
                     }
-                    ToWorker::Command(command) => self.core.handle_command(now, command, &mut self.host),
+                    ToWorker::Command(command) => {
+                        let is_message = matches!(command, ShardCommand::Item { .. });
+                        self.core.handle_command(now, command, &mut self.host);
+                        if !is_message {
+                            // What became of a shard must not wait for entities that run later in this turn.
+                            self.host.out.flush();
+                        }
+                    }
                     ToWorker::Type(entry) => drop(self.host.types.insert(entry.id, entry)),
                     ToWorker::Quit => quit = true,
                 }

@@ -67,9 +67,13 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are what was asked for; everything else is wrong usage, which has the exit code 1 here.
-            let asked_for = !error.use_stderr();
-            let _ = error.print();
-            return if asked_for { ExitCode::SUCCESS } else { Exit::Usage.into() };
+            if !error.use_stderr() {
+                // A reader that has gone is no failure.
+                let _ = error.print();
+                return ExitCode::SUCCESS;
+            }
+            eprint!("{}", error.render().to_string().replacen("error:", "error[E-CLI-001]:", 1));
+            return Exit::Usage.into();
         }
     };
     match run(&cli.command) {

@@ -57,6 +57,8 @@ pub fn run(args: &NodeArgs) -> Result<ExitCode, Failure> {
         tracing::warn!(target: "wingbeat::config", "{warning}");
     }
     let cluster = Cluster::builder(config).start().map_err(not_started)?;
+    // Before anybody is told that it runs: whoever knows may end it.
+    cluster.leave_on_signal();
     builtin::host(&cluster)
         .map_err(|error| Failure::usage("E-CLI-012", error.to_string(), "start the node again with what the cluster has"))?;
     announce(&cluster, args.json)?;

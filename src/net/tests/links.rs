@@ -133,6 +133,7 @@ fn frames_for_a_life_that_is_over_are_dropped_and_the_one_that_answers_is_named(
     assert_eq!(a.counter("frames_lost"), 3);
 }
 
+// failures: row 10
 #[test]
 fn a_peer_that_does_not_read_is_blocked_then_writable_again_and_nothing_is_lost() {
     let config = limited(|l| l.link_bytes = 1 << 20);
@@ -159,6 +160,7 @@ fn a_peer_that_does_not_read_is_blocked_then_writable_again_and_nothing_is_lost(
     assert!(a.downs().is_empty());
 }
 
+// failures: row 10
 #[test]
 fn a_peer_that_takes_nothing_is_closed_at_four_times_the_bound() {
     let config = limited(|l| l.link_bytes = 64 << 10);
@@ -226,6 +228,7 @@ fn frames_not_yet_written_are_carried_over_to_the_next_session() {
     until([&mut a, &mut b], "the account", |[a, b]| b.sizes.len() as u64 + lost(a) == payload);
 }
 
+// failures: row 20
 #[test]
 fn a_name_is_resolved_by_the_caller_and_errors_are_passed_on() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
@@ -248,6 +251,7 @@ fn a_name_is_resolved_by_the_caller_and_errors_are_passed_on() {
     assert!(a.links.iter().any(|l| matches!(l, LinkEvent::Up { addr, .. } if *addr == b.me.addr)));
 }
 
+// failures: row 13
 #[test]
 fn another_cluster_is_rejected_and_not_asked_in_a_storm() {
     let mut green = Config::default();
@@ -281,6 +285,7 @@ fn a_node_that_dials_itself_is_told_so() {
     until([&mut a], "the answer", |[a]| matches!(a.downs()[..], [LinkDown::Rejected(why)] if why.contains("leads back")));
 }
 
+// failures: row 4
 #[test]
 fn a_frame_above_the_limit_is_refused_at_the_call() {
     let config = limited(|l| l.frame_bytes = 1_000);

@@ -50,6 +50,7 @@ fn frame_bytes(n: u64) -> Vec<u8> {
     out
 }
 
+// failures: row 66
 #[test]
 fn a_number_is_bound_for_both_protocols() {
     let sockets = Sockets::bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -57,6 +58,7 @@ fn a_number_is_bound_for_both_protocols() {
     assert_eq!(sockets.udp.local_addr().unwrap(), sockets.tcp.local_addr().unwrap());
 }
 
+// failures: row 27
 #[test]
 fn a_port_in_use_is_named_with_its_protocol() {
     let taken = Sockets::bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -78,6 +80,7 @@ fn an_address_of_no_interface_is_a_typed_error() {
     assert!(error.to_string().contains("no interface"), "{error}");
 }
 
+// failures: row 1
 #[test]
 fn garbage_on_the_port_closes_the_connection_and_nothing_else() {
     let mut a = Node::new(1);
@@ -93,6 +96,7 @@ fn garbage_on_the_port_closes_the_connection_and_nothing_else() {
     until([&mut a, &mut b], "a frame of a node", |[a, _]| a.frames.len() == 1);
 }
 
+// failures: row 2
 #[test]
 fn a_connection_that_says_nothing_is_closed_in_time() {
     let mut a = Node::with(&quick(|l| l.hello_deadline = Span::millis(50)), 1);
@@ -104,6 +108,7 @@ fn a_connection_that_says_nothing_is_closed_in_time() {
     assert_eq!(a.counter("connections"), 0);
 }
 
+// failures: rows 2, 9
 #[test]
 fn a_frame_that_trickles_in_is_given_up() {
     let mut a = Node::with(&quick(|l| l.frame_deadline = Span::millis(100)), 1);
@@ -122,6 +127,7 @@ fn a_frame_that_trickles_in_is_given_up() {
     assert_eq!(a.frames.len(), 1, "what was whole was handed out");
 }
 
+// failures: row 3
 #[test]
 fn a_length_above_the_limit_closes_before_room_is_made() {
     let mut a = Node::new(1);
@@ -200,6 +206,7 @@ fn frames_before_the_end_of_a_connection_are_handed_out_before_it_is_reported() 
     assert_eq!(a.counter("link_bytes_discarded"), 9);
 }
 
+// failures: row 11
 #[test]
 fn thousands_of_connections_from_one_address_leave_room_for_peers() {
     let config = quick(|l| l.half_open = 32);

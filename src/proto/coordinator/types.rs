@@ -105,6 +105,7 @@ mod tests {
         TypeInfo { name: name.into(), ty: TypeId::of(name), shards, host }
     }
 
+    // failures: row 14
     #[test]
     fn a_mismatch_names_the_type_and_both_numbers() {
         let mut types = Types::default();

@@ -419,6 +419,7 @@ mod tests {
         }
     }
 
+    // failures: row 2
     #[test]
     fn every_cut_before_the_seen_marks_is_an_error() {
         let whole = bytes(&sample(3), Lacks::Everything);

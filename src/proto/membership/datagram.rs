@@ -237,6 +237,7 @@ mod tests {
         r.end().unwrap();
     }
 
+    // failures: row 1
     #[test]
     fn what_is_wrong_with_a_header_is_told_apart() {
         let good = open(&envelope()).0;

@@ -206,6 +206,7 @@ mod tests {
         }
     }
 
+    // failures: row 43
     #[test]
     fn a_sick_observer_convicts_nobody_for_others() {
         for n in 3..=9u16 {

@@ -158,6 +158,7 @@ fn one_shard_does_not_use_up_the_buffer_of_all() {
     assert!(matches!(out[..], [RegionOut::GiveUp(_, DropReason::BufferFull)]));
 }
 
+// failures: row 54
 #[test]
 fn what_nobody_hosts_ends_with_a_reason() {
     let mut f = Fixture::new();

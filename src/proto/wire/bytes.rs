@@ -187,6 +187,7 @@ mod tests {
         assert_eq!(Reader::new(&w.0).count("members", 16, 10_000), Err(Malformed::Truncated { field: "members", needed: 1600, left: 0 }));
     }
 
+    // failures: row 8
     #[test]
     fn control_characters_are_no_text() {
         for bad in ["a\nb", "\u{1b}[0m", "nul\0"] {

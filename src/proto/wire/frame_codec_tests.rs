@@ -174,6 +174,7 @@ fn deadlines_travel_as_remaining_time() {
     assert_eq!(envelope.ask.unwrap().deadline, there.now, "already over");
 }
 
+// failures: row 3
 #[test]
 fn the_limit_is_checked_from_the_length_alone() {
     let length = u32::MAX.to_le_bytes();
@@ -182,6 +183,7 @@ fn the_limit_is_checked_from_the_length_alone() {
     assert_eq!(cut(&(MAX as u32 - 4).to_le_bytes(), MAX), Ok(Cut::Wait(MAX)));
 }
 
+// failures: row 4
 #[test]
 fn a_frame_above_the_limit_is_not_encoded() {
     let mut out = vec![1, 2, 3];
@@ -221,6 +223,7 @@ fn reasons_travel_under_numbers_of_their_own() {
     assert!(!numbers.contains(&0));
 }
 
+// failures: row 3
 #[test]
 fn a_huge_list_is_refused_before_room_is_made() {
     let header = Header { epoch: 1, correlation: 1, ..Header::new(kind::FORWARDED, ShardKey { ty: TypeId(1), shard: ShardId(1) }) };

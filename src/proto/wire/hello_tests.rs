@@ -34,6 +34,7 @@ fn a_fitting_hello_is_accepted_in_the_highest_common_version() {
     assert_eq!(judge(|hello, _| hello.protocol = ProtocolRange { min: 4, max: 9 }), Ok(Accepted { version: 4, session: 5 }));
 }
 
+// failures: row 13
 #[test]
 fn another_cluster_is_refused_with_both_names() {
     let refusal = judge(|hello, _| hello.cluster = "green".into()).unwrap_err();
@@ -114,6 +115,7 @@ fn greetings() -> Vec<Greeting> {
     ]
 }
 
+// failures: row 2
 #[test]
 fn greetings_decode_to_what_they_were_and_wait_for_the_rest_at_every_cut() {
     for greeting in greetings() {

@@ -45,6 +45,7 @@ fn moves_that_make_no_sense_are_refused_with_the_reason() {
     assert!(matches!(ask(&mut world, key, 1 - home), Answer::Refused(why) if why.contains("leaving")));
 }
 
+// failures: row 14
 #[test]
 fn another_number_of_shards_is_refused_with_both() {
     let mut world = World::settled(2, 1);

@@ -54,6 +54,7 @@ fn all_mailboxes_together_are_bounded() {
     assert_eq!(a.core.entities(), 40);
 }
 
+// failures: row 53
 #[test]
 fn an_ask_past_its_deadline_neither_runs_nor_starts_anything() {
     let mut a = home();
@@ -68,6 +69,7 @@ fn an_ask_past_its_deadline_neither_runs_nor_starts_anything() {
     assert!(a.core.shards[0].entities.is_empty());
 }
 
+// failures: row 45
 #[test]
 fn a_failed_entity_starts_again_after_a_back_off_that_doubles() {
     let mut a = home();
@@ -204,6 +206,7 @@ fn an_idle_entity_costs_a_slot_its_key_and_a_cell() {
     assert!(size_of::<Option<crate::proto::shard::entities::Slot<Book>>>() <= 32 + size_of::<<Book as Host>::Entity>());
 }
 
+// failures: row 56
 #[test]
 fn the_longest_key_travels() {
     let mut a = home();

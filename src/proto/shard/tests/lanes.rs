@@ -146,6 +146,7 @@ fn tokens_held_in_the_queue_keep_their_place() {
     assert!(a.core.exits.is_clear());
 }
 
+// failures: row 51
 #[test]
 fn l9_holds_are_bounded_and_never_refuse_a_sign() {
     let mut a = home(1);

@@ -1,5 +1,5 @@
-//! A node that is killed takes its state along and nothing else: after recovery each shard has one owner, and no message that arrived did so
-//! twice or out of order.
+//! Under load, a node that is killed takes its state along and nothing else, and one that leaves takes nothing: each shard has one owner
+//! afterwards, and no message that arrived did so twice or out of order.
 #![cfg(feature = "cli")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::{
     cluster::Cluster,
     http::{Client, post},
@@ -174,6 +174,45 @@ fn another_node_is_killed_under_load() {
 #[test]
 fn the_coordinators_node_is_killed_under_told_load() {
     survives_a_kill(Cluster::coordinator, "tell");
+}
+
+/// A node that leaves loses nothing: every message that was accepted has arrived, once and in order.
+fn leaves_under_load(leaver: impl Fn(&Cluster) -> usize, mode: &'static str) {
+    let mut cluster = Cluster::of(3);
+    let leaver = leaver(&cluster);
+    let through: Vec<SocketAddr> = (0..3).filter(|n| *n != leaver).map(|n| cluster.nodes[n].admin).collect();
+    let load = Load::start(&through, mode);
+    load.wait_rounds(10);
+    let mut left = cluster.remove(leaver);
+    left.signal("TERM");
+    assert_eq!(left.exit_code(), 0, "{}", left.log());
+    cluster.add(&[]);
+    cluster.wait_formed();
+    load.wait_rounds(10);
+    let sent = load.finish();
+    for probe in 0..PROBES {
+        let path = format!("/api/v1/entities/probe/p{probe}/report?timeout_ms=20000");
+        for (sender, by_probe) in &sent {
+            let sent = &by_probe[&probe];
+            assert_eq!((sent.refused, sent.unknown, sent.accepted), (0, 0, sent.last), "{sender} at p{probe}");
+            let row = until(&format!("the last message of {sender} has arrived at p{probe}"), || {
+                let row = cluster.nodes[0].post(&path, "{}").json()["result"]["senders"][sender].clone();
+                (row["last"] == sent.last).then_some(row)
+            });
+            let expected = json!({"count": sent.last, "first": 1, "last": sent.last, "gaps": 0, "duplicates": 0, "reordered": 0});
+            assert_eq!(row, expected, "{sender} at p{probe}");
+        }
+    }
+}
+
+#[test]
+fn the_coordinators_node_leaves_under_told_load_and_another_joins() {
+    leaves_under_load(Cluster::coordinator, "tell");
+}
+
+#[test]
+fn another_node_leaves_under_asked_load_and_another_joins() {
+    leaves_under_load(|cluster| (cluster.coordinator() + 1) % 3, "ask");
 }
 
 #[test]

@@ -1,0 +1,136 @@
+//! Wrong usage and wrong settings end a node before it opens anything, with 1, a code, and the thing that was wrong.
+#![cfg(feature = "cli")]
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod support;
+
+use std::fs;
+
+use support::{
+    cluster::Cluster,
+    process::{Node, ended, free_addr, run, unique_name, wingbeat},
+    until_holds,
+};
+
+/// Ends with 1, says nothing on standard output, and names all of these on standard error.
+#[track_caller]
+fn refused(args: &[&str], env: &[(&str, &str)], parts: &[&str]) {
+    let done = ended(wingbeat().args(args).envs(env.iter().copied()));
+    assert_eq!((done.code, done.out.as_str()), (Some(1), ""), "{args:?}: {done:?}");
+    for part in parts {
+        assert!(done.err.contains(part), "{args:?}: {part:?} is not in {}", done.err);
+    }
+}
+
+#[test]
+fn flags_that_are_wrong_are_named() {
+    refused(&["node", "--bogus"], &[], &["error[E-CLI-001]", "--bogus"]);
+    refused(&["nodee"], &[], &["error[E-CLI-001]", "'node'"]);
+    refused(&["node", "--listen", "nonsense"], &[], &["E-CLI-001", "nonsense", "--listen"]);
+    refused(&["node", "--seed", "nope"], &[], &["E-CFG-008", "cluster.seeds", "nope", "host:port"]);
+    refused(&["status", "--at", "x"], &[], &["E-CLI-002", "`--at x`"]);
+    assert_eq!(run(&["--help"]).code, Some(0));
+    assert_eq!(run(&["node", "--help"]).code, Some(0));
+    assert_eq!(run(&["--version"]).code, Some(0));
+}
+
+// failures: rows 24, 25
+#[test]
+fn settings_that_are_wrong_are_named_all_at_once() {
+    let file = std::env::temp_dir().join(format!("{}.toml", unique_name()));
+    let path = file.to_str().unwrap();
+    fs::write(&file, "[membership]\ngossip_intervall = \"1s\"\n[detector]\nheartbeat_interval = \"0s\"\n[sharding]\nshards = -1\n")
+        .unwrap();
+    let env = [("WINGBEAT_NODE__WORKRES", "2"), ("WINGBEAT_NODE__WORKERS", "0")];
+    let parts = [
+        "E-CLI-010",
+        "4 errors",
+        "gossip_intervall (line 2): unknown key; did you mean `membership.gossip_interval`?",
+        "heartbeat_interval (line 4): 0s",
+        "-1 is out of range: at least 1, at most 65536",
+        "did you mean WINGBEAT_NODE__WORKERS?",
+    ];
+    let done = ended(wingbeat().args(["node", "--config", path]).envs(env));
+    let count = done.err.lines().filter(|line| line.contains("E-CFG-")).count();
+    assert!(count >= 4, "{}", done.err);
+    for part in parts.iter().filter(|part| !part.ends_with("errors")) {
+        assert!(done.err.contains(part), "{part}: {}", done.err);
+    }
+    assert_eq!(done.code, Some(1));
+    fs::remove_file(&file).unwrap();
+    refused(&["node", "--config", path], &[], &["E-CFG-001", path]);
+}
+
+// failures: row 23
+#[test]
+fn an_address_that_nobody_reaches_is_refused_with_a_suggestion() {
+    refused(&["node", "--listen", "0.0.0.0:0"], &[], &["0.0.0.0:0", "node.advertise", "node.insecure"]);
+}
+
+// failures: row 29
+#[test]
+fn an_address_of_no_interface_is_named() {
+    let env = [("WINGBEAT_NODE__INSECURE", "true")];
+    refused(&["node", "--listen", "192.0.2.1:7301"], &env, &["E-START-002", "TCP 192.0.2.1:7301", "node.listen"]);
+}
+
+// failures: row 44
+#[cfg(target_os = "linux")]
+#[test]
+fn a_thread_that_cannot_be_started_is_a_start_error() {
+    // No machine has room for a stack of this size.
+    let done = ended(wingbeat().args(["node", "--listen", "127.0.0.1:0"]).env("RUST_MIN_STACK", (1_u64 << 47).to_string()));
+    assert_eq!(done.code, Some(1), "{done:?}");
+    assert!(done.err.contains("E-START-004") && done.err.contains("thread"), "{}", done.err);
+}
+
+// failures: row 20
+#[test]
+fn a_seed_without_address_is_logged_by_name_and_the_node_goes_on() {
+    let node = Node::start(&unique_name(), &["--seed", "no-such-host.invalid:7301"]);
+    until_holds("the log names the seed", || node.log().contains("no-such-host.invalid"));
+    assert_eq!(node.status()["status"], "joining");
+    assert_eq!(node.get("/healthz/alive").status, 200);
+    assert!(node.get("/healthz/ready").problem(503, "E-HTTP-025").contains("member_up"));
+}
+
+// failures: row 22
+#[test]
+fn a_node_that_is_its_own_only_seed_forms_a_cluster_at_once() {
+    let addr = free_addr();
+    let node = Node::start_with(&unique_name(), &["--listen", &addr, "--seed", &addr], &[]);
+    until_holds("up", || node.status()["status"] == "up");
+    // Where more are expected it waits for them.
+    let env = [("WINGBEAT_CLUSTER__MIN_MEMBERS", "2"), ("WINGBEAT_CLUSTER__PRESET", "local_test")];
+    let name = unique_name();
+    let first = Node::start_with(&name, &[], &env);
+    let second = Node::start_with(&name, &["--seed", &first.addr], &env);
+    for node in [&first, &second] {
+        until_holds("both up", || node.members_that_are("up").len() == 2);
+    }
+}
+
+// failures: row 67
+#[test]
+fn too_few_shards_are_warned_about() {
+    let name = unique_name();
+    let start = |args: &[&str], shards: &str| {
+        Node::start_with(&name, args, &[("WINGBEAT_CLUSTER__PRESET", "local_test"), ("WINGBEAT_SHARDING__SHARDS", shards)])
+    };
+    let first = start(&[], "1");
+    let second = start(&["--seed", &first.addr], "1");
+    let cluster = Cluster { name: name.clone(), nodes: vec![first, second] };
+    cluster.wait_formed();
+    let warnings = cluster.nodes[1].status()["warnings"].to_string();
+    assert!(warnings.contains("`counter` has 1 shards for 2 members"), "{warnings}");
+    // failures: row 14: a node with another number stays a member, and says what is refused.
+    let other = start(&["--seed", &cluster.nodes[0].addr], "19");
+    until_holds("the refusal is in the status", || {
+        let warnings = other.status()["warnings"].to_string();
+        warnings.contains("`counter` is refused") && warnings.contains("19") && warnings.contains("1 in the cluster")
+    });
+    until_holds("it is a member", || cluster.nodes[0].members_that_are("up").len() == 3);
+    let answer = other.post("/api/v1/entities/counter/a/add?timeout_ms=5000", r#"{"n": 1}"#);
+    assert_eq!((answer.status, &answer.json()["maybe_ran"]), (503, &false.into()), "{}", answer.text());
+    assert_eq!(cluster.nodes[0].post("/api/v1/entities/counter/a/add", r#"{"n": 1}"#).status, 200);
+}
