@@ -104,7 +104,7 @@ impl Slots {
     }
 
     /// Asks in flight.
-    #[cfg(feature = "admin")]
+    #[cfg(any(test, feature = "admin"))]
     pub fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }

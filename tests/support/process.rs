@@ -81,7 +81,7 @@ impl Node {
     /// no time for them, as a machine that runs tests often has not; a killed process is known at once all the same.
     #[track_caller]
     pub fn start(cluster: &str, args: &[&str]) -> Self {
-        Self::start_with(cluster, args, &[("WINGBEAT_CLUSTER__PRESET", "local_test"), ("WINGBEAT_DETECTOR__ACCEPTABLE_PAUSE", "3s")])
+        Self::start_with(cluster, args, &[("WINGBEAT_CLUSTER__PRESET", "local_test"), ("WINGBEAT_DETECTOR__HEARTBEAT_INTERVAL", "600ms")])
     }
 
     #[track_caller]
