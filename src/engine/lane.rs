@@ -22,7 +22,7 @@ use crate::proto::shard::LaneId;
 pub const RESERVE: usize = 64;
 
 /// User messages in one ring at most, whatever `limits.lane_items` allows to be held around a change of exit. A ring passes through all of
-/// its slots even if only one is in use, so a larger one falls out of the caches of both cores: 4096 slots halve the throughput.
+/// its slots even if only one is in use, so a larger one does not fit the second-level caches: 4096 slots are about a megabyte.
 const RING_MAX: usize = 1024;
 
 /// Rings a sleeping consumer awake, and costs a fence and a load when it is awake.
