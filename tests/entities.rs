@@ -338,7 +338,7 @@ fn a_handler_that_does_not_return_is_named_and_its_shard_runs_nowhere_else() {
 // failures: row 51
 #[test]
 fn an_entity_that_sends_to_itself_without_end_is_refused_and_not_deadlocked() {
-    let (_cluster, region, _) = alone("flood", |config| config.limits.lane_items = 64);
+    let (_cluster, region, _) = alone("flood", |config| config.limits.ring_items = 64);
     let (sent, code) = region.get("a").ask(Flood { with: vec![] }, PATIENCE).unwrap();
     assert_eq!(code, "E-TELL-001");
     // The lane, and what the network thread keeps for a full worker while the route is new.
@@ -349,7 +349,7 @@ fn an_entity_that_sends_to_itself_without_end_is_refused_and_not_deadlocked() {
 // failures: row 51
 #[test]
 fn a_cycle_of_entities_that_multiply_messages_ends() {
-    let (_cluster, region, shared) = alone("cycle", |config| config.limits.lane_items = 64);
+    let (_cluster, region, shared) = alone("cycle", |config| config.limits.ring_items = 64);
     region.get("a").tell(Cycle { left: 14 }).unwrap();
     until_holds("sends were refused in the cycle", || shared.blocked.load(Ordering::SeqCst) > 0);
     let mut last = (0, 0);
@@ -534,7 +534,7 @@ fn a_flood_of_dead_letters_is_counted_and_its_readers_are_bounded() {
 // failures: row 51
 #[test]
 fn a_full_queue_gives_the_message_back_and_takes_it_later() {
-    let (_cluster, region, shared) = alone("full", |config| config.limits.lane_items = 64);
+    let (_cluster, region, shared) = alone("full", |config| config.limits.ring_items = 64);
     let entity = region.get("a");
     assert_eq!(ask(&entity), 1);
     let waiting = {

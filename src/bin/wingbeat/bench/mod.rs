@@ -45,7 +45,7 @@ pub struct BenchArgs {
 }
 
 fn setting(text: &str) -> Result<(String, toml::Value), String> {
-    let (key, value) = text.split_once('=').ok_or("it has no `=`; write for instance limits.lane_items=1024")?;
+    let (key, value) = text.split_once('=').ok_or("it has no `=`; write for instance limits.ring_items=1024")?;
     // A bare word is a text, as nobody quotes twice in a shell.
     let parsed = toml::from_str::<toml::Table>(&format!("value = {value}")).ok().and_then(|mut table| table.remove("value"));
     let value = parsed.unwrap_or_else(|| toml::Value::String(value.to_owned()));
