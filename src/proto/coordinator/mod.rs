@@ -374,7 +374,8 @@ impl Coordinator {
         let seat = self.seat.as_mut()?;
         let first = seat.first_epoch();
         let row = seat.rows.entry(key).or_insert_with(|| Row::new(first, now));
-        let epoch = row.floor.next();
+        // Whoever knew of later epochs may be gone, an earlier authority with them: this one's numbers begin above all that could be.
+        let epoch = row.floor.max(first).next();
         let former = row.record;
         let moved_from = from.or(former.map(|r| r.home).filter(|&h| h != home));
         row.reported = false;
