@@ -64,11 +64,15 @@ impl Membership {
         let limit = interval * SILENT_ROUNDS;
         self.tunnel.peers.retain(|_, at| now.since(*at) <= limit);
         let since = *self.tunnel.datagram.get_or_insert(now);
+        // A real datagram a beat to one, and to all that get none, so that it is noticed when they get through again.
+        let mut probed: Vec<NodeId> = self.tunnel.peers.keys().copied().collect();
         if self.tunnel.blocked {
-            // One real datagram a beat, so that it is noticed when they get through again.
-            if let Some(to) = self.choose(1, |_| true).first().copied() {
-                self.send_real(to, &[Part::Mark { digest: 0 }]);
-            }
+            probed.extend(self.choose(1, |_| true));
+        }
+        for to in probed {
+            self.send_real(to, &[Part::Mark { digest: 0 }]);
+        }
+        if self.tunnel.blocked {
             return;
         }
         let silence = now.since(since);
