@@ -46,6 +46,7 @@ counters! {
     RepliesStray => "heartbeat_replies_unmatched",
     HintsSent => "hints_sent",
     HintsStray => "hints_dropped_no_subject",
+    UdpBlocked => "udp_blocked",
     Sick => "detector_unheard",
     Late => "detector_late_wakeups",
     JoinsAdmitted => "joins_admitted",

@@ -50,6 +50,14 @@ pub enum MemberFrame {
         #[serde(with = "serde_bytes")]
         state: Vec<u8>,
     },
+    /// A datagram, where none gets through.
+    Datagram {
+        /// As it would have been sent.
+        #[serde(with = "serde_bytes")]
+        datagram: Vec<u8>,
+        /// The sender gets none, so that it is answered in frames.
+        blocked: bool,
+    },
     /// A clock larger than a datagram.
     Ask {
         /// Comes back with the answer.

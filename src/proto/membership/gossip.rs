@@ -11,7 +11,7 @@ use super::{
     state::State,
 };
 use crate::{
-    Config, NodeId, Time,
+    Config, NodeAddr, NodeId, Time,
     proto::wire::{Reader, Writer},
 };
 
@@ -82,7 +82,8 @@ impl Spread {
 
 impl Membership {
     /// Opens a datagram and takes its parts.
-    pub(super) fn take_datagram(&mut self, now: Time, bytes: &[u8]) {
+    /// `real`: it came as a datagram, not in a frame.
+    pub(super) fn take_datagram(&mut self, now: Time, bytes: &[u8], real: bool) {
         self.counters.add(Count::DatagramsIn);
         let (envelope, mut parts) = match datagram::read(bytes) {
             Ok(read) => read,
@@ -99,6 +100,9 @@ impl Membership {
             return self.counters.add(why);
         }
         let from = envelope.sender;
+        if real {
+            self.tunnel.take_datagram(now);
+        }
         self.take_sign_of_life(now, from);
         while parts.left() > 0 && self.phase == Phase::Member {
             match Part::read(&mut parts) {
@@ -488,7 +492,7 @@ impl Membership {
     }
 
     /// So many random reachable others that fit.
-    fn choose(&mut self, count: usize, fits: impl Fn(&Candidate<'_>) -> bool) -> Vec<NodeId> {
+    pub(super) fn choose(&mut self, count: usize, fits: impl Fn(&Candidate<'_>) -> bool) -> Vec<NodeId> {
         let Self { state, verdict, me, rng, standing, .. } = self;
         let may = |subject: NodeId| {
             subject != *me
@@ -566,17 +570,36 @@ impl Membership {
         pack::pack(w.0)
     }
 
+    /// In a datagram, or in a frame where datagrams do not get through.
     pub(super) fn send_parts(&mut self, to: NodeId, parts: &[Part<'_>]) {
-        let Some(addr) = self.addrs.get(&to) else { return };
+        if self.tunnel.carries(to) {
+            if let Some((_, datagram)) = self.datagram_of(to, parts) {
+                self.counters.add(Count::FramesOut);
+                self.out.frame_to(to, MemberFrame::Datagram { datagram, blocked: self.tunnel.blocked });
+            }
+        } else {
+            self.send_real(to, parts);
+        }
+    }
+
+    /// In a datagram whatever becomes of it.
+    pub(super) fn send_real(&mut self, to: NodeId, parts: &[Part<'_>]) {
+        if let Some((addr, bytes)) = self.datagram_of(to, parts) {
+            self.counters.add(Count::DatagramsOut);
+            self.counters.add_n(Count::BytesOut, bytes.len() as u64);
+            self.out.datagram(addr, bytes);
+        }
+    }
+
+    fn datagram_of(&mut self, to: NodeId, parts: &[Part<'_>]) -> Option<(NodeAddr, Vec<u8>)> {
+        let addr = self.addrs.get(&to)?.clone();
         self.spread.counter += 1;
         let envelope = Envelope { counter: self.spread.counter, sender: self.me, group: self.group() };
         let mut w = datagram::open(&envelope);
         for part in parts {
             part.write(&mut w);
         }
-        self.counters.add(Count::DatagramsOut);
-        self.counters.add_n(Count::BytesOut, w.0.len() as u64);
-        self.out.datagram(addr.clone(), w.0);
+        Some((addr, w.0))
     }
 
     pub(super) fn datagram_max(&self) -> usize {
@@ -585,7 +608,7 @@ impl Membership {
 }
 
 /// Whom `choose` asks about.
-struct Candidate<'a> {
+pub(super) struct Candidate<'a> {
     state: &'a State,
     subject: NodeId,
 }

@@ -8,6 +8,7 @@ use super::{
     pack,
     state::{Entry, State},
     suspicion::Suspicion,
+    tunnel::Tunnel,
 };
 use crate::{
     NodeAddr, NodeId, Time,
@@ -164,6 +165,7 @@ impl Membership {
             }
             MemberFrame::WhoAreYou => self.say(addr.clone(), MemberFrame::IAm),
             MemberFrame::IAm => self.take_identity(from, addr),
+            MemberFrame::Datagram { datagram, blocked } => self.take_tunnelled(now, from, &datagram, blocked),
             MemberFrame::Ask { ask, digest, clock } => self.take_ask_frame(now, from, ask, digest, &clock),
             MemberFrame::Gossip { state } => self.take_gossip_frame(now, from, &state),
         }
@@ -233,6 +235,7 @@ impl Membership {
         self.phase = Phase::Member;
         self.watch.reset();
         self.suspicion = Suspicion::default();
+        self.tunnel = Tunnel::default();
         let ids: Vec<NodeId> = delta.part.members.keys().copied().collect();
         self.state = delta.part;
         self.state.seen = codec::from_bitmap(&delta.seen, &ids).collect();

@@ -23,6 +23,7 @@ mod state;
 mod suspicion;
 #[cfg(test)]
 mod tests;
+mod tunnel;
 mod view;
 mod watch;
 
@@ -33,7 +34,7 @@ pub use view::{ClusterView, Event, LinkReport, Member, MemberStatus};
 
 use self::{
     counters::Counters, downing::Strategy, gossip::Spread, join::Seeker, leader::Standing, leaving::Farewell, monitors::Ring,
-    outbox::Outbox, reachability::Verdict, resolve::Split, state::Info, state::State, suspicion::Suspicion, watch::Watch,
+    outbox::Outbox, reachability::Verdict, resolve::Split, state::Info, state::State, suspicion::Suspicion, tunnel::Tunnel, watch::Watch,
 };
 use crate::{
     Config, NodeAddr, NodeId, Time,
@@ -147,6 +148,7 @@ pub struct Membership {
     spread: Spread,
     watch: Watch,
     suspicion: Suspicion,
+    tunnel: Tunnel,
     seeker: Option<Seeker>,
     /// Joiners that wait until the old life at their address is gone.
     newcomers: BTreeMap<NodeId, admission::Newcomer>,
@@ -207,6 +209,7 @@ impl Membership {
             spread,
             watch,
             suspicion: Suspicion::default(),
+            tunnel: Tunnel::default(),
             seeker: None,
             newcomers: BTreeMap::new(),
             welcome: vec![],
@@ -244,7 +247,7 @@ impl Membership {
     /// A datagram arrived. Bad ones are counted by reason.
     pub fn handle_datagram(&mut self, now: Time, bytes: &[u8]) {
         if self.awake(now) {
-            self.take_datagram(now, bytes);
+            self.take_datagram(now, bytes, true);
             self.settle(now);
         }
     }
@@ -252,6 +255,7 @@ impl Membership {
     /// A frame arrived over the link with `from`, which advertises `from_addr`.
     pub fn handle_frame(&mut self, now: Time, from: NodeId, from_addr: &NodeAddr, frame: MemberFrame) {
         if self.awake(now) {
+            self.tunnel.take_frame(now);
             self.take_sign_of_life(now, from);
             self.take_frame(now, from, from_addr, frame);
             self.settle(now);
@@ -261,6 +265,7 @@ impl Membership {
     /// Any frame of a peer is a sign of life (cheap; called per batch of frames, not per frame).
     pub fn handle_sign_of_life(&mut self, now: Time, from: NodeId) {
         if self.awake(now) {
+            self.tunnel.take_frame(now);
             self.take_sign_of_life(now, from);
             self.settle(now);
         }

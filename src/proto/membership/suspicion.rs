@@ -211,7 +211,9 @@ impl Membership {
         }
         if let Some(at) = shares.len().checked_sub(1) {
             shares.sort_by(f64::total_cmp);
-            self.suspicion.loss = (shares[at.div_ceil(2)] + 1.5 / (f64::from(judged_all) + 5.0)).min(1.0);
+            let (share, samples) = (shares[at.div_ceil(2)], f64::from(judged_all));
+            let unsure = 1.5 / (samples + 5.0) + (share * (1.0 - share) / samples).sqrt() * (20.0 / samples).min(1.0);
+            self.suspicion.loss = (share + unsure).min(1.0);
         } else if self.suspicion.loss == 0.0 {
             self.suspicion.loss = 0.3;
         }

@@ -286,6 +286,7 @@ impl Membership {
             let next = self.watch.beat_at.map_or(now, |at| at + self.watch.tuning.heartbeat);
             self.watch.beat_at = Some(if next > now { next } else { now + self.watch.tuning.heartbeat });
             self.suspicion.punctual();
+            self.watch_tunnel(now);
             if self.watch.cut_off > 0 {
                 self.watch.cut_off += 1;
             }

@@ -548,3 +548,114 @@ fn a_minority_cut_off_by_loss_of_one_direction_ends_alone() {
         world.run_until(secs(20), "removal", |w| w.one_cluster(&[1, 2, 4, 5]));
     }
 }
+
+/// Marks "unreachable" that any node told the world of, from `since` on.
+fn marks(world: &World, since: crate::Time) -> Vec<(usize, crate::NodeId)> {
+    let told = |events: &[(crate::Time, Event)]| -> Vec<crate::NodeId> {
+        let late = events.iter().filter(|(at, _)| *at >= since);
+        late.filter_map(|(_, e)| if let Event::Unreachable { node, .. } = e { Some(*node) } else { None }).collect()
+    };
+    world.nodes.iter().flat_map(|(&n, node)| told(&node.events).into_iter().map(move |id| (n, id))).collect()
+}
+
+fn counter(world: &World, n: usize, name: &str) -> u64 {
+    world.nodes[&n].machine.counters().into_iter().find(|(have, _)| *have == name).unwrap().1
+}
+
+#[test]
+fn a_fifth_of_all_datagrams_lost_accuses_nobody_and_hides_no_crash() {
+    for seed in 0..3 {
+        let mut world = World::cluster(seed, 20, &fast());
+        let start = world.now;
+        world.loss = 0.2;
+        world.run(secs(20));
+        assert_eq!(marks(&world, start), [], "seed {seed}");
+        let victim = world.nodes[&7].id;
+        world.crash(7);
+        let took = world.run_until(secs(4), "detection", |w| w.nodes[&1].machine.view().member(victim).is_none_or(|m| !m.reachable));
+        assert!(took <= millis(2000), "seed {seed}: {took:?}, ten heartbeats at most");
+    }
+}
+
+#[test]
+fn a_crash_is_marked_within_six_heartbeats() {
+    for seed in 0..SEEDS {
+        let mut world = World::cluster(seed, 12, &fast());
+        world.run(secs(10));
+        let victim = world.nodes[&5].id;
+        world.crash(5);
+        let marked = |w: &World| w.nodes.values().any(|n| n.machine.view().member(victim).is_none_or(|m| !m.reachable));
+        let took = world.run_until(secs(4), "detection", marked);
+        assert!(took > millis(600) && took <= millis(1200), "seed {seed}: {took:?}");
+    }
+}
+
+#[test]
+fn an_observer_that_loses_all_replies_accuses_nobody() {
+    for seed in 0..5 {
+        let mut world = World::cluster(seed, 20, &fast());
+        world.run(secs(5));
+        let start = world.now;
+        world.deaf.insert(9);
+        world.run(secs(10));
+        assert_eq!(marks(&world, start), [], "seed {seed}");
+        assert!(world.nodes.values().all(|n| n.machine.view().converged), "{}", world.describe());
+    }
+}
+
+#[test]
+fn a_node_that_receives_nothing_goes_alone() {
+    for seed in 0..5 {
+        let mut world = World::cluster(seed, 20, &fast());
+        world.run(secs(5));
+        let (start, sick) = (world.now, world.nodes[&9].id);
+        for other in (1..=20).filter(|&n| n != 9) {
+            world.cut.insert((other, 9));
+        }
+        world.run(secs(8));
+        assert!(matches!(world.ended(9), Some(Ending::Downed(_))), "seed {seed}\n{}", world.describe());
+        world.reap();
+        let rest: Vec<usize> = (1..=20).filter(|&n| n != 9).collect();
+        world.run_until(secs(15), "removal", |w| w.one_cluster(&rest));
+        assert!(marks(&world, start).iter().all(|&(_, id)| id == sick), "seed {seed}");
+    }
+}
+
+#[test]
+fn gossip_takes_to_links_where_no_datagram_gets_through() {
+    for seed in 0..5 {
+        let mut world = World::new(seed);
+        world.udp_blocked = true;
+        for n in 1..=5 {
+            world.start(n, fast(), &[1]);
+        }
+        let all: Vec<usize> = (1..=5).collect();
+        world.run_until(secs(10), "forming over links", |w| w.one_cluster(&all));
+        let warned = |n: &world::Node| n.events.iter().any(|(_, e)| matches!(e, Event::Warning { code: "W-NET-001", .. }));
+        assert!(world.nodes.values().any(warned));
+        world.run(secs(10));
+        assert!(world.one_cluster(&all), "{}", world.describe());
+        world.udp_blocked = false;
+        world.run(secs(5));
+        let before: Vec<u64> = all.iter().map(|&n| counter(&world, n, "frames_out")).collect();
+        world.run(secs(5));
+        let after: Vec<u64> = all.iter().map(|&n| counter(&world, n, "frames_out")).collect();
+        assert_eq!(before, after, "datagrams again, seed {seed}");
+    }
+}
+
+#[test]
+fn an_answer_older_than_its_time_to_live_is_dropped() {
+    let mut config = fast();
+    config.membership.gossip_ttl = crate::config::Span::millis(250);
+    let mut world = World::new(1);
+    world.latency = millis(200);
+    for n in 1..=3 {
+        world.start(n, config.clone(), &[1]);
+    }
+    world.run(secs(10));
+    let dropped: u64 =
+        (1..=3).map(|n| counter(&world, n, "gossip_dropped_older_than_ttl") + counter(&world, n, "gossip_dropped_unasked")).sum();
+    assert!(dropped > 0);
+    assert!(!world.one_cluster(&[1, 2, 3]));
+}

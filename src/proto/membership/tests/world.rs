@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use super::super::datagram::{self, Part};
 use super::super::{Ending, Event, Identity, MemberFrame, MemberOutput, MemberStatus, Membership, Peer, Removal};
 use crate::{
     Config, NodeAddr, NodeId, Time,
@@ -28,6 +29,11 @@ pub(super) fn fast() -> Config {
     config.detector.first_interval = Span::millis(200);
     config.detector.min_std_deviation = Span::millis(20);
     config
+}
+
+fn is_reply(bytes: &[u8]) -> bool {
+    let (_, mut parts) = datagram::read(bytes).unwrap();
+    matches!(Part::read(&mut parts), Ok(Some(Part::BeatReply(_))))
 }
 
 pub(super) fn addr(n: usize) -> NodeAddr {
@@ -56,6 +62,10 @@ pub(super) struct World {
     pub(super) latency: Duration,
     pub(super) jitter: Duration,
     pub(super) cut: BTreeSet<(usize, usize)>,
+    /// They lose every reply to a heartbeat of theirs.
+    pub(super) deaf: BTreeSet<usize>,
+    /// No datagram gets through.
+    pub(super) udp_blocked: bool,
     pub(super) max_datagram_seen: usize,
     queue: BTreeMap<(Time, u64), (usize, Delivery)>,
     order: u64,
@@ -75,6 +85,8 @@ impl World {
             latency: Duration::from_micros(200),
             jitter: Duration::from_micros(100),
             cut: BTreeSet::new(),
+            deaf: BTreeSet::new(),
+            udp_blocked: false,
             max_datagram_seen: 0,
             queue: BTreeMap::new(),
             order: 0,
@@ -194,7 +206,8 @@ impl World {
                 MemberOutput::Datagram { to, bytes } => {
                     self.max_datagram_seen = self.max_datagram_seen.max(bytes.len());
                     let to = usize::from(to.port) - 7300;
-                    if !self.cut.contains(&(n, to)) && self.nodes.contains_key(&to) && !self.rng.chance(self.loss) {
+                    let lost = self.udp_blocked || (self.deaf.contains(&to) && is_reply(&bytes));
+                    if !lost && !self.cut.contains(&(n, to)) && self.nodes.contains_key(&to) && !self.rng.chance(self.loss) {
                         self.post(to, Delivery::Datagram(bytes));
                     }
                 }
