@@ -33,3 +33,8 @@ pub use proto::{
     membership::{ClusterView, Event, Member, MemberStatus},
 };
 pub use time::{Deadline, Time};
+
+/// Compiles and runs what the README shows.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
