@@ -37,7 +37,7 @@ impl Demo {
         let deadline = Instant::now() + DEADLINE;
         while !holds(self) {
             assert!(Instant::now() < deadline, "not in time: {what}");
-            thread::sleep(Duration::from_millis(10));
+            thread::park_timeout(Duration::from_millis(10));
         }
     }
 }

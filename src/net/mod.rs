@@ -218,9 +218,9 @@ pub struct LinkInfo {
     pub since: Option<Time>,
     /// Bytes waiting to be written.
     pub waiting_bytes: u64,
-    /// Frames written whole in this session.
+    /// Frames written whole since then.
     pub frames_out: u64,
-    /// Frames taken in in this session.
+    /// Frames taken in since then.
     pub frames_in: u64,
 }
 

@@ -277,7 +277,7 @@ fn a_new_session_repeats_what_is_unacknowledged() {
     lane.relay.link_down(at(0), B);
     assert_eq!(lane.push(forwarded(1, &[])), [], "behind what is repeated");
     assert_eq!(lane.run(|relay, _, out| relay.link_up(at(1), B, out)), [frame(2, forwarded(0, &[])), frame(3, forwarded(1, &[]))]);
-    assert_eq!(lane.run(|relay, _, out| relay.link_up(at(1), B, out)), [], "it is in this session already");
+    assert_eq!(lane.run(|relay, _, out| relay.link_up(at(1), B, out)), [], "the session has it already");
     assert!(lane.relay.acknowledged(at(0), B, S, 3));
     assert_eq!(lane.relay.next_timeout(), None);
 }

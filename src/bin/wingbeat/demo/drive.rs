@@ -47,7 +47,7 @@ pub trait Watch {
     fn may_release(&self, total: usize) -> usize;
     /// Called many times a second. `Break` ends the run at once.
     fn tick(&mut self, feeder: &Feeder, departed_until: i64, now: Duration) -> Result<ControlFlow<()>, Failure>;
-    /// Every flight has arrived once: whether the reports may be asked for now.
+    /// Every flight has arrived once: whether it is time for the reports.
     fn may_verify(&mut self, now: Duration) -> bool;
 }
 
