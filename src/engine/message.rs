@@ -133,6 +133,7 @@ impl fmt::Debug for AnyMessage {
     }
 }
 
+// The unsafe above is for an interpreter to judge: `cargo +nightly miri test --lib engine::message`.
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
