@@ -30,7 +30,7 @@ impl<M: Members> NodeCore<M> {
             MemberOutput::View(view) => self.handle_view(now, view),
             MemberOutput::Event(event) => self.effects.push_back(Effect::Event(event)),
             MemberOutput::Removed { node, how } => self.handle_removed(now, node, how),
-            MemberOutput::Ended(ending) => self.end(ending),
+            MemberOutput::Ended(ending) => self.end(now, ending),
         }
     }
 
@@ -74,7 +74,7 @@ impl<M: Members> NodeCore<M> {
         }
         self.tell_workers(&ShardCommand::Removed { node });
         self.with_region(|region, peers, out| region.removed(now, node, peers, out));
-        self.with_relay(|relay, peers, out| relay.removed(node, peers, out));
+        self.with_relay(|relay, peers, out| relay.removed(now, node, peers, out));
         let lag = self.membership.lag_bound();
         self.with_coordinator(now, |coordinator, out| coordinator.handle_removed(now, node, how, lag, out));
     }
@@ -105,7 +105,7 @@ impl<M: Members> NodeCore<M> {
     }
 
     /// The end of this node's membership: nothing runs after it, whatever led to it.
-    fn end(&mut self, ending: Ending) {
+    fn end(&mut self, now: Time, ending: Ending) {
         if self.ended {
             return;
         }
@@ -113,7 +113,7 @@ impl<M: Members> NodeCore<M> {
         self.effects.push_back(Effect::HostingUntil(Time::ZERO));
         self.tell_workers(&ShardCommand::Stop);
         self.with_region(|region, _, out| region.end(out));
-        self.with_relay(|relay, _, out| relay.end(out));
+        self.with_relay(|relay, _, out| relay.end(now, out));
         self.coordinator.end();
         self.inbox.clear();
         self.survey = None;

@@ -10,6 +10,7 @@ use crate::{
     proto::{
         handoff::{DropReason, Envelope, Forwarded, HandoffItem, Item},
         node::{peers::Peers, timers::Timers},
+        shard::messages_of,
         wire::Frame,
     },
 };
@@ -73,11 +74,11 @@ impl Relay {
     /// Appends to the lane (shard, this node, to).
     pub fn push(&mut self, now: Time, to: NodeId, shard: ShardKey, item: HandoffItem, peers: &Peers, out: &mut Vec<RelayOut>) {
         if peers.is_removed(to) {
-            return give_up(item, DropReason::RouteLost, out);
+            return give_up(now, shard, item, DropReason::RouteLost, out);
         }
         let lane = self.out.entry((shard, to)).or_default();
         if lane.queue.len() >= self.lane_max && is_message(&item) {
-            return give_up(item, DropReason::MoveBufferFull, out);
+            return give_up(now, shard, item, DropReason::MoveBufferFull, out);
         }
         let follows_on = lane.queue.is_empty() || lane.emitted;
         lane.last += 1;
@@ -139,20 +140,20 @@ impl Relay {
     }
 
     /// A removal was processed here: lanes that waited for it go on; lanes with the removed node end.
-    pub fn removed(&mut self, node: NodeId, peers: &Peers, out: &mut Vec<RelayOut>) {
+    pub fn removed(&mut self, now: Time, node: NodeId, peers: &Peers, out: &mut Vec<RelayOut>) {
         let gone: Vec<_> = self.out.keys().filter(|(_, to)| *to == node).copied().collect();
         for key in gone {
             self.timers.clear(key);
             let lane = self.out.remove(&key).expect("the key was just read");
             self.unacknowledged -= lane.queue.len();
             // Never sent again: it may have been passed on.
-            lane.queue.into_iter().for_each(|(_, item)| give_up(item, DropReason::RouteLost, out));
+            lane.queue.into_iter().for_each(|(_, item)| give_up(now, key.0, item, DropReason::RouteLost, out));
         }
         let gone: Vec<_> = self.inn.keys().filter(|(_, from)| *from == node).copied().collect();
         for key in gone {
             let lane = self.inn.remove(&key).expect("the key was just read");
             self.acks.remove(&key);
-            lane.waiting.into_iter().for_each(|item| give_up(item, DropReason::RouteLost, out));
+            lane.waiting.into_iter().for_each(|item| give_up(now, key.0, item, DropReason::RouteLost, out));
         }
         for (&(shard, from), lane) in self.inn.iter_mut().filter(|(_, lane)| !lane.waiting.is_empty()) {
             lane.deliver(shard, from, peers, out);
@@ -161,10 +162,14 @@ impl Relay {
     }
 
     /// The node's membership is over.
-    pub fn end(&mut self, out: &mut Vec<RelayOut>) {
-        let handed = std::mem::take(&mut self.out).into_values().flat_map(|lane| lane.queue).map(|(_, item)| item);
-        let waiting = std::mem::take(&mut self.inn).into_values().flat_map(|lane| lane.waiting);
-        handed.chain(waiting).for_each(|item| give_up(item, DropReason::Shutdown, out));
+    pub fn end(&mut self, now: Time, out: &mut Vec<RelayOut>) {
+        let handed = std::mem::take(&mut self.out).into_iter().map(|((shard, _), lane)| (shard, lane.queue));
+        for (shard, queue) in handed {
+            queue.into_iter().for_each(|(_, item)| give_up(now, shard, item, DropReason::Shutdown, out));
+        }
+        for ((shard, _), lane) in std::mem::take(&mut self.inn) {
+            lane.waiting.into_iter().for_each(|item| give_up(now, shard, item, DropReason::Shutdown, out));
+        }
         self.unacknowledged = 0;
         self.acks.clear();
         self.timers = Timers::default();
@@ -237,8 +242,13 @@ fn is_message(item: &HandoffItem) -> bool {
     matches!(item, HandoffItem::Forwarded(Forwarded { item: Item::Msg { .. }, .. }))
 }
 
-fn give_up(item: HandoffItem, reason: DropReason, out: &mut Vec<RelayOut>) {
-    if let HandoffItem::Forwarded(Forwarded { item: Item::Msg { envelope, .. }, .. }) = item {
-        out.push(RelayOut::GiveUp(envelope, reason));
+/// Ends an item with the messages in it: those that waited in a shard's mailboxes and gate travel inside its Transfer.
+fn give_up(now: Time, shard: ShardKey, item: HandoffItem, reason: DropReason, out: &mut Vec<RelayOut>) {
+    match item {
+        HandoffItem::Forwarded(Forwarded { item: Item::Msg { envelope, .. }, .. }) => out.push(RelayOut::GiveUp(envelope, reason)),
+        HandoffItem::Transfer(chunk) => {
+            out.extend(messages_of(shard, &chunk.bytes, now).into_iter().map(|envelope| RelayOut::GiveUp(envelope, reason)));
+        }
+        HandoffItem::Forwarded(_) | HandoffItem::Probe { .. } => {}
     }
 }

@@ -312,7 +312,7 @@ fn a_lane_waits_for_removals_to_be_processed_here() {
     assert_eq!(lane.acks(), [ack(0)], "not taken over yet");
     lane.peers.remove(C);
     let both = [deliver(forwarded(0, &[C])), deliver(forwarded(1, &[]))];
-    assert_eq!(lane.run(|relay, peers, out| relay.removed(C, peers, out)), both);
+    assert_eq!(lane.run(|relay, peers, out| relay.removed(at(0), C, peers, out)), both);
     assert_eq!(lane.acks(), [ack(2)]);
 }
 
@@ -323,7 +323,7 @@ fn what_a_removed_node_had_not_acknowledged_is_given_up() {
     lane.push(forwarded(0, &[]));
     lane.peers.remove(B);
     let lost = |n| RelayOut::GiveUp(message(n), DropReason::RouteLost);
-    assert_eq!(lane.run(|relay, peers, out| relay.removed(B, peers, out)), [lost(0)]);
+    assert_eq!(lane.run(|relay, peers, out| relay.removed(at(0), B, peers, out)), [lost(0)]);
     assert_eq!(lane.push(forwarded(1, &[])), [lost(1)], "its lane is not opened again");
     assert_eq!(lane.relay.unacknowledged(), 0);
 }

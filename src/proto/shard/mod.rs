@@ -19,6 +19,7 @@ mod transfer;
 
 pub use host::{Host, Parcel, Place, StartCause, StopReason, Turn};
 pub use messages::{LaneId, LaneItem, ShardCommand, ShardReport};
+pub(crate) use transfer::messages_of;
 
 use std::{
     collections::{BTreeSet, VecDeque},

@@ -283,9 +283,8 @@ impl<H: Host> Shard<H> {
     fn chunk(&mut self, cx: &mut Cx<'_, H>, from: NodeId, chunk: TransferChunk) {
         let TransferChunk { epoch, base, last, bytes } = chunk;
         if epoch <= self.seen || !matches!(self.state, State::None | State::Receiving(_)) {
-            let mut late = Cargo::default();
-            self.unpack(cx, &mut late, &bytes);
-            return self.give_up(cx, late, DropReason::HomeLost);
+            let mail = transfer::messages_of(self.key, &bytes, cx.env.now);
+            return self.give_up(cx, Cargo { mail, ..Cargo::default() }, DropReason::HomeLost);
         }
         self.learn(cx, epoch, cx.env.me);
         if self.incoming.as_ref().is_some_and(|i| (i.from, i.epoch) != (from, epoch)) {

@@ -123,6 +123,15 @@ pub(super) fn decode(cargo: &mut Cargo, shard: ShardKey, chunk: &[u8], now: Time
     Ok(())
 }
 
+/// The messages in one chunk, which may begin in the middle of an entity's state.
+pub(crate) fn messages_of(shard: ShardKey, chunk: &[u8], now: Time) -> Vec<Envelope> {
+    let mut cargo = Cargo { states: vec![Default::default()], ..Cargo::default() };
+    if let Err(error) = decode(&mut cargo, shard, chunk, now) {
+        tracing::error!(?shard, %error, "malformed transfer: the rest of this chunk is not given up");
+    }
+    cargo.mail.into_iter().chain(cargo.held.into_iter().map(|(_, held)| held.item)).collect()
+}
+
 fn put_envelope(w: &mut Writer, envelope: &Envelope, now: Time) {
     match envelope.ask {
         None => w.u8(0),
@@ -219,6 +228,15 @@ mod tests {
         assert_eq!(got.bytes, chunks.iter().map(|c| c.len()).sum::<usize>());
         got.bytes = 0;
         assert_eq!(got, sent);
+    }
+
+    #[test]
+    fn each_chunk_gives_up_the_messages_in_it() {
+        let sent = cargo(&[0, 10, CHUNK_BYTES, 3 * CHUNK_BYTES + 1]);
+        let chunks = encode(&sent, Time::ZERO);
+        assert!(chunks.len() > 3, "states are cut");
+        let lost: Vec<Envelope> = chunks.iter().flat_map(|chunk| messages_of(S, chunk, Time::ZERO)).collect();
+        assert_eq!(lost, sent.mail.into_iter().chain(sent.held.into_iter().map(|(_, held)| held.item)).collect::<Vec<_>>());
     }
 
     #[test]
