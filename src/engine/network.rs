@@ -353,7 +353,7 @@ impl Network {
                 }
                 Effect::View(view) => self.node.set_view(view),
                 Effect::Event(event) => {
-                    log_event(&event);
+                    log_event(&event, self.node.id);
                     self.end_asks(&event);
                     self.node.publish(event);
                 }
@@ -470,11 +470,15 @@ impl Network {
     }
 }
 
-fn log_event(event: &Event) {
+fn log_event(event: &Event, me: NodeId) {
     match event {
         Event::Member { member, was } => {
             let was = was.map_or("new", |w| w.name());
             tracing::info!(target: "wingbeat::membership", peer = %member.addr, id = %member.id, was, status = member.status.name(), "member");
+            // The first number of a cluster is its founder's.
+            if member.id == me && member.status == MemberStatus::Up && member.up_number == 1 {
+                tracing::info!(target: "wingbeat::membership", "this node founded a cluster: it is the first of its seeds, or has none, and no other seed answered from within one");
+            }
         }
         Event::Unreachable { node, why, .. } => tracing::warn!(target: "wingbeat::membership", peer = %node, %why, "unreachable"),
         Event::Warning { code, text } => tracing::warn!(target: "wingbeat::membership", code, "{text}"),
