@@ -189,9 +189,13 @@ impl Network {
         while let Some(event) = self.net.next() {
             worked = true;
             match event {
-                NetEvent::Datagram { bytes, .. } => {
+                NetEvent::Datagram { bytes, from } => {
                     self.node.metrics.network.datagrams_received.bump(1);
+                    let strange = self.core.strange_datagrams();
                     self.core.handle_datagram(now, &bytes);
+                    if self.core.strange_datagrams() != strange {
+                        self.net.log_stranger(from.ip(), &format_args!("a datagram of {} bytes that no node sends", bytes.len()));
+                    }
                 }
                 NetEvent::Frame { peer, frame } => {
                     self.node.metrics.network.frames_received.bump(1);
