@@ -224,7 +224,8 @@ impl Reactor {
 
     /// The oldest connection that has asked for nothing yet gives way, so that silent or dripping clients keep nobody out.
     fn make_room(&mut self) {
-        let half_open = self.slots.iter().enumerate().filter_map(|(slot, c)| Some((c.as_ref().filter(|c| c.is_half_open())?.generation, slot)));
+        let half_open =
+            self.slots.iter().enumerate().filter_map(|(slot, c)| Some((c.as_ref().filter(|c| c.is_half_open())?.generation, slot)));
         if let Some((_, slot)) = half_open.min() {
             self.metrics.http.refused.add(HttpRefusal::Connections);
             self.close(slot);

@@ -192,12 +192,10 @@ pub(super) fn read(item: &Item, nodes: u32, shards: Option<u32>) -> Result<Actio
             let item = f.required("shards")?;
             let shards = selector(item, "shards", count)?;
             if !shards.fits_shards() {
-                return Err(item.error(format!("`shards` is \"{shards}\"; shards are chosen by \"3\", \"3,7\", \"10..20\", \"random:5\" or \"all\"")));
+                return Err(item
+                    .error(format!("`shards` is \"{shards}\"; shards are chosen by \"3\", \"3,7\", \"10..20\", \"random:5\" or \"all\"")));
             }
-            Ok(Act::Move {
-                shards,
-                to: f.optional("to")?.unwrap_or(Selector::Random(1.min(nodes))),
-            })
+            Ok(Act::Move { shards, to: f.optional("to")?.unwrap_or(Selector::Random(1.min(nodes))) })
         }),
         _ => Err(item.error(format!("action \"{name}\" is not available in this version"))),
     }?;
