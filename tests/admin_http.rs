@@ -808,6 +808,22 @@ fn connections_are_bounded_and_come_back() {
     until("room again", || node.client().socket_answers());
 }
 
+#[test]
+fn clients_that_never_finish_a_request_keep_nobody_out() {
+    let node = Node::start();
+    let mut served = node.client();
+    assert_eq!(served.ask("GET /healthz/alive HTTP/1.1\r\nHost: h\r\n\r\n").status, 200);
+    let mut slow: Vec<Client> = (0..300).map(|_| node.client()).collect();
+    for client in slow.iter_mut().skip(1).step_by(2) {
+        // Those that were closed meanwhile cannot be written to.
+        let _ = client.socket.write_all(b"GET /healthz/alive HTTP/1.1\r\nX-");
+    }
+    assert_eq!(node.get("/healthz/alive").status, 200, "the oldest of them gave way");
+    assert_eq!(served.ask("GET /healthz/alive HTTP/1.1\r\nHost: h\r\n\r\n").status, 200, "whoever was served stays");
+    assert!(node.refused(HttpRefusal::Connections) >= 45);
+    assert_eq!(slow[0].end(), b"");
+}
+
 impl Client {
     fn socket_answers(mut self) -> bool {
         self.socket.write_all(b"GET /healthz/alive HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").is_ok()

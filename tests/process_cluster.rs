@@ -102,9 +102,14 @@ fn a_second_node_on_an_address_in_use_is_refused_with_the_protocol_and_the_setti
         assert!(second.err.contains(part), "{part}: {}", second.err);
     }
     let admin = node.admin.to_string();
-    let third = support::process::run(&["node", "--listen", "127.0.0.1:0", "--admin", &admin]);
+    let third = support::process::ended(
+        support::process::wingbeat()
+            .args(["node", "--listen", "127.0.0.1:0", "--admin", &admin, "--seed", &node.addr])
+            .env("WINGBEAT_CLUSTER__NAME", &name),
+    );
     assert_eq!(third.code, Some(1), "{third:?}");
     assert!(third.err.contains(&admin) && third.err.contains("admin.listen"), "{}", third.err);
+    assert!(!third.err.contains("wingbeat::membership"), "it never joined: {}", third.err);
     // A UDP port alone in use is named as such.
     let addr = free_addr();
     let _udp = std::net::UdpSocket::bind(&addr).unwrap();

@@ -123,6 +123,11 @@ impl Connection {
         self.stalled_until.into_iter().chain(self.deadline).min()
     }
 
+    /// Whether it has not got as far as the end of a first request's head: the kind of which somebody can open any number.
+    pub fn is_half_open(&self) -> bool {
+        self.exchanges == 0 && !self.surplus && matches!(self.state, State::Reading) && !matches!(self.exchange.waiting(), Waiting::Body)
+    }
+
     pub fn readable(&mut self) {
         self.readable = true;
     }

@@ -25,5 +25,5 @@ pub use http::{Method, Request, Response};
 pub use problem::Problem;
 pub use responder::{Responder, StreamWriter};
 pub use routes::Api;
-pub use server::{Handler, Limits, Server, ServerHandle};
+pub use server::{Handler, Limits, Listening, Server, ServerHandle};
 pub use source::{Done, EntityCall, EntityOutcome, EntityType, Mode, Probe, Source, SourceError};

@@ -189,6 +189,9 @@ impl Reactor {
     }
 
     fn welcome(&mut self, mut socket: TcpStream, now: Instant) {
+        if self.served >= self.limits.connections {
+            self.make_room();
+        }
         let full = self.served >= self.limits.connections;
         if full && self.surplus >= SURPLUS_MAX {
             self.metrics.http.refused.add(HttpRefusal::Connections);
@@ -217,6 +220,16 @@ impl Reactor {
         };
         self.slots[slot] = Some(connection);
         self.ready.push_back(slot);
+    }
+
+    /// The oldest connection that has asked for nothing yet gives way, so that silent or dripping clients keep nobody out.
+    fn make_room(&mut self) {
+        let half_open =
+            self.slots.iter().enumerate().filter_map(|(slot, c)| Some((c.as_ref().filter(|c| c.is_half_open())?.generation, slot)));
+        if let Some((_, slot)) = half_open.min() {
+            self.metrics.http.refused.add(HttpRefusal::Connections);
+            self.close(slot);
+        }
     }
 
     fn take_completions(&mut self, now: Instant) {

@@ -92,10 +92,23 @@ impl Server {
         metrics: Arc<Metrics>,
         handler: Arc<dyn Handler>,
     ) -> Result<ServerHandle, io::Error> {
-        let named =
-            |what: &str, error: io::Error| io::Error::new(error.kind(), format!("admin.listen: cannot {what} TCP {listen}: {error}"));
-        let listener = TcpListener::bind(listen).map_err(|e| named("bind", e))?;
-        let addr = listener.local_addr().map_err(|e| named("read the address of", e))?;
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("admin.listen: cannot bind TCP {listen}: {error}"));
+        Self::start_on(Listening::bind(listen).map_err(named)?, limits, token, metrics, handler)
+    }
+
+    /// As [`Server::start`], on an address that has been bound before.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start_on(
+        listening: Listening,
+        limits: Limits,
+        token: Option<&str>,
+        metrics: Arc<Metrics>,
+        handler: Arc<dyn Handler>,
+    ) -> Result<ServerHandle, io::Error> {
+        let Listening { listener, addr } = listening;
+        let named = |what: &str, error: io::Error| io::Error::new(error.kind(), format!("admin.listen: cannot {what} TCP {addr}: {error}"));
         let poll = Poll::new().map_err(|e| named("poll", e))?;
         let waker = Waker::new(poll.registry(), WAKER).map_err(|e| named("poll", e))?;
         let (to, completions) = crossbeam::channel::unbounded();
@@ -109,6 +122,25 @@ impl Server {
             .spawn(move || reactor.run())
             .map_err(|e| named("start the thread for", e))?;
         Ok(ServerHandle { addr, stop, outlet, thread: Some(thread) })
+    }
+}
+
+/// The bound address of a server that does not answer yet; clients wait.
+#[derive(Debug)]
+pub struct Listening {
+    listener: TcpListener,
+    addr: SocketAddr,
+}
+
+impl Listening {
+    /// Binds.
+    ///
+    /// # Errors
+    /// The address cannot be bound.
+    pub fn bind(listen: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind(listen)?;
+        let addr = listener.local_addr()?;
+        Ok(Self { listener, addr })
     }
 }
 

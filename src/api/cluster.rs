@@ -320,10 +320,12 @@ impl ClusterBuilder {
         }
         self.config.validate()?;
         let config = Arc::new(self.config);
+        #[cfg(feature = "admin")]
+        let listening = super::surface::listen(&config)?;
         let engine = engine::start(config)?;
         let node = engine.node.clone();
         #[cfg(feature = "admin")]
-        let (admin, server) = match super::surface::serve(&node) {
+        let (admin, server) = match super::surface::serve(&node, listening) {
             Ok(server) => (server.as_ref().map(|s| s.addr()), server),
             Err(error) => {
                 engine.stop();

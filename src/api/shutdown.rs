@@ -168,6 +168,9 @@ fn end(shared: &Shared, engine: Engine, #[cfg(feature = "admin")] server: Option
     ShutdownReport { reason, took: sys::now().since(began), overran, ended: SystemTime::now() }
 }
 
+/// Signals that arrive this close together are one: `timeout` and others signal the process and then its group, and shards must not be lost to that.
+const SAME_SIGNAL: Duration = Duration::from_millis(50);
+
 /// From now on signals start the end, and a second one is the end.
 pub(crate) fn leave_on_signal(reaper: &Reaper) {
     use signal_hook::consts::{SIGINT, SIGTERM};
@@ -179,14 +182,17 @@ pub(crate) fn leave_on_signal(reaper: &Reaper) {
             let reaper = reaper.clone();
             // Ends with the process: a node that has stopped for another reason is about to be dropped by its program.
             std::thread::spawn(move || {
-                let mut first = true;
+                let mut first = None;
                 for signal in signals.forever() {
-                    if !std::mem::take(&mut first) {
+                    let now = sys::now();
+                    if now.since(*first.get_or_insert(now)) >= SAME_SIGNAL {
                         tracing::warn!(target: "wingbeat::shutdown", signal, "second signal: quitting at once");
                         std::process::exit(128 + signal);
                     }
-                    tracing::info!(target: "wingbeat::shutdown", signal, "leaving the cluster");
-                    reaper.request(ShutdownReason::Signal(signal));
+                    if first == Some(now) {
+                        tracing::info!(target: "wingbeat::shutdown", signal, "leaving the cluster");
+                        reaper.request(ShutdownReason::Signal(signal));
+                    }
                 }
             });
         }

@@ -1,6 +1,6 @@
 //! What the HTTP surface sees of a node, and how entity types are put on it.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use parking_lot::RwLock;
 
@@ -8,7 +8,7 @@ use crate::{
     AskError, Config, EntityKey, EntityType, Epoch, Event, NodeAddr, NodeId, Refusal, Region, Request, ShardId, ShardKey, StartError,
     TypeId,
     admin::{
-        Done, EntityCall, EntityOutcome, Mode, Probe, ServerHandle, Source, SourceError,
+        Done, EntityCall, EntityOutcome, Listening, Mode, Probe, ServerHandle, Source, SourceError,
         model::{self, Check, Handoff, Host, Incarnation, Life as NodeLife, Link, Location, Rtt, Setting, ShardRow, Status, TypeRow},
     },
     engine::{
@@ -147,19 +147,25 @@ fn problem(asked: &Asked, error: &AskError) -> EntityOutcome {
     EntityOutcome::Problem { status, code: error.code(), title, detail, maybe_ran }
 }
 
-/// Starts the HTTP surface, if `admin.listen` is set.
-pub(crate) fn serve(node: &Arc<Node>) -> Result<Option<ServerHandle>, StartError> {
-    let Some(listen) = node.config.admin.listen else { return Ok(None) };
+fn not_bound(listen: SocketAddr, source: std::io::Error) -> StartError {
+    StartError::Bind { proto: "TCP", addr: listen, setting: "admin.listen", source }
+}
+
+/// Takes the address of the HTTP surface, if `admin.listen` is set: before the node joins anything, as the address may be in use.
+pub(crate) fn listen(config: &crate::Config) -> Result<Option<Listening>, StartError> {
+    config.admin.listen.map(|addr| Listening::bind(addr).map_err(|source| not_bound(addr, source))).transpose()
+}
+
+/// Starts the HTTP surface where it was told to listen.
+pub(crate) fn serve(node: &Arc<Node>, listening: Option<Listening>) -> Result<Option<ServerHandle>, StartError> {
+    let (Some(listening), Some(listen)) = (listening, node.config.admin.listen) else { return Ok(None) };
     let source = Arc::new(Surface { node: node.clone() });
     let api = Arc::new(crate::admin::Api::new(source, node.metrics.clone(), node.kept_events.clone()));
     let limits = crate::admin::Limits::from(&node.config.limits);
     let token = node.config.admin.token.as_deref();
-    crate::admin::Server::start(listen, limits, token, node.metrics.clone(), api).map(Some).map_err(|source| StartError::Bind {
-        proto: "TCP",
-        addr: listen,
-        setting: "admin.listen",
-        source,
-    })
+    crate::admin::Server::start_on(listening, limits, token, node.metrics.clone(), api)
+        .map(Some)
+        .map_err(|source| not_bound(listen, source))
 }
 
 struct Surface {

@@ -585,9 +585,16 @@ impl Off for String {
 fn list(raw: &Raw) -> Result<Vec<Raw>, Fault> {
     match raw {
         Raw::List(list) => Ok(list.clone()),
-        Raw::Word(text) => Ok(text.split(',').map(str::trim).filter(|t| !t.is_empty()).map(|t| Raw::Word(t.into())).collect()),
+        Raw::Word(text) => Ok(bare(text).split(',').map(str::trim).filter(|t| !t.is_empty()).map(|t| Raw::Word(t.into())).collect()),
         _ => Err(Fault::kind(raw, "a list in brackets")),
     }
+}
+
+/// A list in a variable or a flag may be written as in a file, too: no entry has brackets or quotes at its ends.
+fn bare(text: &str) -> String {
+    let Some(inner) = text.trim().strip_prefix('[').and_then(|t| t.strip_suffix(']')) else { return text.into() };
+    // An IPv6 address alone is in brackets as well, and has its port behind them.
+    inner.split(',').map(|entry| entry.trim().trim_matches(['"', '\''])).collect::<Vec<_>>().join(",")
 }
 
 /// Longest list of a setting.

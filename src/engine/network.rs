@@ -189,9 +189,13 @@ impl Network {
         while let Some(event) = self.net.next() {
             worked = true;
             match event {
-                NetEvent::Datagram { bytes, .. } => {
+                NetEvent::Datagram { bytes, from } => {
                     self.node.metrics.network.datagrams_received.bump(1);
+                    let strange = self.core.strange_datagrams();
                     self.core.handle_datagram(now, &bytes);
+                    if self.core.strange_datagrams() != strange {
+                        self.net.log_stranger(from.ip(), &format_args!("a datagram of {} bytes that no node sends", bytes.len()));
+                    }
                 }
                 NetEvent::Frame { peer, frame } => {
                     self.node.metrics.network.frames_received.bump(1);
@@ -353,7 +357,7 @@ impl Network {
                 }
                 Effect::View(view) => self.node.set_view(view),
                 Effect::Event(event) => {
-                    log_event(&event);
+                    log_event(&event, self.node.id);
                     self.end_asks(&event);
                     self.node.publish(event);
                 }
@@ -470,11 +474,15 @@ impl Network {
     }
 }
 
-fn log_event(event: &Event) {
+fn log_event(event: &Event, me: NodeId) {
     match event {
         Event::Member { member, was } => {
             let was = was.map_or("new", |w| w.name());
             tracing::info!(target: "wingbeat::membership", peer = %member.addr, id = %member.id, was, status = member.status.name(), "member");
+            // The first number of a cluster is its founder's.
+            if member.id == me && member.status == MemberStatus::Up && member.up_number == 1 {
+                tracing::info!(target: "wingbeat::membership", "this node founded a cluster: it is the first of its seeds, or has none, and no other seed answered from within one");
+            }
         }
         Event::Unreachable { node, why, .. } => tracing::warn!(target: "wingbeat::membership", peer = %node, %why, "unreachable"),
         Event::Warning { code, text } => tracing::warn!(target: "wingbeat::membership", code, "{text}"),

@@ -43,8 +43,8 @@ impl Net {
     /// No answer to strangers: it would help only who probes.
     fn bad_greeting(&mut self, id: ConnId, what: Malformed) {
         self.counters.hello_malformed += 1;
-        if let Some(conn) = self.conns.get(id) {
-            tracing::debug!(ip = %conn.ip, %what, "no greeting");
+        if let Some(ip) = self.conns.get(id).map(|conn| conn.ip) {
+            self.log_stranger(ip, &what);
         }
         self.end(id, LinkDown::Protocol(what.to_string()));
     }

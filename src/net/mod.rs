@@ -275,7 +275,12 @@ pub struct Net {
     dirty: Vec<ConnId>,
     timers: BinaryHeap<Reverse<(Time, Timer)>>,
     counters: Counters,
+    /// When the next line about a stranger may be logged, and how many were kept back.
+    strangers: (Time, u64),
 }
+
+/// Lines about strangers are so far apart: what anybody can send must not fill the log.
+const STRANGERS_EVERY: Duration = Duration::from_secs(1);
 
 impl Net {
     /// Takes the bound sockets into service as node `me`. `seed` feeds the jitter of reconnects.
@@ -318,7 +323,19 @@ impl Net {
             dirty: vec![],
             timers: BinaryHeap::new(),
             counters: Counters::default(),
+            strangers: (Time::ZERO, 0),
         })
+    }
+
+    /// Says in the log that something arrived that no member sends; counters have the whole number.
+    pub fn log_stranger(&mut self, ip: IpAddr, what: &dyn std::fmt::Display) {
+        let (next, kept_back) = self.strangers;
+        if self.now < next {
+            self.strangers.1 += 1;
+            return;
+        }
+        self.strangers = (self.now + STRANGERS_EVERY, 0);
+        tracing::warn!(target: "wingbeat::net", %ip, %what, kept_back, "refused from a stranger; lines like this come once a second at most");
     }
 
     /// What was bound.

@@ -1,6 +1,9 @@
 //! What happens in a run: the `[[at]]` entries of a scenario.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::{
     scenario::selector,
@@ -71,6 +74,27 @@ pub enum Act {
     },
 }
 
+impl Act {
+    /// The selectors of nodes in it.
+    pub(super) fn nodes(&self) -> Vec<&Selector> {
+        match self {
+            Self::Crash { nodes }
+            | Self::Restart { nodes, .. }
+            | Self::Pause { nodes, .. }
+            | Self::Resume { nodes }
+            | Self::Leave { nodes, .. }
+            | Self::Deaf { nodes, .. }
+            | Self::Clock { nodes, .. } => vec![nodes],
+            Self::Join { nodes, to, .. } => std::iter::once(nodes).chain(to).collect(),
+            Self::Down { nodes, by } => vec![nodes, by],
+            Self::Partition { groups } => groups.iter().collect(),
+            Self::Link(link) => vec![&link.from, &link.to],
+            Self::Move { to, .. } => vec![to],
+            Self::Heal => Vec::new(),
+        }
+    }
+}
+
 /// A fault of links.
 #[derive(Clone, PartialEq, Debug)]
 #[allow(missing_docs)]
@@ -113,7 +137,7 @@ const KNOWN: &[&str] = &[
 const ABSENT: &[(&str, &str)] = &[
     ("disk", "a disk of a node"),
     ("rebalance", "rebalancing on request"),
-    ("leadership", "leaderships"),
+    ("leadership", "a leadership"),
     ("store", "the store"),
     ("send", "sending by hand"),
 ];
@@ -147,7 +171,14 @@ pub(super) fn read(item: &Item, nodes: u32, shards: Option<u32>) -> Result<Actio
             .and_then(|()| Ok(Act::Down { nodes: f.nodes("nodes")?, by: f.optional("by")?.unwrap_or(Selector::Leader) })),
         "partition" => f.only(&["groups"]).and_then(|()| {
             let groups = f.required("groups")?.list("groups")?;
-            Ok(Act::Partition { groups: groups.iter().map(|g| selector(g, "groups", nodes)).collect::<Result<_, _>>()? })
+            let parsed = groups.iter().map(|g| selector(g, "groups", nodes)).collect::<Result<Vec<_>, _>>()?;
+            let mut seen = BTreeSet::new();
+            for (item, group) in groups.iter().zip(&parsed) {
+                if let Some(twice) = group.fixed(nodes).unwrap_or_default().into_iter().find(|n| !seen.insert(*n)) {
+                    return Err(item.error(format!("`groups`: node {twice} is in two groups; a node is on one side")));
+                }
+            }
+            Ok(Act::Partition { groups: parsed })
         }),
         "heal" => f.only(&[]).map(|()| Act::Heal),
         "link" => {
@@ -158,10 +189,13 @@ pub(super) fn read(item: &Item, nodes: u32, shards: Option<u32>) -> Result<Actio
         "clock" => f.only(&["nodes", "wall", "rate", "suspend"]).and_then(|()| f.clock()),
         "move" => f.only(&["shards", "to"]).and_then(|()| {
             let count = shards.ok_or_else(|| item.error("action \"move\" needs a [workload]: without one there are no shards"))?;
-            Ok(Act::Move {
-                shards: selector(f.required("shards")?, "shards", count)?,
-                to: f.optional("to")?.unwrap_or(Selector::Random(1.min(nodes))),
-            })
+            let item = f.required("shards")?;
+            let shards = selector(item, "shards", count)?;
+            if !shards.fits_shards() {
+                return Err(item
+                    .error(format!("`shards` is \"{shards}\"; shards are chosen by \"3\", \"3,7\", \"10..20\", \"random:5\" or \"all\"")));
+            }
+            Ok(Act::Move { shards, to: f.optional("to")?.unwrap_or(Selector::Random(1.min(nodes))) })
         }),
         _ => Err(item.error(format!("action \"{name}\" is not available in this version"))),
     }?;
@@ -245,6 +279,9 @@ impl Fields<'_> {
     }
 
     fn clock(&self) -> Result<Act, ScenarioError> {
+        if ["wall", "rate", "suspend"].iter().all(|key| !self.t.contains_key(*key)) {
+            return Err(self.item.error("action \"clock\" does nothing: give `wall`, `rate` or `suspend`"));
+        }
         if let Some(wall) = self.t.get("wall") {
             let text = wall.text("wall")?;
             let span = text.strip_prefix(['+', '-']).unwrap_or(text);
@@ -294,6 +331,9 @@ mod tests {
             ("do = \"link\"\nfrom = \"1\"\nto = \"2\"\ncut = true\nevery = \"1s\"", "needs `for`"),
             ("do = \"move\"\nshards = \"60\"\nto = \"1\"", "outside 0..50"),
             ("do = \"clock\"\nnodes = \"1\"\nwall = \"soon\"", "a jump like"),
+            ("do = \"clock\"\nnodes = \"1\"", "give `wall`, `rate` or `suspend`"),
+            ("do = \"partition\"\ngroups = [\"0..3\", \"2..5\"]", "node 2 is in two groups"),
+            ("do = \"move\"\nshards = \"leader\"\nto = \"1\"", "shards are chosen by"),
         ] {
             let error = read_one(text).unwrap_err();
             assert!(error.what.contains(what), "{text}: {error}");

@@ -226,7 +226,7 @@ impl World<'_> {
         let addr = settings::address(n);
         let Some(node) = self.measure.view(by).and_then(|v| v.members.iter().rev().find(|m| m.addr == addr).map(|m| m.id)) else { return };
         if let Some(life) = self.nodes[n as usize].life {
-            self.nodes[n as usize].told_to_leave = true;
+            self.nodes[n as usize].downed = true;
             self.measure.not_live(life);
         }
         self.net_step(by, |core, now| core.handle_command(now, Command::Down { id: 0, node }));

@@ -21,7 +21,7 @@ impl World<'_> {
             life,
             live,
             in_majority: live && !node.paused && self.reaches_majority(l.node),
-            blameless: running && settled && !node.told_to_leave && !self.net.was_touched(l.node),
+            blameless: running && settled && !node.told_to_leave && !node.downed && !self.net.was_touched(l.node),
             expected_to_go: node.told_to_leave || replaced,
         })
     }
@@ -30,7 +30,7 @@ impl World<'_> {
     fn measure_live(&self, life: u32) -> bool {
         let l = self.lives[life as usize];
         let node = &self.nodes[l.node as usize];
-        !l.over && node.life == Some(life) && !node.told_to_leave
+        !l.over && node.life == Some(life) && !node.told_to_leave && !node.downed
     }
 
     fn reaches_majority(&self, index: u32) -> bool {

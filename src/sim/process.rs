@@ -73,6 +73,8 @@ pub(super) struct Node {
     pub resumed_at: u64,
     pub late: Vec<Inner>,
     pub told_to_leave: bool,
+    /// An operator declared it dead: no longer live, and its removal counts.
+    pub downed: bool,
     /// Heartbeat replies do not get through to it.
     pub deaf: bool,
     pub clock: Clock,
@@ -95,6 +97,7 @@ impl World<'_> {
         node.life = Some(life);
         node.paused = false;
         node.told_to_leave = false;
+        node.downed = false;
         node.late.clear();
         let now = node.clock.local(self.now);
         let config = match seeds.is_empty() {

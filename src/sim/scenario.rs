@@ -160,6 +160,10 @@ fn read(document: &Item) -> Result<Scenario, ScenarioError> {
         }
     }
     for a in &actions {
+        if let Some(r) = a.act.nodes().into_iter().filter_map(Selector::top_region).max().filter(|r| *r >= network.regions) {
+            let last = network.regions - 1;
+            return Err(ScenarioError { line: a.line, what: format!("selector \"region:{r}\": [network] has regions 0 to {last}") });
+        }
         if a.at > duration {
             return Err(ScenarioError { line: a.line, what: format!("`time` is {:?}, after the end of the run ({duration:?})", a.at) });
         }
@@ -368,6 +372,7 @@ converged_by = "60s"
             (("until = \"100s\"", "until = \"200s\""), 20, "within the run"),
             (("time = \"30s\"", "time = \"300s\""), 28, "after the end"),
             (("bad = 0.02, ", ""), 18, "lacks `bad`"),
+            (("nodes = \"10..20\"", "nodes = \"region:1 - region:2\""), 29, "regions 0 to 1"),
         ] {
             let text = CONTRACT.replacen(change.0, change.1, 1);
             assert_ne!(text, CONTRACT, "{change:?}");

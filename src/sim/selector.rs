@@ -120,6 +120,38 @@ impl Selector {
         all
     }
 
+    /// The indices meant whatever happens in the run; `None` if that depends on the run or on the regions.
+    pub(super) fn fixed(&self, count: u32) -> Option<Vec<u32>> {
+        match self {
+            Self::List(l) => Some(l.clone()),
+            Self::Range(a, b) => Some((*a..*b).collect()),
+            Self::All => Some((0..count).collect()),
+            Self::Minus(a, b) => {
+                let without = b.fixed(count)?;
+                Some(a.fixed(count)?.into_iter().filter(|i| !without.contains(i)).collect())
+            }
+            _ => None,
+        }
+    }
+
+    /// The highest region named.
+    pub(super) fn top_region(&self) -> Option<u32> {
+        match self {
+            Self::Region(r) => Some(*r),
+            Self::Minus(a, b) => a.top_region().max(b.top_region()),
+            _ => None,
+        }
+    }
+
+    /// Whether it can mean shards: by number or by lot, not by what a node is.
+    pub(super) fn fits_shards(&self) -> bool {
+        match self {
+            Self::List(_) | Self::Range(..) | Self::Random(_) | Self::All => true,
+            Self::Minus(a, b) => a.fits_shards() && b.fits_shards(),
+            _ => false,
+        }
+    }
+
     /// Whether the set is everything.
     pub fn is_all(&self) -> bool {
         *self == Self::All

@@ -154,7 +154,7 @@ pub(super) fn refuse_unknown(table: &BTreeMap<String, Item>, place: &str, known:
 pub(super) fn did_you_mean(word: &str, known: &[&str]) -> String {
     let best = known.iter().map(|k| (distance(word, k), *k)).min();
     match best {
-        Some((d, k)) if d <= 2.max(word.len() / 3) => format!("; did you mean `{k}`?"),
+        Some((d, k)) if d <= ((word.len() + 1) / 3).clamp(1, 4) => format!("; did you mean `{k}`?"),
         _ => format!("; there are: {}", known.join(", ")),
     }
 }
@@ -333,6 +333,7 @@ mod tests {
     #[test]
     fn close_words_are_suggested() {
         assert_eq!(did_you_mean("nodez", &["nodes", "seed"]), "; did you mean `nodes`?");
+        assert!(did_you_mean("wipe", &["time", "do", "nodes"]).contains("there are"), "half of it is no slip");
         assert!(did_you_mean("something", &["nodes", "seed"]).contains("there are: nodes, seed"));
     }
 }

@@ -158,6 +158,7 @@ impl<'a> World<'a> {
                 resumed_at: 0,
                 late: Vec::new(),
                 told_to_leave: false,
+                downed: false,
                 deaf: false,
                 clock: Clock::new(1_000_000_000 + clocks.below(1 << 50)),
             })

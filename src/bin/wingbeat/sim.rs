@@ -48,14 +48,14 @@ pub fn run(args: SimArgs) -> ExitCode {
     let text = match std::fs::read_to_string(&args.scenario) {
         Ok(text) => text,
         Err(error) => {
-            eprintln!("error E-SIM-001: cannot read the scenario {file}: {error}; give the path of a scenario file");
+            eprintln!("error[E-SIM-001]: cannot read the scenario {file}: {error}; give the path of a scenario file");
             return ExitCode::from(WRONG_USAGE);
         }
     };
     let scenario = match Scenario::parse(&text, &args.set) {
         Ok(scenario) => scenario,
         Err(error) => {
-            eprintln!("error E-SIM-002: {file}: {error}");
+            eprintln!("error[E-SIM-002]: {file}: {error}");
             return ExitCode::from(WRONG_USAGE);
         }
     };
@@ -78,7 +78,7 @@ pub fn run(args: SimArgs) -> ExitCode {
     let runs = match outcome {
         Ok(runs) => runs,
         Err(error) => {
-            eprintln!("error E-SIM-002: {file}: {error}");
+            eprintln!("error[E-SIM-002]: {file}: {error}");
             return ExitCode::from(WRONG_USAGE);
         }
     };
@@ -113,7 +113,7 @@ fn shrink(args: &SimArgs, text: &str, seed: u64) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("error E-SIM-002: {file}: {error}");
+            eprintln!("error[E-SIM-002]: {file}: {error}");
             ExitCode::from(WRONG_USAGE)
         }
     }
@@ -161,7 +161,7 @@ fn print(r: &RunResult, json: bool, whole: bool) {
     if json {
         match serde_json::to_string(r) {
             Ok(line) => say(&line),
-            Err(error) => eprintln!("error E-SIM-003: the result of seed {} cannot be written as JSON: {error}", r.seed),
+            Err(error) => eprintln!("error[E-SIM-003]: the result of seed {} cannot be written as JSON: {error}", r.seed),
         }
         return;
     }
@@ -227,7 +227,7 @@ fn summarise(s: &Summary, json: bool) {
     if json {
         match serde_json::to_string(s) {
             Ok(line) => say(&line),
-            Err(error) => eprintln!("error E-SIM-003: the summary cannot be written as JSON: {error}"),
+            Err(error) => eprintln!("error[E-SIM-003]: the summary cannot be written as JSON: {error}"),
         }
         return;
     }

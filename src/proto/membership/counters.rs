@@ -73,6 +73,10 @@ impl Counters {
         self.0[what as usize] += n;
     }
 
+    pub(crate) fn sum(&self, of: &[Count]) -> u64 {
+        of.iter().map(|what| self.0[*what as usize]).sum()
+    }
+
     pub(crate) fn all(&self) -> Vec<(&'static str, u64)> {
         NAMES.iter().copied().zip(self.0).collect()
     }

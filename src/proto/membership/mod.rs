@@ -244,6 +244,12 @@ impl Membership {
         self.settle(now);
     }
 
+    /// Datagrams dropped because nothing that speaks this protocol sends them.
+    pub(crate) fn strange_datagrams(&self) -> u64 {
+        use counters::Count::{DropKey, DropMagic, DropMalformed, DropTruncated, DropVersion};
+        self.counters.sum(&[DropTruncated, DropMagic, DropVersion, DropKey, DropMalformed])
+    }
+
     /// A datagram arrived. Bad ones are counted by reason.
     pub fn handle_datagram(&mut self, now: Time, bytes: &[u8]) {
         if self.awake(now) {

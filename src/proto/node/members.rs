@@ -28,6 +28,10 @@ pub trait Members {
     fn view(&self) -> &Arc<ClusterView>;
     fn links(&self, now: Time) -> Vec<LinkReport>;
     fn counters(&self) -> Vec<(&'static str, u64)>;
+    /// Datagrams that no member of this cluster can have sent.
+    fn strange_datagrams(&self) -> u64 {
+        0
+    }
     fn lag_bound(&self) -> Duration;
     fn proven(&self) -> Option<Time>;
     fn check(&self);
@@ -78,6 +82,9 @@ impl Members for Membership {
     }
     fn counters(&self) -> Vec<(&'static str, u64)> {
         self.counters()
+    }
+    fn strange_datagrams(&self) -> u64 {
+        self.strange_datagrams()
     }
     fn lag_bound(&self) -> Duration {
         self.lag_bound()

@@ -171,6 +171,11 @@ impl<M: Members> NodeCore<M> {
         self.finish(now);
     }
 
+    /// Datagrams so far that no member of this cluster can have sent.
+    pub fn strange_datagrams(&self) -> u64 {
+        self.membership.strange_datagrams()
+    }
+
     /// A frame from an up session.
     pub fn handle_frame(&mut self, now: Time, peer: NodeId, frame: Frame) {
         if self.ended || self.peers.is_removed(peer) {

@@ -103,7 +103,7 @@ impl BenchArgs {
 /// Runs one measurement.
 pub fn run(args: &BenchArgs) -> ExitCode {
     if !(args.secs > 0.0 && args.secs <= 600.0) || args.runs == 0 || args.window == 0 || args.entities == 0 {
-        eprintln!("E-CLI-020: --secs is 0 to 600, --runs, --window and --entities at least 1");
+        eprintln!("error[E-CLI-050]: --secs must be above 0 and at most 600; --runs, --window and --entities must be at least 1");
         return ExitCode::from(1);
     }
     let mut report = report(args);
@@ -125,7 +125,7 @@ pub fn run(args: &BenchArgs) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("E-CLI-021: {} could not be measured: {error}", args.name.text());
+            eprintln!("error[E-CLI-051]: {} could not be measured: {error}", args.name.text());
             ExitCode::from(2)
         }
     }

@@ -259,6 +259,12 @@ pub fn write_text(text: &[u8], out: &mut Vec<u8>) {
 fn places(name: &str, header: &ByteRecord) -> Result<[usize; COLUMNS.len()], DataError> {
     let wrong = |column: &str, why: String| DataError { line: Some(1), column: Some(column.into()), ..whole(name, "E-CLI-022", why) };
     let found: Vec<String> = header.iter().map(|field| String::from_utf8_lossy(field.trim_ascii()).chars().take(64).collect()).collect();
+    if found.iter().all(String::is_empty) {
+        return Err(DataError {
+            line: Some(1),
+            ..whole(name, "E-CLI-022", "is empty: no header with the columns of a flights file".into())
+        });
+    }
     let mut places = [0; COLUMNS.len()];
     for (place, (column, _)) in places.iter_mut().zip(COLUMNS) {
         let mut at = found.iter().enumerate().filter(|(_, there)| *there == column).map(|(index, _)| index);

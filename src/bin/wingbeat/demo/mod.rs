@@ -318,6 +318,7 @@ impl Watch for Stage<'_> {
         let ready = killed && !matches!(self.replacement, Replacement::Starting(_) | Replacement::Joining { .. });
         if ready && !std::mem::replace(&mut self.in_verification, true) {
             self.next_look = Duration::ZERO;
+            self.watcher.look();
             self.show.say(&format!("every flight has arrived; shards: {}; asking every aircraft for its sums", self.shown()));
         }
         ready
