@@ -259,7 +259,7 @@ impl Network {
                         port.push(ToWorker::Command(ShardCommand::Host { ty: entry.id }));
                     }
                 }
-                let info = TypeInfo { name: entry.name.to_string(), ty: entry.id, shards: entry.shards, host };
+                let info = TypeInfo { name: entry.name.to_string(), ty: entry.id, shards: entry.shards().unwrap_or(0), host };
                 self.core.handle_command(now, Command::Register { info });
             }
             ToNet::Deadline(at, correlation) => self.asks.insert(at, correlation),
@@ -363,6 +363,11 @@ impl Network {
                             tracing::error!(target: "wingbeat::sharding", entity_type = %entry.name, %why, "the coordinator refused the type");
                         }
                         entry.set_standing(result.map_or_else(Standing::Refused, |()| Standing::Ready));
+                    }
+                }
+                Effect::TypeSized { ty, shards } => {
+                    if let Some(entry) = self.types.get(&ty) {
+                        entry.set_shards(shards);
                     }
                 }
                 Effect::Done { id, answer } => {

@@ -19,6 +19,7 @@ use crate::{
         handoff::{DropReason, Envelope, Item, Word},
         node::{peers::Peers, timers::Timers},
         shard::{LaneId, LaneItem},
+        sharding::{UNSIZED, shard_of},
     },
 };
 
@@ -279,6 +280,20 @@ impl Region {
     /// No node hosts the type, says the authority: what waits goes on waiting for hosts.
     pub fn no_host(&mut self, ty: TypeId) {
         self.no_host.insert(ty);
+    }
+
+    /// The number of shards is known: what waited for it is sent to its shards, in the order in which it came.
+    pub fn sized(&mut self, now: Time, ty: TypeId, shards: u32, peers: &Peers, out: &mut Vec<RegionOut>) {
+        self.no_host.remove(&ty);
+        let key = ShardKey { ty, shard: UNSIZED };
+        let Some(unsized_) = self.shards.remove(&key) else { return };
+        self.buffered -= unsized_.buffer.len();
+        self.buffering.remove(&key);
+        self.timers.clear(Due::Where(key));
+        for Waiting { mut envelope, .. } in unsized_.buffer {
+            envelope.shard.shard = shard_of(xxhash_rust::xxh3::xxh3_64(envelope.key()), shards);
+            self.send(now, envelope, peers, out);
+        }
     }
 
     /// The authority refused (or took in) this node's idea of the type.
