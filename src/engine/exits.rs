@@ -55,6 +55,9 @@ impl Exits {
         let Some(parcel) = slot.as_ref() else { return Ok(()) };
         let shard = entry.shard_of(parcel.hash());
         let word = entry.word(shard.shard);
+        if word == Word::NO_ROOM {
+            return Err(Refusal::NoCredit);
+        }
         // Without a shard there is one exit, and nothing to remember: the network thread finds the shard in front of all later messages.
         let at = (shard.shard != UNSIZED).then(|| self.last_words(entry));
         let last = at.map_or(Word::ELSEWHERE, |at| self.last[at].1[shard.shard.0 as usize]);

@@ -234,10 +234,16 @@ impl<M: Members> NodeCore<M> {
                     self.relay.link_down(now, peer);
                 }
             }
-            LinkEvent::Blocked { peer } => self.peers.set_blocked(peer, true),
-            LinkEvent::Writable { peer } => self.peers.set_blocked(peer, false),
+            LinkEvent::Blocked { peer } => self.set_blocked(now, peer, true),
+            LinkEvent::Writable { peer } => self.set_blocked(now, peer, false),
         }
         self.finish(now);
+    }
+
+    /// The link with a peer has room, or no more.
+    fn set_blocked(&mut self, now: Time, peer: NodeId, blocked: bool) {
+        self.peers.set_blocked(peer, blocked);
+        self.with_region(|region, peers, out| region.room_changed(now, peer, peers, out));
     }
 
     /// An item of a producer's ring to the network thread.
@@ -431,6 +437,8 @@ impl<M: Members> NodeCore<M> {
                 }
                 // Whether it can be sent was checked where it was stamped; a fence for a node gone since is repeated or given up.
                 RegionOut::Item { to, shard, item } => drop(self.send_frame(to, Frame::Item { shard, item })),
+                // Who sends to a type without having it registered has no words.
+                RegionOut::Publish { shard, .. } if self.registration.shards(shard.ty) == 0 => {}
                 RegionOut::Publish { shard, word } => self.effects.push_back(Effect::Publish { shard, word }),
                 RegionOut::Open { lane, shard, k, yes } => self.tell_worker(shard, ShardCommand::Open { lane, shard, k, yes }),
                 RegionOut::GiveUp(envelope, reason) => self.give_up(envelope, reason),
