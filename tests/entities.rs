@@ -131,8 +131,8 @@ fn config(name: &str) -> Config {
     config.cluster.name = format!("{name}-{}", std::process::id());
     config.node.listen = "127.0.0.1:0".parse().unwrap();
     config.node.workers = Workers::Count(2);
-    // A node that only sends takes the number from here, as hosts do that set none.
-    config.sharding.shards = 16;
+    // A node that only sends does not look here: it takes the number of the hosts.
+    config.sharding.shards = 40;
     config
 }
 
@@ -215,6 +215,39 @@ fn another_number_of_shards_is_refused_with_both_and_the_node_stays_a_member() {
     assert!(twice.to_string().contains('3') && twice.to_string().contains("16"), "{twice}");
 }
 
+#[test]
+fn a_node_that_only_sends_takes_the_number_of_shards_from_the_cluster() {
+    let sender = Cluster::builder(config("sized")).start().unwrap();
+    let region = sender.proxy::<Job>().unwrap();
+    let letters = sender.dead_letters();
+    assert_eq!((region.shards(), region.shard_of(&"a".to_owned())), (None, None));
+    // Sent before anybody hosts the type: they wait, in order, and so does who asks.
+    let entity = region.get("a");
+    for n in 0..5u8 {
+        entity.tell(Blob { bytes: vec![n] }).unwrap();
+    }
+    let (tx, rx) = wingbeat::channel::bounded(1);
+    entity.ask_then(Count, PATIENCE, move |answer| tx.send(answer).unwrap());
+    let error = region.wait_ready(Duration::from_millis(100)).unwrap_err();
+    assert_eq!(error, QueryError::Timeout);
+    let home = Cluster::builder(config("sized")).seeds([sender.addr().to_string()]).start().unwrap();
+    let shared = Arc::new(Shared::default());
+    host(&home, &shared);
+    region.wait_ready(PATIENCE).unwrap();
+    assert_eq!(region.shards(), Some(16), "not the 40 of this node's own settings");
+    assert_eq!(rx.recv_timeout(PATIENCE).unwrap(), Ok(6), "the ask came after all that was told before");
+    assert_eq!(ask(&entity), 7);
+    assert!(letters.try_recv().is_err(), "nothing was given up");
+    // The number is known here now, so this node can host the type with no other one.
+    let here = shared.clone();
+    let other = sender.host::<Worker>(HostOptions::new().shards(17), move |_| Worker { shared: here.clone(), count: 0 }).unwrap_err();
+    assert!(matches!(other, RegisterError::Mismatch { .. }), "{other}");
+    let here = shared.clone();
+    let both = sender.host::<Worker>(HostOptions::new(), move |_| Worker { shared: here.clone(), count: 0 }).unwrap();
+    both.wait_ready(PATIENCE).unwrap();
+    assert_eq!((both.shards(), both.is_proxy()), (Some(16), false));
+}
+
 // failures: row 20
 #[test]
 fn a_seed_without_address_is_tried_again_and_nobody_waits_for_it() {
@@ -263,7 +296,7 @@ fn a_factory_that_panics_fails_the_messages_and_not_the_node() {
 fn on_two_workers(region: &Region<Job>) -> (String, String) {
     let keys: Vec<String> = (0..100).map(|n| format!("k{n}")).collect();
     let first = keys[0].clone();
-    let parity = |key: &String| region.shard_of(key).0 % 2;
+    let parity = |key: &String| region.shard_of(key).unwrap().0 % 2;
     let second = keys.iter().find(|key| parity(key) != parity(&first)).unwrap().clone();
     (first, second)
 }
@@ -305,7 +338,7 @@ fn a_handler_that_does_not_return_is_named_and_its_shard_runs_nowhere_else() {
     };
     shared.wait_blocked(1);
     let get = |path: &str| Client::connect(home.admin_addr().unwrap()).unwrap().get(path).unwrap();
-    let shard = region.shard_of(&"stuck".to_owned());
+    let shard = region.shard_of(&"stuck".to_owned()).unwrap();
     until_holds("the status names type, shard and age", || {
         let warnings = get("/api/v1/status").json()["warnings"].to_string();
         warnings.contains(&format!("type `test.job`, shard {}", shard.0)) && warnings.contains(" s: ")

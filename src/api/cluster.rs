@@ -12,7 +12,6 @@ use crossbeam::channel::Receiver;
 use super::{
     context::resolve,
     hosting::HostOf,
-    region::SHARDS_MAX,
     shutdown::{Reaper, ShutdownHandle, ShutdownReason, ShutdownReport},
 };
 use crate::{
@@ -29,6 +28,7 @@ use crate::{
         handoff::DropReason,
         membership::{ClusterView, Event, MemberStatus},
         node::{Answer, Command},
+        sharding::SHARDS_MAX,
     },
 };
 
@@ -150,7 +150,7 @@ impl Cluster {
         factory: impl Fn(&KeyOf<E>) -> E + Send + Sync + 'static,
     ) -> Result<Region<E::Type>, RegisterError> {
         let host: Arc<dyn TypeHost> = Arc::new(HostOf::<E> { factory: Arc::new(factory) });
-        let entry = self.enter::<E::Type>(options.shards)?;
+        let entry = self.enter::<E::Type>(Some(options.shards))?;
         if entry.host.set(host).is_err() {
             return Err(RegisterError::Duplicate { name: entry.name.to_string() });
         }
@@ -158,7 +158,8 @@ impl Cluster {
         Ok(Region::new(self.node().clone(), entry))
     }
 
-    /// Sends to entities that other nodes host. Needs no implementation. What [`host`](Self::host) made before, if it did.
+    /// Sends to entities that other nodes host. Needs no implementation, and takes the number of shards from the cluster. What
+    /// [`host`](Self::host) made before, if it did.
     ///
     /// # Errors
     /// [`RegisterError`] if another Rust type uses the name on this node, or during shutdown.
@@ -182,7 +183,8 @@ impl Cluster {
         EntityRef::resolve(self.node(), id)
     }
 
-    fn enter<T: EntityType>(&self, shards: Option<u32>) -> Result<Arc<TypeEntry>, RegisterError> {
+    /// The entry of a type. `host`: it is to be hosted here, with this number of shards or that of the settings.
+    fn enter<T: EntityType>(&self, host: Option<Option<u32>>) -> Result<Arc<TypeEntry>, RegisterError> {
         if self.node().is_closing() {
             return Err(RegisterError::Shutdown);
         }
@@ -191,11 +193,11 @@ impl Cluster {
             let why = "the name of a type has 1 to 255 bytes and no control characters".to_owned();
             return Err(RegisterError::Invalid { name: name.escape_debug().to_string(), why });
         }
-        let count = shards.unwrap_or(self.node().config.sharding.shards);
-        if count == 0 || count > SHARDS_MAX {
+        let count = host.map(|shards| shards.unwrap_or(self.node().config.sharding.shards));
+        if let Some(count) = count.filter(|n| *n == 0 || *n > SHARDS_MAX) {
             return Err(RegisterError::Invalid { name, why: format!("{count} shards; a type has 1 to {SHARDS_MAX}") });
         }
-        let entry = self.node().enter_type(TypeEntry::new(T::TYPE, count, std::any::TypeId::of::<T>()));
+        let entry = self.node().enter_type(TypeEntry::new(T::TYPE, count.unwrap_or(0), std::any::TypeId::of::<T>()));
         if *entry.name != *name {
             let why = format!("its id on the wire is that of `{}`; rename one of them", entry.name);
             return Err(RegisterError::Invalid { name, why });
@@ -203,8 +205,12 @@ impl Cluster {
         if entry.declared_by != std::any::TypeId::of::<T>() {
             return Err(RegisterError::Duplicate { name });
         }
-        if shards.is_some_and(|n| n != entry.shards) {
-            let (here, cluster) = (count.to_string(), entry.shards.to_string());
+        // A host that names no number takes the one that this node knows already.
+        if let Some(count) = count
+            && let Err(standing) = entry.declare(count)
+            && host.is_some_and(|shards| shards.is_some())
+        {
+            let (here, cluster) = (count.to_string(), standing.to_string());
             return Err(RegisterError::Mismatch { name, setting: "number of shards", here, cluster });
         }
         Ok(entry)

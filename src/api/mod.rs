@@ -25,7 +25,7 @@ pub use {
     key::{Addressed, EntityId, EntityKey, IntoKey, KEY_BYTES_MAX},
     messages::{EntityType, Message, ReplyTag, Request},
     reference::EntityRef,
-    region::{HostOptions, QueryError, Region, SHARDS_MAX},
+    region::{HostOptions, QueryError, Region},
     shutdown::{ShutdownHandle, ShutdownReason, ShutdownReport},
     wire::{Added, Wire, wire_id},
 };

@@ -119,14 +119,14 @@ impl<T: EntityType> EntityRef<T> {
         }
         // The clock is read only once there is something to wait for.
         let mut msg = match self.offer(msg.into_msg()) {
-            Err(refused) if *refused.reason() == Refusal::Full => refused.into_message(),
+            Err(refused) if is_for_now(refused.reason()) => refused.into_message(),
             done => return done.inspect_err(|_| self.count_refusal()),
         };
         let deadline = resolve(deadline);
         let mut room = AwaitRoom::new();
         loop {
             match self.offer(msg) {
-                Err(refused) if *refused.reason() == Refusal::Full && sys::now() < deadline => msg = refused.into_message(),
+                Err(refused) if is_for_now(refused.reason()) && sys::now() < deadline => msg = refused.into_message(),
                 done => return done.inspect_err(|_| self.count_refusal()),
             }
             room.wait();
@@ -210,7 +210,7 @@ impl<T: EntityType> EntityRef<T> {
                     self.node.time_ask(deadline, correlation);
                     return Ok(());
                 }
-                Err(Refusal::Full) if sys::now() < give_up => {}
+                Err(refusal) if is_for_now(&refusal) && sys::now() < give_up => {}
                 Err(refusal) => {
                     self.count_refusal();
                     drop(self.node.slots.take(correlation));
@@ -233,6 +233,11 @@ impl<T: EntityType> EntityRef<T> {
         }
         Ok(correlation)
     }
+}
+
+/// Whether there may be room a moment later: in the ring, or on the link.
+fn is_for_now(refusal: &Refusal) -> bool {
+    matches!(refusal, Refusal::Full | Refusal::NoCredit)
 }
 
 /// How a thread waits for room in a ring: the consumer empties one within a fraction of a millisecond, if it is awake.

@@ -10,6 +10,7 @@ use crate::{
         types::{Standing, TypeEntry},
     },
     error::codes,
+    proto::sharding::shard_of,
 };
 
 /// The entities of one type: a host on this node, or a proxy. Cheap to clone.
@@ -30,7 +31,10 @@ impl<T: EntityType> Clone for Region<T> {
 
 impl<T: EntityType> fmt::Debug for Region<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Region({}, {} shards)", self.entry.name, self.entry.shards)
+        match self.entry.shards() {
+            Some(shards) => write!(f, "Region({}, {shards} shards)", self.entry.name),
+            None => write!(f, "Region({}, shards not known yet)", self.entry.name),
+        }
     }
 }
 
@@ -63,19 +67,22 @@ impl<T: EntityType> Region<T> {
         self.entry.host.get().is_none()
     }
 
-    /// How many shards the type has.
-    pub fn shards(&self) -> u32 {
-        self.entry.shards
+    /// How many shards the type has. A proxy takes the number of the hosts: `None` until it has heard it, which
+    /// [`wait_ready`](Self::wait_ready) waits for.
+    pub fn shards(&self) -> Option<u32> {
+        self.entry.shards()
     }
 
-    /// The shard of a key.
-    pub fn shard_of(&self, key: &T::Key) -> ShardId {
+    /// The shard of a key; `None` as long as [`shards`](Self::shards) is.
+    pub fn shard_of(&self, key: &T::Key) -> Option<ShardId> {
         let mut bytes = Vec::with_capacity(32);
         key.write_to(&mut bytes);
-        self.entry.shard_of(xxhash_rust::xxh3::xxh3_64(&bytes)).shard
+        let hash = xxhash_rust::xxh3::xxh3_64(&bytes);
+        self.entry.shards().map(|shards| shard_of(hash, shards))
     }
 
-    /// Waits until homes can be looked up here: this node is up and the coordinator has taken the type in. What a readiness probe waits for.
+    /// Waits until homes can be looked up here: this node is up and the coordinator has taken the type in, which for a proxy means that
+    /// some node hosts it or has. What a readiness probe waits for. Messages may be sent before: they wait in a bounded buffer.
     ///
     /// # Errors
     /// [`QueryError`]: refused (another shard count is in force), not in time, or shutting down.
@@ -125,9 +132,6 @@ impl<E: Entity> HostOptions<E> {
         self
     }
 }
-
-/// Most shards that a type may have: each costs a routing word on every node.
-pub const SHARDS_MAX: u32 = 1 << 20;
 
 /// Why a question was not answered.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

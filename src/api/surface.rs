@@ -329,12 +329,13 @@ impl Source for Surface {
             if let Standing::Refused(why) = entry.standing() {
                 warnings.push(format!("type `{}` is refused by the coordinator: {why}", entry.name));
             }
-            if (entry.shards as usize) < up {
-                warnings.push(format!("type `{}` has {} shards for {up} members: some host nothing", entry.name, entry.shards));
-            } else if (entry.shards as usize) < 10 * up {
+            let Some(shards) = entry.shards() else { continue };
+            if (shards as usize) < up {
+                warnings.push(format!("type `{}` has {shards} shards for {up} members: some host nothing", entry.name));
+            } else if (shards as usize) < 10 * up {
                 warnings.push(format!(
-                    "type `{}` has {} shards, fewer than ten times the {up} members: load will be uneven",
-                    entry.name, entry.shards
+                    "type `{}` has {shards} shards, fewer than ten times the {up} members: load will be uneven",
+                    entry.name
                 ));
             }
         }
@@ -536,7 +537,8 @@ impl Source for Surface {
 
     fn move_shard(&self, ty: &str, shard: u32, to: &NodeAddr, done: Done<u64>) {
         let found = self.entry(ty).and_then(|entry| {
-            if shard >= entry.shards { Err(SourceError::UnknownShard { shards: entry.shards }) } else { Ok((entry, self.member(to)?)) }
+            let shards = entry.shards().unwrap_or(0);
+            if shard >= shards { Err(SourceError::UnknownShard { shards }) } else { Ok((entry, self.member(to)?)) }
         });
         let (entry, to) = match found {
             Ok(found) => found,

@@ -18,6 +18,7 @@ use crate::{
     proto::{
         handoff::{Envelope, Plan, Producer, Push, Word},
         shard::{LaneItem, Parcel},
+        sharding::UNSIZED,
     },
 };
 
@@ -54,10 +55,13 @@ impl Exits {
         let Some(parcel) = slot.as_ref() else { return Ok(()) };
         let shard = entry.shard_of(parcel.hash());
         let word = entry.word(shard.shard);
-        let at = self.last_words(entry);
-        let last = &self.last[at].1[shard.shard.0 as usize];
-        let plan =
-            if *last == word { Plan { tokens: [None, None], exit: word.exit(), enter: None } } else { self.producer.plan(shard, word) };
+        if word == Word::NO_ROOM {
+            return Err(Refusal::NoCredit);
+        }
+        // Without a shard there is one exit, and nothing to remember: the network thread finds the shard in front of all later messages.
+        let at = (shard.shard != UNSIZED).then(|| self.last_words(entry));
+        let last = at.map_or(Word::ELSEWHERE, |at| self.last[at].1[shard.shard.0 as usize]);
+        let plan = if last == word { Plan { tokens: [None, None], exit: word.exit(), enter: None } } else { self.producer.plan(shard, word) };
         // At most two tokens and the item go into one ring.
         if plan.tokens[0].is_some() && !self.network.has_room(3) {
             return Err(Refusal::Full);
@@ -115,9 +119,10 @@ impl Exits {
             }
         };
         assert!(pushed.is_ok(), "room for the item was seen, and a lane has one producer");
-        let last = &mut self.last[at].1[shard.shard.0 as usize];
-        if *last != word {
-            *last = word;
+        if last != word
+            && let Some(at) = at
+        {
+            self.last[at].1[shard.shard.0 as usize] = word;
             self.producer.done(shard, word);
         }
         Ok(())
@@ -126,7 +131,8 @@ impl Exits {
     /// Where the words of a type are kept.
     fn last_words(&mut self, entry: &TypeEntry) -> usize {
         self.last.iter().position(|(id, _)| *id == entry.id).unwrap_or_else(|| {
-            self.last.push((entry.id, vec![Word::ELSEWHERE; entry.shards as usize].into_boxed_slice()));
+            let shards = entry.shards().expect("a message with a shard is of a type whose number of shards is known");
+            self.last.push((entry.id, vec![Word::ELSEWHERE; shards as usize].into_boxed_slice()));
             self.last.len() - 1
         })
     }

@@ -37,6 +37,8 @@ use crate::{
 
 /// Items taken from one lane before the next one has its turn.
 const BATCH: usize = 256;
+/// Bytes of messages taken from one lane before the next one has its turn: far below what a link may be over its limit.
+const BATCH_BYTES: usize = 32 << 10;
 /// Messages that may wait for a worker whose ring is full, before newer ones are refused.
 const WAITING_MAX: usize = 1 << 16;
 /// A turn that begins so much later than its timer asked for is counted as late.
@@ -219,15 +221,25 @@ impl Network {
         let mut ended = vec![];
         for i in 0..self.lanes.len() {
             let lane = self.lanes[i].clone();
+            let mut bytes = 0;
             for _ in 0..BATCH {
                 let Some(item) = lane.pop() else { break };
                 worked = true;
-                if matches!(item, ToNet::Lane(LaneItem::End)) {
-                    ended.push(lane.id);
+                match &item {
+                    ToNet::Lane(LaneItem::End) => ended.push(lane.id),
+                    ToNet::Lane(LaneItem::Msg { parcel, .. }) => bytes += parcel.bytes.len(),
+                    _ => {}
                 }
                 self.incoming(now, lane.id, item);
+                if bytes >= BATCH_BYTES {
+                    break;
+                }
             }
             self.effects(now);
+            if self.net.has_events() {
+                // A link that has no more room: known before the next lane adds to it.
+                self.sockets(now);
+            }
         }
         let node = self.node.clone();
         while let Some(item) = node.network.take_posted() {
@@ -263,7 +275,7 @@ impl Network {
                         port.push(ToWorker::Command(ShardCommand::Host { ty: entry.id }));
                     }
                 }
-                let info = TypeInfo { name: entry.name.to_string(), ty: entry.id, shards: entry.shards, host };
+                let info = TypeInfo { name: entry.name.to_string(), ty: entry.id, shards: entry.shards().unwrap_or(0), host };
                 self.core.handle_command(now, Command::Register { info });
             }
             ToNet::Deadline(at, correlation) => self.asks.insert(at, correlation),
@@ -367,6 +379,11 @@ impl Network {
                             tracing::error!(target: "wingbeat::sharding", entity_type = %entry.name, %why, "the coordinator refused the type");
                         }
                         entry.set_standing(result.map_or_else(Standing::Refused, |()| Standing::Ready));
+                    }
+                }
+                Effect::TypeSized { ty, shards } => {
+                    if let Some(entry) = self.types.get(&ty) {
+                        entry.set_shards(shards);
                     }
                 }
                 Effect::Done { id, answer } => {

@@ -4,7 +4,7 @@ use std::{
     any::TypeId as RustTypeId,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -16,6 +16,7 @@ use crate::{
     proto::{
         handoff::Word,
         shard::{Place, StartCause, StopReason, Turn},
+        sharding::{UNSIZED, shard_of},
     },
 };
 
@@ -65,30 +66,59 @@ pub struct TypeEntry {
     pub id: TypeId,
     /// Stable name.
     pub name: Arc<str>,
-    /// Number of shards.
-    pub shards: u32,
+    /// What a host on this node has said; 0 if none has.
+    declared: AtomicU32,
     /// Which Rust type declared it, so that two types cannot share a name.
     pub declared_by: RustTypeId,
     /// Present once the type is hosted here.
     pub host: OnceLock<Arc<dyn TypeHost>>,
     standing: Mutex<Standing>,
     standing_changed: Condvar,
-    words: Box<[AtomicU64]>,
+    /// One for each shard, once their number is known. Set on the network thread, behind what waited for the number, unless it was known
+    /// before anything was sent.
+    words: OnceLock<Box<[AtomicU64]>>,
 }
 
 impl TypeEntry {
-    /// A type that is not hosted yet; every shard elsewhere.
+    /// A type that is not hosted yet; every shard elsewhere. `shards` is 0 if the coordinator is to say the number.
     pub fn new(name: &str, shards: u32, declared_by: RustTypeId) -> Self {
-        Self {
+        let entry = Self {
             id: TypeId::of(name),
             name: name.into(),
-            shards,
+            declared: AtomicU32::new(shards),
             declared_by,
             host: OnceLock::new(),
             standing: Mutex::new(Standing::Asked),
             standing_changed: Condvar::new(),
-            words: (0..shards).map(|_| AtomicU64::new(0)).collect(),
+            words: OnceLock::new(),
+        };
+        if shards > 0 {
+            entry.set_shards(shards);
         }
+        entry
+    }
+
+    /// Number of shards; `None` as long as this node has not heard it.
+    pub fn shards(&self) -> Option<u32> {
+        // A host's number is in force here before producers can see it.
+        self.words.get().map(|words| words.len() as u32).or_else(|| Some(self.declared.load(Ordering::Acquire)).filter(|n| *n > 0))
+    }
+
+    /// The number that a host of this node brings: `Err` has another one that stands.
+    pub fn declare(&self, shards: u32) -> Result<(), u32> {
+        let standing = match self.words.get() {
+            Some(words) => words.len() as u32,
+            None => match self.declared.compare_exchange(0, shards, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => shards,
+                Err(standing) => standing,
+            },
+        };
+        if standing == shards { Ok(()) } else { Err(standing) }
+    }
+
+    /// From now on messages go to their shards. Network thread only, once anything may have been sent.
+    pub fn set_shards(&self, shards: u32) {
+        self.words.get_or_init(|| (0..shards).map(|_| AtomicU64::new(0)).collect());
     }
 
     /// What the coordinator said.
@@ -116,18 +146,19 @@ impl TypeEntry {
         standing.clone()
     }
 
-    /// The shard of a key with this hash.
+    /// The shard of a key with this hash; [`UNSIZED`] as long as their number is not known.
     pub fn shard_of(&self, hash: u64) -> ShardKey {
-        ShardKey { ty: self.id, shard: ShardId((hash % u64::from(self.shards)) as u32) }
+        ShardKey { ty: self.id, shard: self.words.get().map_or(UNSIZED, |words| shard_of(hash, words.len() as u32)) }
     }
 
-    /// The shard's routing word: one load.
+    /// The shard's routing word: one load. Elsewhere if there is no such shard.
     pub fn word(&self, shard: ShardId) -> Word {
-        Word::from_bits(self.words[shard.0 as usize].load(Ordering::Acquire))
+        let word = self.words.get().and_then(|words| words.get(shard.0 as usize));
+        word.map_or(Word::ELSEWHERE, |word| Word::from_bits(word.load(Ordering::Acquire)))
     }
 
     /// Publishes a routing word. Network thread only. False if the type has no such shard.
     pub fn publish(&self, shard: ShardId, word: Word) -> bool {
-        self.words.get(shard.0 as usize).map(|w| w.store(word.bits(), Ordering::Release)).is_some()
+        self.words.get().and_then(|words| words.get(shard.0 as usize)).map(|w| w.store(word.bits(), Ordering::Release)).is_some()
     }
 }

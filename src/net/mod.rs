@@ -403,6 +403,11 @@ impl Net {
         !self.ready.is_empty() || !self.events.is_empty() || !self.parsing.is_empty() || self.udp.ready || self.accept.has_work()
     }
 
+    /// Whether [`next`](Self::next) has something that sending led to.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// Bytes accepted for sending and not yet given to the kernel, those waiting for a session included.
     pub fn unsent_bytes(&self) -> usize {
         let waiting: usize = self.dials.values().map(Dial::bytes).sum();

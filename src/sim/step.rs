@@ -235,6 +235,8 @@ impl World<'_> {
                 self.measure = measure;
             }
             Effect::Event(event) => self.log(35, index, 0, || format!("event: {}", brief(&event))),
+            // Every type of a scenario says its number.
+            Effect::TypeSized { .. } => {}
             Effect::TypeReady { ty, result } => {
                 if let Err(why) = result {
                     let what = format!("type {:08x} was refused: {why}", ty.0);

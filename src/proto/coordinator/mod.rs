@@ -259,8 +259,7 @@ impl Coordinator {
         order.sort();
         for (_, node) in order {
             if !answers[&node].types.is_empty() {
-                let refused = seat.types.register(node, &answers[&node].types);
-                out.push(CoordinatorOut::Send(node, ControlFrame::Registered { term: seat.term, refused }));
+                requests::take_in(seat, node, &answers[&node].types, out);
             }
         }
         for (key, facts) in recount::by_shard(&answers) {

@@ -8,10 +8,29 @@ use crate::{
     },
 };
 
-use super::{Coordinator, CoordinatorOut, Out, PARKED_MAX, Recount};
+use super::{Coordinator, CoordinatorOut, Out, PARKED_MAX, Recount, Seat};
 
 /// Rows in one frame of a table.
 const ROWS_PER_FRAME: usize = 500;
+
+/// Takes in what a node announced, and answers it. Who waits for the number of shards of a type hears it.
+pub(super) fn take_in(seat: &mut Seat, from: NodeId, types: &[TypeInfo], out: &mut Out) {
+    let new: Vec<TypeId> = types.iter().filter(|t| t.shards > 0 && seat.types.get(t.ty).is_none()).map(|t| t.ty).collect();
+    let refused = seat.types.register(from, types);
+    let in_force = |ty: TypeId| seat.types.get(ty).map(|known| (ty, known.shards));
+    let asked = types.iter().filter(|t| t.shards == 0 && refused.iter().all(|(ty, _)| *ty != t.ty)).map(|t| t.ty);
+    let (known, unknown): (Vec<TypeId>, Vec<_>) = asked.partition(|ty| in_force(*ty).is_some());
+    if !known.is_empty() {
+        let types = known.into_iter().filter_map(in_force).collect();
+        out.push(CoordinatorOut::Send(from, ControlFrame::Sized { term: seat.term, types }));
+    }
+    out.extend(unknown.into_iter().map(|ty| CoordinatorOut::Send(from, ControlFrame::NoHost { ty })));
+    for number in new.into_iter().filter_map(in_force) {
+        let others = seat.types.users(number.0).filter(|node| *node != from);
+        out.extend(others.map(|node| CoordinatorOut::Send(node, ControlFrame::Sized { term: seat.term, types: vec![number] })));
+    }
+    out.push(CoordinatorOut::Send(from, ControlFrame::Registered { term: seat.term, refused }));
+}
 
 impl Coordinator {
     /// A frame for the authority; nothing happens while this node is not it, and the sender asks again.
@@ -54,6 +73,7 @@ impl Coordinator {
             | ControlFrame::Assign { .. }
             | ControlFrame::Move { .. }
             | ControlFrame::Recount { .. }
+            | ControlFrame::Sized { .. }
             | ControlFrame::MoveAnswer { .. }
             | ControlFrame::TableAnswer { .. } => {}
         }
@@ -77,9 +97,8 @@ impl Coordinator {
 
     fn register(&mut self, now: Time, from: NodeId, types: &[TypeInfo], out: &mut Out) {
         let Some(seat) = self.seat.as_mut().filter(|s| s.recount.is_none()) else { return };
-        let refused = seat.types.register(from, types);
+        take_in(seat, from, types, out);
         seat.cannot.retain(|(node, _)| *node != from);
-        out.push(CoordinatorOut::Send(from, ControlFrame::Registered { term: seat.term, refused }));
         self.review(now, out);
         self.plan_rebalance(now);
     }

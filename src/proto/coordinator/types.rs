@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{NodeId, TypeId, proto::sharding::TypeInfo};
+use crate::{
+    NodeId, TypeId,
+    proto::sharding::{SHARDS_MAX, TypeInfo},
+};
 
 /// Longest name of a type.
 const NAME_BYTES_MAX: usize = 255;
@@ -25,6 +28,8 @@ impl Types {
         for info in types {
             match self.objection(info) {
                 Some(why) => refused.push((info.ty, why)),
+                // It sends only, and takes whatever number there is.
+                None if info.shards == 0 => _ = accepted.entry(info.ty).or_insert(false),
                 None => {
                     let known = self.in_force.entry(info.ty).or_insert_with(|| TypeInfo { host: false, ..info.clone() });
                     known.host |= info.host;
@@ -37,11 +42,18 @@ impl Types {
     }
 
     fn objection(&self, info: &TypeInfo) -> Option<String> {
-        if info.shards == 0 {
+        if info.shards == 0 && info.host {
             return Some(format!("type `{}` has 0 shards; at least 1 is needed: set `sharding.shards`", info.name.escape_debug()));
         }
         if info.name.is_empty() || info.name.len() > NAME_BYTES_MAX {
             return Some(format!("the name of a type has {} bytes; 1 to {NAME_BYTES_MAX} are possible", info.name.len()));
+        }
+        if info.shards > SHARDS_MAX {
+            return Some(format!(
+                "type `{}` has {} shards; at most {SHARDS_MAX} are possible: set `sharding.shards`",
+                info.name.escape_debug(),
+                info.shards
+            ));
         }
         let known = self.in_force.get(&info.ty)?;
         if known.name != info.name {
@@ -52,7 +64,7 @@ impl Types {
                 info.ty.0
             ));
         }
-        (known.shards != info.shards).then(|| {
+        (info.shards > 0 && known.shards != info.shards).then(|| {
             format!(
                 "type `{}` has {} shards here and {} in the cluster, where {} is in force; set the same number on every node",
                 info.name.escape_debug(),
@@ -82,6 +94,11 @@ impl Types {
 
     pub fn get(&self, ty: TypeId) -> Option<&TypeInfo> {
         self.in_force.get(&ty)
+    }
+
+    /// Who announced a type, to host it or to send to it.
+    pub fn users(&self, ty: TypeId) -> impl Iterator<Item = NodeId> {
+        self.nodes.iter().filter(move |(_, types)| types.contains_key(&ty)).map(|(node, _)| *node)
     }
 
     pub fn names(&self) -> impl Iterator<Item = &TypeInfo> {
@@ -127,6 +144,19 @@ mod tests {
         types.register(a, &[info("cart", 100, true)]);
         types.forget(a);
         assert!(types.register(b, &[info("cart", 50, true)]).is_empty());
+    }
+
+    #[test]
+    fn who_only_sends_needs_no_number_and_sets_none() {
+        let mut types = Types::default();
+        let (a, b) = (NodeId::from_raw(1), NodeId::from_raw(2));
+        assert!(types.register(a, &[info("cart", 0, false)]).is_empty());
+        assert!(types.get(TypeId::of("cart")).is_none(), "nobody knows the number");
+        assert!(types.register(b, &[info("cart", 100, true)]).is_empty());
+        assert_eq!(types.get(TypeId::of("cart")).map(|t| t.shards), Some(100));
+        assert_eq!(types.users(TypeId::of("cart")).collect::<Vec<_>>(), [a, b]);
+        assert!(types.register(a, &[info("cart", 0, false)]).is_empty(), "and again once it is known");
+        assert!(types.register(a, &[info("big", SHARDS_MAX + 1, true)])[0].1.contains("1048576"));
     }
 
     #[test]

@@ -6,13 +6,17 @@ use crate::Epoch;
 
 /// What producers load to choose an exit: "elsewhere", or the local worker and the epoch of the stay.
 ///
-/// Layout of the `u64`: 0 = elsewhere; otherwise worker + 1 in the upper 24 bits, epoch in the lower 40.
+/// Layout of the `u64`: 0 = elsewhere, 1 = elsewhere and no room on the way there; otherwise worker + 1 in the upper 24 bits, epoch in the
+/// lower 40.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Word(u64);
 
 impl Word {
     /// The exit is the network thread.
     pub const ELSEWHERE: Self = Self(0);
+
+    /// The exit is the ring of the network thread, and producers are to give messages back to their senders: the link has no room.
+    pub const NO_ROOM: Self = Self(1);
 
     /// The exit is the ring of `worker`, for the stay that contains `epoch`.
     pub const fn local(worker: u16, epoch: Epoch) -> Self {
@@ -31,13 +35,14 @@ impl Word {
 
     /// Worker and epoch; `None` = elsewhere.
     pub const fn exit(self) -> Option<(u16, Epoch)> {
-        if self.0 == 0 { None } else { Some(((self.0 >> 40) as u16 - 1, Epoch(self.0 & Epoch::MAX.get()))) }
+        if self.0 >> 40 == 0 { None } else { Some(((self.0 >> 40) as u16 - 1, Epoch(self.0 & Epoch::MAX.get()))) }
     }
 }
 
 impl fmt::Debug for Word {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.exit() {
+            None if *self == Self::NO_ROOM => f.write_str("elsewhere, no room"),
             None => f.write_str("elsewhere"),
             Some((worker, epoch)) => write!(f, "worker {worker} at {}", epoch.get()),
         }
@@ -53,6 +58,6 @@ mod tests {
         for (worker, epoch) in [(0, Epoch(1)), (u16::MAX - 1, Epoch::MAX), (3, Epoch(7))] {
             assert_eq!(Word::local(worker, epoch).exit(), Some((worker, epoch)));
         }
-        assert_eq!(Word::ELSEWHERE.exit(), None);
+        assert_eq!((Word::ELSEWHERE.exit(), Word::NO_ROOM.exit()), (None, None));
     }
 }

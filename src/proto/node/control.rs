@@ -20,7 +20,15 @@ impl<M: Members> NodeCore<M> {
             }
             ControlFrame::NoHost { ty } => {
                 self.region.no_host(ty);
-                self.stranded.insert(ty);
+                // Where not even the number of shards is known, this node hosts nothing that could be stranded.
+                if self.registration.shards(ty) > 0 {
+                    self.stranded.insert(ty);
+                }
+            }
+            ControlFrame::Sized { term, types } => {
+                if self.is_current(term) {
+                    types.into_iter().for_each(|(ty, shards)| self.adopt_number(now, ty, shards));
+                }
             }
             ControlFrame::Route { shard, epoch, home } => self.learn(now, shard, epoch, home),
             ControlFrame::Assign { shard, epoch, home, base, term } => {

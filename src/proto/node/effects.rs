@@ -165,6 +165,13 @@ pub enum Effect {
         /// Taken in, or why not.
         result: Result<(), String>,
     },
+    /// The number of shards of a type is known, after it was registered without one. Precedes every `Publish` for the type.
+    TypeSized {
+        /// Which type.
+        ty: TypeId,
+        /// How many.
+        shards: u32,
+    },
     /// A command is answered.
     Done {
         /// Of the command.

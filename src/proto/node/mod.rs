@@ -30,7 +30,7 @@ use crate::{
         membership::{ClusterView, Identity, Membership},
         region::{Region, RegionOut, Relay, RelayOut},
         shard::{LaneId, LaneItem, ShardCommand},
-        sharding::ControlFrame,
+        sharding::{ControlFrame, UNSIZED, shard_of},
         wire::Frame,
     },
 };
@@ -239,19 +239,34 @@ impl<M: Members> NodeCore<M> {
                     self.relay.link_down(now, peer);
                 }
             }
-            LinkEvent::Blocked { peer } => self.peers.set_blocked(peer, true),
-            LinkEvent::Writable { peer } => self.peers.set_blocked(peer, false),
+            LinkEvent::Blocked { peer } => self.set_blocked(now, peer, true),
+            LinkEvent::Writable { peer } => self.set_blocked(now, peer, false),
         }
         self.finish(now);
     }
 
+    /// The link with a peer has room, or no more.
+    fn set_blocked(&mut self, now: Time, peer: NodeId, blocked: bool) {
+        self.peers.set_blocked(peer, blocked);
+        self.with_region(|region, peers, out| region.room_changed(now, peer, peers, out));
+    }
+
     /// An item of a producer's ring to the network thread.
-    pub fn handle_lane(&mut self, now: Time, lane: LaneId, item: LaneItem<Envelope>) {
+    pub fn handle_lane(&mut self, now: Time, lane: LaneId, mut item: LaneItem<Envelope>) {
         if self.ended {
             if let LaneItem::Msg { parcel, .. } = item {
                 self.give_up(parcel, DropReason::Shutdown);
             }
             return;
+        }
+        if let LaneItem::Msg { shard, parcel, .. } = &mut item
+            && shard.shard == UNSIZED
+        {
+            // The number may have become known while the message was in the ring.
+            if let shards @ 1.. = self.registration.shards(shard.ty) {
+                parcel.shard.shard = shard_of(xxhash_rust::xxh3::xxh3_64(parcel.key()), shards);
+                *shard = parcel.shard;
+            }
         }
         self.with_region(|region, peers, out| region.handle_lane(now, lane, item, peers, out));
         self.finish(now);
@@ -427,9 +442,13 @@ impl<M: Members> NodeCore<M> {
                 }
                 // Whether it can be sent was checked where it was stamped; a fence for a node gone since is repeated or given up.
                 RegionOut::Item { to, shard, item } => drop(self.send_frame(to, Frame::Item { shard, item })),
+                // Who sends to a type without having it registered has no words.
+                RegionOut::Publish { shard, .. } if self.registration.shards(shard.ty) == 0 => {}
                 RegionOut::Publish { shard, word } => self.effects.push_back(Effect::Publish { shard, word }),
                 RegionOut::Open { lane, shard, k, yes } => self.tell_worker(shard, ShardCommand::Open { lane, shard, k, yes }),
                 RegionOut::GiveUp(envelope, reason) => self.give_up(envelope, reason),
+                // The authority says it without being asked again, once it has heard of a host.
+                RegionOut::WhereIs(shard) if shard.shard == UNSIZED => {}
                 RegionOut::WhereIs(shard) => {
                     let shards = self.registration.shards(shard.ty);
                     self.tell_authority(ControlFrame::WhereIs { shard, shards });

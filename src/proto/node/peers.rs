@@ -10,6 +10,8 @@ pub(crate) struct Peers {
     me: NodeId,
     members: BTreeMap<NodeId, NodeAddr>,
     links: BTreeMap<NodeId, Link>,
+    /// So much waits for them that nothing is to be added. From one session to the next: what waits stays.
+    blocked: BTreeSet<NodeId>,
     /// Removed for good. Kept as long as the process lives: 16 bytes each, and a late frame of such a node may come at any time.
     removed: BTreeSet<NodeId>,
 }
@@ -17,13 +19,12 @@ pub(crate) struct Peers {
 #[derive(Debug)]
 struct Link {
     addr: NodeAddr,
-    blocked: bool,
     last_sign: Option<Time>,
 }
 
 impl Peers {
     pub fn new(me: NodeId) -> Self {
-        Self { me, members: BTreeMap::new(), links: BTreeMap::new(), removed: BTreeSet::new() }
+        Self { me, members: BTreeMap::new(), links: BTreeMap::new(), blocked: BTreeSet::new(), removed: BTreeSet::new() }
     }
 
     pub fn set_view(&mut self, view: &ClusterView) {
@@ -36,7 +37,7 @@ impl Peers {
     }
 
     pub fn link_up(&mut self, peer: NodeId, addr: NodeAddr) {
-        self.links.insert(peer, Link { addr, blocked: false, last_sign: None });
+        self.links.insert(peer, Link { addr, last_sign: None });
     }
 
     pub fn link_down(&mut self, peer: NodeId) {
@@ -44,8 +45,10 @@ impl Peers {
     }
 
     pub fn set_blocked(&mut self, peer: NodeId, blocked: bool) {
-        if let Some(link) = self.links.get_mut(&peer) {
-            link.blocked = blocked;
+        if blocked && !self.is_removed(peer) {
+            self.blocked.insert(peer);
+        } else {
+            self.blocked.remove(&peer);
         }
     }
 
@@ -59,11 +62,12 @@ impl Peers {
         let addr = self.addr(node).cloned();
         self.members.remove(&node);
         self.links.remove(&node);
+        self.blocked.remove(&node);
         (addr, self.removed.insert(node))
     }
 
     pub fn is_blocked(&self, peer: NodeId) -> bool {
-        self.links.get(&peer).is_some_and(|l| l.blocked)
+        self.blocked.contains(&peer)
     }
 
     pub fn is_removed(&self, node: NodeId) -> bool {

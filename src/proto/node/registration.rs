@@ -10,7 +10,7 @@ use crate::{
     proto::{
         region::ASK_RETRY,
         shard::ShardCommand,
-        sharding::{ControlFrame, TypeInfo},
+        sharding::{ControlFrame, SHARDS_MAX, TypeInfo},
     },
 };
 
@@ -36,7 +36,7 @@ impl Registration {
         self.types.iter().find(|t| t.ty == ty)
     }
 
-    /// Number of shards of a type of this node; 0 if it is not registered here.
+    /// Number of shards of a type of this node; 0 if it is not registered here, or not known yet.
     pub fn shards(&self, ty: TypeId) -> u32 {
         self.find(ty).map_or(0, |t| t.shards)
     }
@@ -71,7 +71,7 @@ impl<M: Members> NodeCore<M> {
                     format!("the names `{}` and `{}` have the same id {:08x}; rename one of the types", info.name, known.name, info.ty.0);
                 return self.effects.push_back(Effect::TypeReady { ty: info.ty, result: Err(why) });
             }
-            Some(known) if known.shards != info.shards => {
+            Some(known) if known.shards != info.shards && known.shards > 0 && info.shards > 0 => {
                 let why =
                     format!("type `{}` is registered here with {} shards; it cannot have {} as well", info.name, known.shards, info.shards);
                 return self.effects.push_back(Effect::TypeReady { ty: info.ty, result: Err(why) });
@@ -81,12 +81,32 @@ impl<M: Members> NodeCore<M> {
                 self.registration.told.remove(&info.ty);
                 self.registration.answered = None;
             }
-            None => self.registration.types.push(info.clone()),
+            None => self.registration.types.push(TypeInfo { shards: 0, ..info.clone() }),
         }
+        self.set_number(now, info.ty, info.shards);
         if host {
             self.tell_workers(&ShardCommand::Host { ty: info.ty });
         }
         self.register(now);
+    }
+
+    /// The authority has said a number of shards. Taken by a type that waited for one.
+    pub(super) fn adopt_number(&mut self, now: Time, ty: TypeId, shards: u32) {
+        if self.set_number(now, ty, shards) {
+            self.registration.told.insert(ty, Ok(()));
+            self.effects.push_back(Effect::TypeReady { ty, result: Ok(()) });
+        }
+    }
+
+    /// The number of shards of a type is known: what waited for it goes on its way, and producers may send by shard. False if it was known
+    /// before, or cannot be.
+    fn set_number(&mut self, now: Time, ty: TypeId, shards: u32) -> bool {
+        let known = self.registration.types.iter_mut().find(|t| t.ty == ty && t.shards == 0);
+        let Some(known) = known.filter(|_| (1..=SHARDS_MAX).contains(&shards)) else { return false };
+        known.shards = shards;
+        self.with_region(|region, peers, out| region.sized(now, ty, shards, peers, out));
+        self.effects.push_back(Effect::TypeSized { ty, shards });
+        true
     }
 
     /// Announces the types if the authority does not know them all.
@@ -105,7 +125,8 @@ impl<M: Members> NodeCore<M> {
             self.registration.answered = self.registration.answered.max(Some(count));
         }
         let answered = self.registration.answered.unwrap_or(0);
-        let accepted: Vec<_> = self.registration.types[..answered].iter().map(|t| t.ty).collect();
+        // A type whose number of shards is not in force yet is taken in once it is.
+        let accepted: Vec<_> = self.registration.types[..answered].iter().filter(|t| t.shards > 0).map(|t| t.ty).collect();
         let accepted = accepted.into_iter().filter(|ty| refused.iter().all(|(r, _)| r != ty)).map(|ty| (ty, Ok(())));
         let results: Vec<_> = accepted.chain(refused.iter().map(|(ty, why)| (*ty, Err(why.clone())))).collect();
         for (ty, result) in results {

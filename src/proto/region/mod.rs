@@ -19,6 +19,7 @@ use crate::{
         handoff::{DropReason, Envelope, Item, Word},
         node::{peers::Peers, timers::Timers},
         shard::{LaneId, LaneItem},
+        sharding::{UNSIZED, shard_of},
     },
 };
 
@@ -32,6 +33,8 @@ pub(crate) const ASK_RETRY: Duration = Duration::from_secs(1);
 const SWEEP: Duration = Duration::from_millis(50);
 /// One shard may use this part of the buffer for unknown homes.
 const SHARD_SHARE: usize = 4;
+/// This part of `limits.link_bytes` is sent at once of what had waited: the link says in between whether it has room.
+const FLUSH_SHARE: usize = 4;
 /// An ask without a home is given up so long before its deadline, or a tenth of its time before.
 const GIVE_UP_EARLY: Duration = Duration::from_millis(100);
 
@@ -54,6 +57,8 @@ pub(crate) enum RegionOut {
 enum Due {
     /// Ask for the home again: set while items wait for it.
     Where(ShardKey),
+    /// Send more of what waited: set while some of it was left behind.
+    Flush,
     /// Repeat what is unacknowledged of the stream: set while it is not settled.
     Fence(ShardKey),
 }
@@ -67,6 +72,10 @@ pub(crate) struct Region {
     fence_deadline: Duration,
     tell_patience: Duration,
     buffer_max: usize,
+    /// Bytes of waiting messages that may be sent at once.
+    flush_max: usize,
+    /// What is left of that until the link was asked again.
+    flush_left: usize,
     shards: BTreeMap<ShardKey, Shard>,
     /// Messages that wait for a home, of all shards.
     buffered: usize,
@@ -84,6 +93,8 @@ struct Shard {
     buffer: VecDeque<Waiting>,
     /// Epoch of the local word that is published; zero = elsewhere.
     word: Epoch,
+    /// "No room" is published.
+    shut: bool,
     /// The stay that the worker has reported.
     running: Option<(Epoch, Epoch)>,
     /// The worker holds items for this epoch.
@@ -108,6 +119,8 @@ impl Region {
             fence_deadline: sharding.fence_deadline.get(),
             tell_patience: sharding.handoff_timeout.get(),
             buffer_max: sharding.buffer_messages as usize,
+            flush_max: config.limits.link_bytes as usize / FLUSH_SHARE,
+            flush_left: config.limits.link_bytes as usize / FLUSH_SHARE,
             shards: BTreeMap::new(),
             buffered: 0,
             buffering: BTreeSet::new(),
@@ -162,18 +175,22 @@ impl Region {
         self.lanes.is_free(lane)
     }
 
-    /// A message of this node's stream: sent now, or buffered until its home is known.
+    /// A message of this node's stream: sent now, or buffered until its home is known and the link there has room.
     pub fn send(&mut self, now: Time, envelope: Envelope, peers: &Peers, out: &mut Vec<RegionOut>) {
         let key = envelope.shard;
         let shard = self.shards.entry(key).or_default();
-        if shard.buffer.is_empty() && shard.net.target().is_some_and(|node| peers.can_send(node)) {
-            return transmit(&mut shard.net, key, envelope, peers, out);
+        let goes = shard.net.target().is_some_and(|node| peers.can_send(node));
+        let blocked = shard.net.target().is_some_and(|node| peers.is_blocked(node));
+        if shard.buffer.is_empty() && goes && !blocked {
+            return transmit(&mut shard.net, key, envelope, out);
         }
         if self.refused.contains(&key.ty) {
             return out.push(RegionOut::GiveUp(envelope, DropReason::NoHost));
         }
-        if self.buffered >= self.buffer_max || shard.buffer.len() >= (self.buffer_max / SHARD_SHARE).max(1) {
-            return out.push(RegionOut::GiveUp(envelope, DropReason::BufferFull));
+        // Behind a link without room only what was in the producers' rings already is buffered: their words say that there is none.
+        if self.buffered >= self.buffer_max || (!goes && shard.buffer.len() >= (self.buffer_max / SHARD_SHARE).max(1)) {
+            let reason = if goes { DropReason::NoCredit } else { DropReason::BufferFull };
+            return out.push(RegionOut::GiveUp(envelope, reason));
         }
         let until = envelope.ask.map_or(now + self.tell_patience, |ask| give_up_at(now, ask.deadline));
         self.sweep_at = self.sweep_at.min(until);
@@ -243,6 +260,15 @@ impl Region {
         self.retry_buffered(now, peers, out);
     }
 
+    /// The link with `peer` has room, or no more: producers are told, and what waits for room goes.
+    pub fn room_changed(&mut self, now: Time, peer: NodeId, peers: &Peers, out: &mut Vec<RegionOut>) {
+        self.flush_left = self.flush_max;
+        let concerned: Vec<_> = self.shards.iter().filter(|(_, s)| s.net.target() == Some(peer)).map(|(key, _)| *key).collect();
+        for key in concerned {
+            self.settle(now, key, peers, out);
+        }
+    }
+
     /// Members, and with them addresses, changed.
     pub fn retry_buffered(&mut self, now: Time, peers: &Peers, out: &mut Vec<RegionOut>) {
         for key in self.buffering.clone() {
@@ -281,6 +307,20 @@ impl Region {
         self.no_host.insert(ty);
     }
 
+    /// The number of shards is known: what waited for it is sent to its shards, in the order in which it came.
+    pub fn sized(&mut self, now: Time, ty: TypeId, shards: u32, peers: &Peers, out: &mut Vec<RegionOut>) {
+        self.no_host.remove(&ty);
+        let key = ShardKey { ty, shard: UNSIZED };
+        let Some(unsized_) = self.shards.remove(&key) else { return };
+        self.buffered -= unsized_.buffer.len();
+        self.buffering.remove(&key);
+        self.timers.clear(Due::Where(key));
+        for Waiting { mut envelope, .. } in unsized_.buffer {
+            envelope.shard.shard = shard_of(xxhash_rust::xxh3::xxh3_64(envelope.key()), shards);
+            self.send(now, envelope, peers, out);
+        }
+    }
+
     /// The authority refused (or took in) this node's idea of the type.
     pub fn set_refused(&mut self, ty: TypeId, refused: bool, out: &mut Vec<RegionOut>) {
         if !refused {
@@ -299,7 +339,7 @@ impl Region {
         }
         out.extend(self.lanes.drain().map(|envelope| RegionOut::GiveUp(envelope, DropReason::Shutdown)));
         for (&key, shard) in &mut self.shards {
-            if std::mem::take(&mut shard.word) != Epoch::ZERO {
+            if std::mem::take(&mut shard.word) != Epoch::ZERO || std::mem::take(&mut shard.shut) {
                 out.push(RegionOut::Publish { shard: key, word: Word::ELSEWHERE });
             }
         }
@@ -320,11 +360,15 @@ impl Region {
         while let Some(due) = self.timers.pop(now) {
             match due {
                 Due::Where(key) => self.settle(now, key, peers, out),
+                Due::Flush => {
+                    self.flush_left = self.flush_max;
+                    self.retry_buffered(now, peers, out);
+                }
                 Due::Fence(key) => self.step(now, key, peers, out, |net, step| net.repeat(step)),
             }
         }
         if self.sweep_at <= now {
-            self.sweep(now, out);
+            self.sweep(now, peers, out);
         }
     }
 
@@ -334,11 +378,16 @@ impl Region {
     }
 
     /// Drops what waited too long.
-    fn sweep(&mut self, now: Time, out: &mut Vec<RegionOut>) {
+    fn sweep(&mut self, now: Time, peers: &Peers, out: &mut Vec<RegionOut>) {
         let mut next = Time::MAX;
         for key in self.buffering.clone() {
             let Some(shard) = self.shards.get_mut(&key) else { continue };
-            for waiting in std::mem::take(&mut shard.buffer) {
+            // What only waits for room has a home: it is not given up while that lives, unless its asker has.
+            let goes = shard.net.target().is_some_and(|node| peers.can_send(node));
+            for mut waiting in std::mem::take(&mut shard.buffer) {
+                if goes && waiting.envelope.ask.is_none() {
+                    waiting.until = now + self.tell_patience;
+                }
                 if waiting.until > now {
                     next = next.min(waiting.until);
                     shard.buffer.push_back(waiting);
@@ -374,16 +423,28 @@ impl Region {
             shard.word = Epoch::ZERO;
             out.push(RegionOut::Publish { shard: key, word: Word::ELSEWHERE });
         }
-        if !shard.buffer.is_empty() && shard.net.target().is_some_and(|node| peers.can_send(node)) {
-            self.buffered -= shard.buffer.len();
-            self.buffering.remove(&key);
-            for waiting in std::mem::take(&mut shard.buffer) {
+        let target = shard.net.target().filter(|node| peers.can_send(*node));
+        if let Some(to) = target.filter(|_| !shard.buffer.is_empty()) {
+            while !peers.is_blocked(to) && self.flush_left > 0 {
+                let Some(waiting) = shard.buffer.pop_front() else { break };
+                self.buffered -= 1;
                 if waiting.envelope.ask.is_some() && waiting.until <= now {
                     out.push(RegionOut::GiveUp(waiting.envelope, DropReason::Expired));
                 } else {
-                    transmit(&mut shard.net, key, waiting.envelope, peers, out);
+                    self.flush_left = self.flush_left.saturating_sub(waiting.envelope.bytes.len().max(1));
+                    transmit(&mut shard.net, key, waiting.envelope, out);
                 }
             }
+            if shard.buffer.is_empty() {
+                self.buffering.remove(&key);
+            } else if !peers.is_blocked(to) {
+                self.timers.set(Due::Flush, now);
+            }
+        }
+        let shut = target.is_some_and(|to| to != self.me && (peers.is_blocked(to) || !shard.buffer.is_empty()));
+        if shut != shard.shut {
+            shard.shut = shut;
+            out.push(RegionOut::Publish { shard: key, word: if shut { Word::NO_ROOM } else { Word::ELSEWHERE } });
         }
         let tag = shard.net.tag();
         let runs = shard.running.is_some_and(|(start, cur)| start <= tag && tag <= cur);
@@ -398,7 +459,7 @@ impl Region {
             self.timers.set(Due::Fence(key), shard.net.fence_deadline().map_or(at, |deadline| deadline.min(at).max(now)));
         }
         shard.forget_wanted(self.me);
-        if !shard.waits() {
+        if !shard.waits() || (target.is_some() && shard.wanted == Epoch::ZERO) {
             self.timers.clear(Due::Where(key));
         } else if !self.timers.is_set(Due::Where(key)) {
             self.timers.set(Due::Where(key), now + ASK_RETRY);
@@ -448,7 +509,9 @@ impl Region {
             shard.net.check();
             buffered += shard.buffer.len();
             assert_eq!(!shard.buffer.is_empty(), self.buffering.contains(key), "{key:?}: who buffers is known");
-            assert!(shard.buffer.is_empty() || self.timers.is_set(Due::Where(*key)), "{key:?}: what waits for a home is asked for");
+            let asked = self.timers.is_set(Due::Where(*key)) || shard.net.target().is_some();
+            assert!(shard.buffer.is_empty() || asked, "{key:?}: what waits for a home is asked for");
+            assert!(!shard.shut || shard.word == Epoch::ZERO, "{key:?}: a local word has room");
             assert_eq!(!shard.net.is_settled(), self.timers.is_set(Due::Fence(*key)), "{key:?}: what is unacknowledged is repeated");
             let word = shard.word;
             assert!(word == Epoch::ZERO || (word == shard.net.tag() && shard.net.target() == Some(self.me)), "{key:?}: X1");
@@ -473,11 +536,8 @@ impl Shard {
     }
 }
 
-fn transmit(net: &mut Net, shard: ShardKey, envelope: Envelope, peers: &Peers, out: &mut Vec<RegionOut>) {
+fn transmit(net: &mut Net, shard: ShardKey, envelope: Envelope, out: &mut Vec<RegionOut>) {
     let to = net.target().expect("a message is sent only when there is a route");
-    if peers.is_blocked(to) {
-        return out.push(RegionOut::GiveUp(envelope, DropReason::NoCredit));
-    }
     let (tag, mode) = net.stamp();
     out.push(RegionOut::Item { to, shard, item: Item::Msg { tag, mode, envelope } });
 }

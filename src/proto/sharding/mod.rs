@@ -2,7 +2,18 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Epoch, NodeId, ShardKey, Term, TypeId};
+use crate::{Epoch, NodeId, ShardId, ShardKey, Term, TypeId};
+
+/// Most shards that a type may have: each costs a routing word on every node.
+pub const SHARDS_MAX: u32 = 1 << 20;
+
+/// The shard of every message of a type whose number of shards this node has not heard yet. Never leaves the node.
+pub const UNSIZED: ShardId = ShardId(u32::MAX);
+
+/// The shard of a key with this hash, where a type has `shards` of them (at least one).
+pub fn shard_of(hash: u64, shards: u32) -> ShardId {
+    ShardId((hash % u64::from(shards)) as u32)
+}
 
 /// A record of a shard (moves.md section 2).
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -56,7 +67,7 @@ pub struct TypeInfo {
     pub name: String,
     /// Its id.
     pub ty: TypeId,
-    /// Number of shards.
+    /// Number of shards; 0 if the node only sends and takes the number that is in force.
     pub shards: u32,
     /// Hosts it, or only sends.
     pub host: bool,
@@ -98,6 +109,9 @@ pub enum ControlFrame {
     TableAnswer { id: u64, last: bool, types: Vec<TypeInfo>, rows: Vec<TableRow> },
     /// Region -> coordinator, about once a second while it changes: live entities and messages handled per second, per shard run here.
     Load { loads: Vec<(ShardKey, u32, f32)> },
+    /// Coordinator -> region that only sends: the numbers of shards that are in force. Precedes the `Registered` of the same announcement;
+    /// alone when a host has come.
+    Sized { term: Term, types: Vec<(TypeId, u32)> },
 }
 
 /// One row of the coordinator's table.

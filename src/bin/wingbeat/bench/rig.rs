@@ -87,7 +87,7 @@ impl<'a> Teller<'a> {
                 Ok(())
             }
             // The ring is full of notes: asked again, behind them.
-            (at, Err(AskError::Refused(Refusal::Full))) => {
+            (at, Err(AskError::Refused(Refusal::Full | Refusal::NoCredit))) => {
                 self.question(at);
                 Ok(())
             }
@@ -125,7 +125,7 @@ pub fn handled(all: &[EntityRef<Bench>]) -> Result<u64, Error> {
         match answer {
             Ok(count) => sum += count,
             // The ring still holds notes; the way over the helper thread gives it time.
-            Err(AskError::Refused(Refusal::Full)) => again.push(at),
+            Err(AskError::Refused(Refusal::Full | Refusal::NoCredit)) => again.push(at),
             Err(error) => return Err(error.into()),
         }
     }

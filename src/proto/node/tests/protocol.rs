@@ -5,7 +5,7 @@ use crate::{
     proto::{
         membership::MemberStatus,
         node::{Answer, Command},
-        sharding::{ControlFrame, ShardState, TypeInfo},
+        sharding::{ControlFrame, ShardState, TypeInfo, UNSIZED},
         wire::Frame,
     },
 };
@@ -59,6 +59,36 @@ fn another_number_of_shards_is_refused_with_both() {
     assert!(["`cart`", "7 shards", "9 is in force"].iter().all(|part| refused.contains(part)), "{refused}");
     world.command(1, |_| Command::Register { info: TypeInfo { shards: 8, ..odd } });
     assert!(world.nodes[1].ready[2].as_ref().is_err_and(|why| why.contains("cannot have 8 as well")));
+}
+
+#[test]
+fn a_sender_takes_the_number_that_is_in_force_and_keeps_what_waits_in_order() {
+    let mut world = World::new(3, 1);
+    let info = |shards, host| TypeInfo { name: "cart".into(), ty: TypeId::of("cart"), shards, host };
+    let waiting = crate::ShardKey { ty: TypeId::of("cart"), shard: UNSIZED };
+    world.command(2, |_| Command::Register { info: info(0, false) });
+    world.set_all(MemberStatus::Up);
+    (0..3).for_each(|_| world.send(2, waiting));
+    world.calm();
+    assert_eq!(world.nodes[2].core.region.buffered(), 3);
+    assert_eq!(world.nodes[2].ready.len(), 1, "only the type that every node of this world has: nobody knows the number of the other");
+    world.command(1, |_| Command::Register { info: info(9, true) });
+    world.drive();
+    assert_eq!(world.nodes[2].ready[1], Ok(()), "on the event, not on a tick");
+    assert_eq!(world.nodes[2].core.region.buffered(), 0);
+    assert_eq!(world.nodes[1].worker.handled.len(), 3);
+    // What was in the ring at that moment goes the same way.
+    world.send(2, waiting);
+    world.drive();
+    assert_eq!(world.nodes[1].worker.handled.len(), 4);
+    assert!(world.nodes[1].worker.handled.iter().all(|envelope| envelope.shard.shard.0 < 9));
+    world.check_order();
+    // Who comes later hears it at once; another number is still refused, on a node that sends too.
+    world.command(0, |_| Command::Register { info: info(0, false) });
+    world.drive();
+    assert_eq!(world.nodes[0].ready[1], Ok(()));
+    world.command(0, |_| Command::Register { info: info(10, true) });
+    assert!(world.nodes[0].ready[2].as_ref().is_err_and(|why| why.contains("cannot have 10 as well")));
 }
 
 #[test]

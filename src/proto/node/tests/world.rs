@@ -126,6 +126,13 @@ impl World {
         world
     }
 
+    /// The word that a node has published last.
+    pub fn word(&self, node: usize, shard: ShardKey) -> Word {
+        let node = &self.nodes[node];
+        let newest = node.published.iter().rev().find(|(key, _)| *key == shard).map(|(_, word)| *word);
+        newest.or_else(|| node.words.get(&shard).copied()).unwrap_or_default()
+    }
+
     pub fn clear(&mut self) {
         self.log.clear();
         for node in &mut self.nodes {
@@ -270,7 +277,7 @@ impl World {
                 Effect::TypeReady { result, .. } => node.ready.push(result),
                 Effect::HostingUntil(time) => node.hosting.push(time),
                 Effect::CloseLink { node: peer, .. } => node.closed.push(peer),
-                Effect::Datagram { .. } | Effect::View(_) | Effect::Ended(_) => {}
+                Effect::Datagram { .. } | Effect::View(_) | Effect::TypeSized { .. } | Effect::Ended(_) => {}
             }
         }
         self.nodes[n].core.check();

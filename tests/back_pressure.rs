@@ -1,0 +1,160 @@
+//! A sender that is faster than the link gets its messages back; what was accepted arrives.
+
+mod support;
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{TcpListener, TcpStream, UdpSocket},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use support::until_holds;
+use wingbeat::{
+    Cluster, Config, Cx, Entity, HostOptions, NodeAddr, Refusal,
+    config::{Preset, Workers},
+    messages, wire,
+};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+messages! { pub enum SinkMsg for Sink(String) = "test.sink" { Part { number: u64, filler: Vec<u8> }, Seen -> Parts } }
+
+#[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Parts(u64);
+wire!(Parts = "test.parts");
+
+/// Counts parts that come in order.
+struct InOrder {
+    next: u64,
+    misplaced: Arc<AtomicU64>,
+}
+
+impl Entity for InOrder {
+    type Type = Sink;
+
+    fn handle(&mut self, msg: SinkMsg, cx: &mut Cx<'_, Self>) {
+        match msg {
+            SinkMsg::Part(part) => {
+                self.misplaced.fetch_add(u64::from(part.number != self.next), Ordering::SeqCst);
+                self.next = part.number + 1;
+            }
+            SinkMsg::Seen(Seen, reply) => cx.reply(reply, Parts(self.next)),
+        }
+    }
+}
+
+/// Stands in front of a node: passes datagrams always, and bytes of connections while it is open.
+struct Valve {
+    addr: NodeAddr,
+    closed: Arc<AtomicBool>,
+}
+
+impl Valve {
+    fn before(port: u16) -> Self {
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = tcp.local_addr().unwrap();
+        let udp = UdpSocket::bind(at).unwrap();
+        let closed = Arc::new(AtomicBool::new(false));
+        thread::spawn(move || {
+            let mut bytes = vec![0; 65_536];
+            while let Ok((n, _)) = udp.recv_from(&mut bytes) {
+                // The node may be gone already.
+                let _ = udp.send_to(&bytes[..n], ("127.0.0.1", port));
+            }
+        });
+        let gate = closed.clone();
+        thread::spawn(move || {
+            for outer in tcp.incoming().flatten() {
+                let Ok(inner) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+                let (from, to) = (outer.try_clone().unwrap(), inner.try_clone().unwrap());
+                let (one, other) = (gate.clone(), gate.clone());
+                thread::spawn(move || pass(from, to, &one));
+                thread::spawn(move || pass(inner, outer, &other));
+            }
+        });
+        Self { addr: NodeAddr::new("127.0.0.1", at.port()), closed }
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, closed: &AtomicBool) {
+    from.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    let mut bytes = vec![0; 65_536];
+    loop {
+        if closed.load(Ordering::SeqCst) {
+            thread::park_timeout(Duration::from_millis(5));
+            continue;
+        }
+        match from.read(&mut bytes) {
+            Ok(0) => break,
+            Ok(n) => {
+                if to.write_all(&bytes[..n]).is_err() {
+                    break;
+                }
+            }
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(_) => break,
+        }
+    }
+    let _ = to.shutdown(std::net::Shutdown::Both);
+    let _ = from.shutdown(std::net::Shutdown::Both);
+}
+
+/// A node that others reach through a valve.
+fn behind_a_valve(name: &str, seed: Option<&NodeAddr>) -> (Cluster, Valve) {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let valve = Valve::before(port);
+    let mut config = Config::preset(Preset::LocalTest);
+    config.cluster.name = format!("{name}-{}", std::process::id());
+    config.node.listen = format!("127.0.0.1:{port}").parse().unwrap();
+    config.node.advertise = Some(valve.addr.clone());
+    config.node.workers = Workers::Count(1);
+    config.limits.message_bytes = 64 << 10;
+    config.limits.frame_bytes = 128 << 10;
+    config.limits.link_bytes = 256 << 10;
+    let seeds = seed.map(ToString::to_string);
+    (Cluster::builder(config).seeds(seeds).start().unwrap(), valve)
+}
+
+#[test]
+fn a_link_that_takes_nothing_gives_messages_back_and_loses_none() {
+    let (home, home_valve) = behind_a_valve("pressure", None);
+    let misplaced = Arc::new(AtomicU64::new(0));
+    let counted = misplaced.clone();
+    let _hosts =
+        home.host::<InOrder>(HostOptions::new().shards(4), move |_| InOrder { next: 0, misplaced: counted.clone() }).unwrap();
+    let (sender, sender_valve) = behind_a_valve("pressure", Some(home.addr()));
+    let region = sender.proxy::<Sink>().unwrap();
+    sender.wait_members(2, PATIENCE).unwrap();
+    region.wait_ready(PATIENCE).unwrap();
+    let sink = region.get("a");
+    assert_eq!(sink.ask(Seen, PATIENCE), Ok(Parts(0)));
+    let letters = [home.dead_letters(), sender.dead_letters()];
+    let mut number = 0;
+    for _ in 0..3 {
+        // Whoever dialled, both directions stand still.
+        [&home_valve, &sender_valve].map(|valve| valve.closed.store(true, Ordering::SeqCst));
+        let refused = loop {
+            let part = Part { number, filler: vec![7; 2000] };
+            match sink.tell_within(part, Duration::from_millis(300)) {
+                Ok(()) => number += 1,
+                Err(refused) => break refused,
+            }
+            assert!(number < 1_000_000, "the link has no end");
+        };
+        assert_eq!(*refused.reason(), Refusal::NoCredit);
+        let SinkMsg::Part(back) = refused.into_message() else { panic!("another message came back") };
+        assert_eq!((back.number, back.filler.len()), (number, 2000));
+        assert!(sink.ask(Seen, Duration::from_millis(10)).is_err());
+        [&home_valve, &sender_valve].map(|valve| valve.closed.store(false, Ordering::SeqCst));
+        sink.tell_within(back, PATIENCE).unwrap();
+        number += 1;
+        until_holds("all has arrived", || sink.ask(Seen, PATIENCE) == Ok(Parts(number)));
+    }
+    assert_eq!(misplaced.load(Ordering::SeqCst), 0);
+    assert!(letters.iter().all(|letters| letters.try_recv().is_err()), "nothing was given up");
+}
