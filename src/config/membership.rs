@@ -30,8 +30,8 @@ table! {
         reduce_above: u32 = 400, Spec::int(2, 100_000).unit("members");
         /// Removed members are remembered this long, so that old gossip does not bring them back.
         tombstones: Span = Span::millis(DAY), Spec::span(MINUTE, 30 * DAY).cost("each takes 24 bytes of every full state");
-        /// What this node does when it was downed.
-        on_downed: OnDowned = OnDowned::Stop, Spec::any().unused();
+        /// What a node process does when it was downed: ends with status 3, or starts again as a new member.
+        on_downed: OnDowned = OnDowned::Stop, Spec::any();
         /// Largest datagram; more goes over TCP.
         max_datagram: u16 = 1200, Spec::int(576, 65_507).unit("bytes").cost("above the path's MTU a lost fragment loses all of it");
     }

@@ -7,6 +7,7 @@ mod demo;
 mod fail;
 mod http;
 mod node;
+mod rejoin;
 mod sim;
 mod table;
 

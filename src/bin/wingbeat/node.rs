@@ -5,17 +5,23 @@ use std::{
     net::SocketAddr,
     path::PathBuf,
     process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
 };
 
 use clap::Args;
 use serde_json::json;
+use signal_hook::consts::{SIGINT, SIGTERM};
 use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 use wingbeat::{Cluster, Config, ShutdownReason, ShutdownReport, StartError, builtin};
 
 use crate::{
     ask::say,
     fail::{Exit, Failure},
+    rejoin,
 };
 
 /// Arguments of `wingbeat node`.
@@ -56,16 +62,39 @@ pub fn run(args: &NodeArgs) -> Result<ExitCode, Failure> {
     for warning in config.warnings() {
         tracing::warn!(target: "wingbeat::config", "{warning}");
     }
+    // Each life catches signals for itself; one that comes between two lives is seen here.
+    let told_to_end = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, told_to_end.clone()).map_err(|error| {
+            Failure::usage("E-CLI-016", format!("signals cannot be caught: {error}"), "look at the limits of the process")
+        })?;
+    }
+    let mut cluster = begin(config)?;
+    announce(&cluster, args.json)?;
+    if args.exit_with_parent {
+        thread::spawn(end_with_parent);
+    }
+    loop {
+        let report = cluster.run_until_signal();
+        let Some(config) = rejoin::next_life(&cluster, &report).filter(|_| !told_to_end.load(Ordering::Relaxed)) else {
+            return Ok(ended(&report));
+        };
+        cluster = begin(config)?;
+        tracing::warn!(target: "wingbeat::node", old = ?report.reason, id = %cluster.id(), asks = ?cluster.config().cluster.seeds, "downed: started again as a new member");
+        if told_to_end.load(Ordering::Relaxed) {
+            cluster.shutdown(ShutdownReason::Signal(SIGTERM));
+        }
+    }
+}
+
+/// Starts one life of the node with its entity types.
+fn begin(config: Config) -> Result<Cluster, Failure> {
     let cluster = Cluster::builder(config).start().map_err(not_started)?;
     // Before anybody is told that it runs: whoever knows may end it.
     cluster.leave_on_signal();
     builtin::host(&cluster)
         .map_err(|error| Failure::usage("E-CLI-012", error.to_string(), "start the node again with what the cluster has"))?;
-    announce(&cluster, args.json)?;
-    if args.exit_with_parent {
-        thread::spawn(end_with_parent);
-    }
-    Ok(ended(&cluster.run_until_signal()))
+    Ok(cluster)
 }
 
 impl NodeArgs {

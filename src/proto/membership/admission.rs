@@ -101,18 +101,19 @@ impl Membership {
     /// The address of an earlier life answers: the joiner itself proves that life dead; another one shows that two nodes share the address.
     pub(super) fn take_identity(&mut self, from: NodeId, addr: &NodeAddr) {
         let waiting: Vec<NodeId> = self.newcomers.iter().filter(|(_, n)| n.info.addr == *addr).map(|(&id, _)| id).collect();
-        for joiner in waiting {
-            if joiner != from {
-                self.newcomers.remove(&joiner);
-                self.counters.add(Count::JoinsRefused);
-                let reason = format!("two nodes use {addr}: {from} answers there, {joiner} wants to join; give one another address");
-                // Over the joiner's own link: the address is the other one's.
-                self.out.frame_to(joiner, MemberFrame::JoinRefused { joiner, permanent: true, reason });
-                continue;
-            }
-            let old: Vec<NodeId> =
+        for &joiner in waiting.iter().filter(|&&joiner| joiner != from) {
+            self.newcomers.remove(&joiner);
+            self.counters.add(Count::JoinsRefused);
+            let reason = format!("two nodes use {addr}: {from} answers there, {joiner} wants to join; give one another address");
+            // Over the joiner's own link: the address is the other one's.
+            self.out.frame_to(joiner, MemberFrame::JoinRefused { joiner, permanent: true, reason });
+        }
+        // Or two sides of a split that healed had admitted one life each.
+        let member = self.state.status(from).is_some_and(|s| s < MemberStatus::Down);
+        if member || waiting.contains(&from) {
+            let others: Vec<NodeId> =
                 self.state.members.keys().copied().filter(|id| id.addr_hash() == from.addr_hash() && *id != from).collect();
-            for id in old {
+            for id in others {
                 if let Some(m) = self.state.members.get_mut(&id).filter(|m| !m.proven) {
                     (m.proven, m.dots) = (true, Dots::default());
                     self.state.raise(id, MemberStatus::Down);

@@ -19,6 +19,7 @@ mod pooled;
 mod publish;
 mod reachability;
 mod resolve;
+mod shown;
 mod state;
 mod suspicion;
 #[cfg(test)]
@@ -27,7 +28,11 @@ mod tunnel;
 mod view;
 mod watch;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 pub use frame::{JoinRequest, MemberFrame};
 pub use view::{ClusterView, Event, LinkReport, Member, MemberStatus};
@@ -160,6 +165,8 @@ pub struct Membership {
     /// Addresses of members and, for as long as their tombstones stand, of the removed: they are told when they speak.
     addrs: BTreeMap<NodeId, NodeAddr>,
     view: Arc<ClusterView>,
+    /// Members that the view leaves out.
+    hidden: BTreeSet<NodeId>,
     out: Outbox,
     counters: Counters,
 }
@@ -218,6 +225,7 @@ impl Membership {
             unconverged_since: None,
             addrs: BTreeMap::new(),
             view: Arc::new(ClusterView { me: id, members: vec![], leader: None, deputies: vec![], converged: false, version: 0 }),
+            hidden: BTreeSet::new(),
             out: Outbox::default(),
             counters: Counters::default(),
         };

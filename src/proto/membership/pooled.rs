@@ -3,9 +3,8 @@
 //! A run is the number of missed replies in a row. Where a share `q` of the replies is lost, runs are geometric; the sum over `m` monitors, each
 //! run capped so that at least three of them (or all, if there are fewer) must take part, reaches `n` by chance in at most one of 10^8 beats.
 
-use std::sync::LazyLock;
-
 /// Chance per beat that the test convicts a live subject.
+#[cfg(test)]
 const ERROR: f64 = 1e-8;
 /// Most monitors of a subject.
 pub(crate) const MONITORS_MAX: usize = 9;
@@ -14,19 +13,19 @@ const STEPS: usize = 32;
 /// Above this loss a link says nothing.
 const LOSS_MAX: f64 = 0.9;
 
-static TABLE: LazyLock<[[u16; STEPS]; MONITORS_MAX]> = LazyLock::new(|| {
-    let mut table = [[0; STEPS]; MONITORS_MAX];
-    for (monitors, row) in (1..).zip(&mut table) {
-        let mut least = 2;
-        for (i, entry) in row.iter_mut().enumerate() {
-            while tail(monitors, least, step(i)) > ERROR {
-                least += 1;
-            }
-            *entry = least;
-        }
-    }
-    table
-});
+/// The least sum that convicts, by number of monitors (from one) and step of the loss. Worked out once and for all: the first suspicion is the
+/// wrong moment for a tenth of a second of arithmetic on the thread that sends heartbeats. A test works it out again.
+const TABLE: [[u16; STEPS]; MONITORS_MAX] = [
+    [4, 5, 6, 6, 7, 8, 9, 9, 10, 11, 12, 13, 14, 15, 17, 18, 20, 22, 24, 27, 30, 33, 38, 43, 50, 60, 73, 92, 125, 175, 175, 175],
+    [4, 5, 6, 6, 7, 8, 9, 10, 10, 11, 12, 13, 14, 16, 17, 18, 20, 22, 24, 27, 30, 34, 38, 44, 50, 60, 74, 92, 126, 176, 176, 176],
+    [4, 5, 6, 6, 8, 8, 9, 9, 11, 12, 12, 14, 15, 15, 17, 18, 21, 23, 24, 27, 30, 33, 39, 44, 51, 60, 74, 93, 126, 177, 177, 177],
+    [5, 6, 6, 8, 8, 9, 10, 11, 12, 13, 14, 15, 17, 18, 20, 23, 24, 27, 30, 33, 37, 42, 47, 54, 63, 75, 93, 117, 160, 225, 225, 225],
+    [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 17, 19, 21, 23, 25, 27, 30, 33, 37, 42, 47, 53, 62, 72, 86, 105, 134, 182, 255, 255, 255],
+    [5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 17, 18, 20, 22, 24, 27, 30, 33, 36, 41, 45, 51, 58, 67, 78, 94, 115, 147, 200, 281, 281, 281],
+    [5, 6, 8, 9, 10, 11, 12, 14, 15, 17, 18, 20, 22, 24, 26, 29, 32, 35, 39, 43, 48, 55, 63, 72, 84, 101, 124, 158, 215, 303, 303, 303],
+    [5, 7, 8, 9, 10, 12, 13, 14, 16, 17, 19, 21, 23, 25, 28, 30, 33, 37, 41, 46, 52, 58, 67, 77, 90, 108, 132, 169, 230, 324, 324, 324],
+    [5, 7, 8, 9, 11, 12, 13, 15, 16, 18, 20, 22, 24, 26, 29, 32, 35, 39, 44, 48, 54, 62, 70, 81, 95, 114, 140, 179, 244, 343, 343, 343],
+];
 
 /// Loss that the step stands for: the highest of it.
 fn step(i: usize) -> f64 {
@@ -53,6 +52,7 @@ pub(crate) fn convicts(runs: impl Iterator<Item = u32> + Clone, loss: f64) -> bo
 }
 
 /// Chance that the capped runs of so many monitors sum up to `n` or more.
+#[cfg(test)]
 fn tail(monitors: usize, n: u16, loss: f64) -> f64 {
     let n = usize::from(n);
     let most = cap(monitors, n as u32) as i32;
@@ -87,6 +87,16 @@ mod tests {
         }
         assert_eq!((convicts_at(1, 0.0), convicts_at(5, 0.0)), (4, 5));
         assert!(convicts_at(9, 1.0) <= 400, "{}", convicts_at(9, 1.0));
+    }
+
+    #[test]
+    fn the_table_is_what_the_convolution_gives() {
+        for (monitors, row) in (1..).zip(TABLE) {
+            for (i, n) in row.into_iter().enumerate() {
+                assert!(tail(monitors, n, step(i)) <= ERROR, "{monitors} monitors, step {i}: {n} is too few");
+                assert!(n == 2 || tail(monitors, n - 1, step(i)) > ERROR, "{monitors} monitors, step {i}: {n} is more than it takes");
+            }
+        }
     }
 
     #[test]

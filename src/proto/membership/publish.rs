@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{ClusterView, Event, Member, MemberStatus, Membership, Removal, state::Entry};
-use crate::Time;
+use crate::{NodeId, Time};
 
 impl Membership {
     /// Compares with what was told last and tells the difference.
@@ -11,6 +11,8 @@ impl Membership {
         if std::mem::replace(&mut self.told, true) {
             return;
         }
+        let hidden = self.unshown();
+        self.hide(hidden);
         let new = self.snapshot(now);
         let old = Arc::clone(&self.view);
         if old.members == new.members && old.leader == new.leader && old.deputies == new.deputies && old.converged == new.converged {
@@ -57,16 +59,18 @@ impl Membership {
     /// The state as everybody outside sees it. Before this node belongs to a cluster: itself, joining.
     pub(super) fn snapshot(&self, _now: Time) -> ClusterView {
         let version = self.view.version + 1;
-        let standing = &self.standing;
-        let mut members: Vec<Member> = standing.order.iter().filter_map(|id| self.state.members.get(id)).map(|m| self.member(m)).collect();
+        let Self { standing, hidden, .. } = self;
+        let shown = |id: &&NodeId| hidden.is_empty() || !hidden.contains(id);
+        let order = standing.order.iter().filter(shown);
+        let mut members: Vec<Member> = order.filter_map(|id| self.state.members.get(id)).map(|m| self.member(m)).collect();
         if members.is_empty() {
             members.push(self.member(&Entry::joining(Arc::clone(&self.info), 0)));
         }
         ClusterView {
             me: self.me,
             members,
-            leader: standing.leader,
-            deputies: standing.deputies.clone(),
+            leader: standing.leader.filter(|id| shown(&id)),
+            deputies: standing.deputies.iter().filter(shown).copied().collect(),
             converged: standing.converged,
             version,
         }

@@ -25,6 +25,7 @@ impl Membership {
         if !self.leads() {
             return false;
         }
+        self.ask_twins(now);
         if self.config.downing.proof_of_death && self.down_the_gone(now) {
             return true;
         }

@@ -205,7 +205,7 @@ impl Membership {
     }
 
     /// Has the engine dial the address.
-    fn ask_who(&mut self, now: Time, id: NodeId) {
+    pub(super) fn ask_who(&mut self, now: Time, id: NodeId) {
         let every = self.watch.tuning.heartbeat;
         if self.watch.asked.get(&id).is_some_and(|&at| now.since(at) < every / 4) {
             return;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use self::world::{World, addr, fast};
 use super::{Ending, Event, MemberStatus, Removal};
-use crate::{Config, config::DowningStrategy};
+use crate::{Config, NodeId, config::DowningStrategy};
 
 const SEEDS: u64 = 20;
 
@@ -195,6 +195,44 @@ fn a_node_restarted_on_its_address_replaces_its_earlier_life() {
                 assert_eq!(world.nodes[&other].removed.last(), Some(&(old, Removal::Downed { proven: true })));
             }
         }
+    }
+}
+
+/// Node 3 joins through node 2 and crashes, and starts again through node 1, which has not heard of its first life; both ids.
+fn two_lives_on_two_sides(world: &mut World) -> (NodeId, NodeId) {
+    world.split(&[1], &[2]);
+    world.start(3, fast(), &[2]);
+    let earlier = world.nodes[&3].id;
+    world.run_until(secs(1), "joining one side", |w| w.nodes[&2].machine.view().member(earlier).is_some());
+    world.crash(3);
+    world.start(3, fast(), &[1]);
+    let later = world.nodes[&3].id;
+    world.run_until(secs(1), "joining the other side", |w| w.nodes[&1].machine.view().member(later).is_some());
+    (earlier, later)
+}
+
+// failures: M1
+#[test]
+fn a_merge_brings_no_earlier_life_after_a_later_one() {
+    for seed in 0..SEEDS {
+        let mut world = World::cluster(seed, 2, &fast());
+        let (earlier, later) = two_lives_on_two_sides(&mut world);
+        if seed % 2 == 0 {
+            // One side knows that it is dead; otherwise whoever leads finds out who answers at the address.
+            world.with(2, |m, now| m.down(now, earlier)).unwrap();
+        }
+        world.cut.clear();
+        while !world.one_cluster(&[1, 2, 3]) {
+            let late = |w: &World, n: usize| w.nodes[&n].machine.view().member(earlier).is_some();
+            assert!(!late(&world, 1) && !late(&world, 3), "seed {seed}\n{}", world.describe());
+            world.run(millis(1));
+            assert!(world.now < crate::Time::ZERO + secs(60), "seed {seed}\n{}", world.describe());
+        }
+        for n in 1..=3 {
+            assert!(world.nodes[&n].machine.view().member(later).is_some());
+            assert!(world.nodes[&n].machine.is_removed(earlier), "seed {seed}, node {n}");
+        }
+        assert!(world.nodes[&1].removed.iter().all(|(id, _)| *id == earlier), "nobody else went");
     }
 }
 
