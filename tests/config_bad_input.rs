@@ -151,8 +151,27 @@ fn hostile_names_are_refused_and_shown_escaped() {
 }
 
 #[test]
+fn a_lease_that_outlasts_the_removal_and_a_short_token_are_warned_of() {
+    let codes = |text: &str| Config::from_toml(text).unwrap().warnings().into_iter().map(|w| (w.code, w.key)).collect::<Vec<_>>();
+    assert_eq!(codes("[sharding]\nlease = \"60s\"\n"), [("W-CFG-011", "sharding.lease")]);
+    assert_eq!(codes("[downing]\nstable_after = \"1s\"\n"), [("W-CFG-011", "sharding.lease")]);
+    assert_eq!(codes("[sharding]\nlease = \"12s\"\n"), []);
+    assert_eq!(codes("[admin]\ntoken = \"sesame\"\n"), [("W-CFG-010", "admin.token")]);
+}
+
+#[test]
+fn lists_of_the_environment_may_be_written_as_in_a_file() {
+    for text in ["a:1,b:2", "[\"a:1\", 'b:2']", "[a:1,b:2]"] {
+        let config = Config::default().with_env_from([("WINGBEAT_CLUSTER__SEEDS", text)]).unwrap();
+        assert_eq!(config.cluster.seeds, ["a:1", "b:2"], "{text}");
+    }
+    let one = Config::default().with_env_from([("WINGBEAT_CLUSTER__SEEDS", "[::1]:7301")]).unwrap();
+    assert_eq!(one.cluster.seeds, ["[::1]:7301"]);
+}
+
+#[test]
 fn a_secret_is_never_repeated() {
-    for token in ["\"sesame\"", "\"open sesame, please\"", "[\"open-sesame\"]", "{ open = \"sesame\" }"] {
+    for token in ["\"sesame\\n\"", "\"open sesame, please\"", "[\"open-sesame\"]", "{ open = \"sesame\" }"] {
         let error = only(&format!("[admin]\ntoken = {token}\n")).to_string();
         assert!(!error.contains("sesame"), "{error}");
     }

@@ -169,7 +169,7 @@ fn end(shared: &Shared, engine: Engine, #[cfg(feature = "admin")] server: Option
 }
 
 /// Signals that arrive this close together are one: `timeout` and others signal the process and then its group, and shards must not be lost to that.
-const SAME_SIGNAL: Duration = Duration::from_millis(50);
+const SAME_SIGNAL: Duration = Duration::from_millis(5);
 
 /// From now on signals start the end, and a second one is the end.
 pub(crate) fn leave_on_signal(reaper: &Reaper) {

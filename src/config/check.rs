@@ -5,6 +5,11 @@ use std::{collections::BTreeSet, fmt, net::IpAddr};
 use super::{AutoSpan, Config, ConfigError, ConfigErrors, DowningStrategy, Span, Workers};
 use crate::NodeAddr;
 
+/// A shorter token is warned of.
+const TOKEN_BYTES: usize = 8;
+/// Heartbeats that `downing.stable_after = "auto"` is at least.
+const STABLE_AUTO_MIN: u32 = 7;
+
 /// Allowed, and probably not what was meant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -237,6 +242,23 @@ impl Config {
         }
         if self.admin.listen.is_some_and(|a| !a.ip().is_loopback()) && self.admin.token.is_none() {
             warn("W-CFG-006", "admin.token", "not set, and admin.listen is not loopback: writes over HTTP are refused".into());
+        }
+        if self.admin.token.as_ref().is_some_and(|token| token.len() < TOKEN_BYTES) {
+            warn("W-CFG-010", "admin.token", format!("is short and can be guessed: take at least {TOKEN_BYTES} characters"));
+        }
+        // From the last answered beat to the start of a lost node's shards elsewhere, at the earliest.
+        let stable_after = match self.downing.stable_after {
+            AutoSpan::After(span) => span.get(),
+            _ => self.detector.heartbeat_interval.get().saturating_mul(STABLE_AUTO_MIN),
+        };
+        let elsewhere = self.detector.acceptable_pause.get().saturating_add(stable_after).saturating_add(self.sharding.lease_margin.get());
+        if self.sharding.lease.get() > elsewhere {
+            let why = format!(
+                "{} > {elsewhere:?} (detector.acceptable_pause + downing.stable_after + sharding.lease_margin): a node that was paused may \
+                 still run shards that others have started; lower it, or raise downing.stable_after",
+                self.sharding.lease
+            );
+            warn("W-CFG-011", "sharding.lease", why);
         }
         if u64::from(self.sharding.shards) < u64::from(self.cluster.min_members) * 10 {
             let why = format!(

@@ -199,7 +199,7 @@ pub(super) enum Rule {
     Label,
     /// A node's address; at most 256 of them.
     Addr,
-    /// 8 to 256 visible ASCII characters; never shown.
+    /// 1 to 256 visible ASCII characters; never shown.
     Secret,
     /// A path.
     Path,
@@ -659,7 +659,7 @@ impl Rule {
             Self::Label if !text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_')) => {
                 bad(format!("{} has other characters than letters, digits, \".\", \"-\" and \"_\"", shown()))
             }
-            Self::Secret if !(8..=256).contains(&text.len()) => bad(format!("it has {} bytes: at least 8, at most 256", text.len())),
+            Self::Secret if !(1..=256).contains(&text.len()) => bad(format!("it has {} bytes: at least 1, at most 256", text.len())),
             Self::Secret if !text.bytes().all(|b| b.is_ascii_graphic()) => {
                 bad("it has spaces, control characters or characters outside ASCII, which no HTTP header carries".into())
             }
@@ -675,7 +675,7 @@ impl Rule {
             Self::OptionalName => "up to 64 bytes, printable",
             Self::Label => "letters, digits, . - _",
             Self::Addr => "host:port",
-            Self::Secret => "8 to 256 visible characters",
+            Self::Secret => "1 to 256 visible characters",
             Self::Path => "a path",
         }
     }
