@@ -1,4 +1,6 @@
 //! A sender that is faster than the link gets its messages back; what was accepted arrives.
+#![cfg(feature = "cli")]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 mod support;
 
@@ -79,6 +81,14 @@ impl Valve {
         });
         Self { addr: NodeAddr::new("127.0.0.1", at.port()), closed }
     }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
+
+    fn open(&self) {
+        self.closed.store(false, Ordering::SeqCst);
+    }
 }
 
 fn pass(mut from: TcpStream, mut to: TcpStream, closed: &AtomicBool) {
@@ -125,8 +135,7 @@ fn a_link_that_takes_nothing_gives_messages_back_and_loses_none() {
     let (home, home_valve) = behind_a_valve("pressure", None);
     let misplaced = Arc::new(AtomicU64::new(0));
     let counted = misplaced.clone();
-    let _hosts =
-        home.host::<InOrder>(HostOptions::new().shards(4), move |_| InOrder { next: 0, misplaced: counted.clone() }).unwrap();
+    let _hosts = home.host::<InOrder>(HostOptions::new().shards(4), move |_| InOrder { next: 0, misplaced: counted.clone() }).unwrap();
     let (sender, sender_valve) = behind_a_valve("pressure", Some(home.addr()));
     let region = sender.proxy::<Sink>().unwrap();
     sender.wait_members(2, PATIENCE).unwrap();
@@ -137,7 +146,7 @@ fn a_link_that_takes_nothing_gives_messages_back_and_loses_none() {
     let mut number = 0;
     for _ in 0..3 {
         // Whoever dialled, both directions stand still.
-        [&home_valve, &sender_valve].map(|valve| valve.closed.store(true, Ordering::SeqCst));
+        [&home_valve, &sender_valve].into_iter().for_each(Valve::close);
         let refused = loop {
             let part = Part { number, filler: vec![7; 2000] };
             match sink.tell_within(part, Duration::from_millis(300)) {
@@ -150,7 +159,7 @@ fn a_link_that_takes_nothing_gives_messages_back_and_loses_none() {
         let SinkMsg::Part(back) = refused.into_message() else { panic!("another message came back") };
         assert_eq!((back.number, back.filler.len()), (number, 2000));
         assert!(sink.ask(Seen, Duration::from_millis(10)).is_err());
-        [&home_valve, &sender_valve].map(|valve| valve.closed.store(false, Ordering::SeqCst));
+        [&home_valve, &sender_valve].into_iter().for_each(Valve::open);
         sink.tell_within(back, PATIENCE).unwrap();
         number += 1;
         until_holds("all has arrived", || sink.ask(Seen, PATIENCE) == Ok(Parts(number)));

@@ -333,10 +333,8 @@ impl Source for Surface {
             if (shards as usize) < up {
                 warnings.push(format!("type `{}` has {shards} shards for {up} members: some host nothing", entry.name));
             } else if (shards as usize) < 10 * up {
-                warnings.push(format!(
-                    "type `{}` has {shards} shards, fewer than ten times the {up} members: load will be uneven",
-                    entry.name
-                ));
+                warnings
+                    .push(format!("type `{}` has {shards} shards, fewer than ten times the {up} members: load will be uneven", entry.name));
             }
         }
         for (shard, took) in node.stuck_turns() {

@@ -1,15 +1,13 @@
 //! A thread that waits for the answer to its ask: it stays awake for a while, as in [`idle`](super::idle), and parks only then.
 
 use std::{
-    cell::Cell,
+    cell::{Cell, UnsafeCell},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicU8, Ordering},
     },
     thread::Thread,
 };
-
-use parking_lot::Mutex;
 
 use super::{
     idle::{Idler, Rest},
@@ -24,26 +22,57 @@ const LOOKS: u32 = 64;
 
 /// Where the answer for a blocked thread is put. One ask at a time.
 pub struct Mailbox {
-    /// Written once per ask by whoever took its slot, read by its owner after `full`: never contended.
-    answer: Mutex<Option<Answered>>,
-    full: AtomicBool,
+    /// Belongs to who made the state `WRITING`, and while it is `FULL` to the mailbox's owner.
+    answer: UnsafeCell<Option<Answered>>,
+    state: AtomicU8,
     bell: Bell,
 }
 
+/// Nothing is there.
+const EMPTY: u8 = 0;
+/// One thread puts an answer in.
+const WRITING: u8 = 1;
+/// The answer is there, for the owner alone.
+const FULL: u8 = 2;
+
+// SAFETY: `answer` is the only field that is not `Sync`. A thread writes it after it has turned `EMPTY` into `WRITING`, which one can; the
+// owner takes it after it has seen `FULL`, which that thread stores behind its write, and makes the state `EMPTY` again behind its own. An
+// `Answered` is `Send`, so it may go from one to the other.
+unsafe impl Sync for Mailbox {}
+
+const _: () = {
+    const fn is_send<T: Send>() {}
+    is_send::<Answered>();
+};
+
 impl Mailbox {
     fn new(owner: Thread) -> Self {
-        Self { answer: Mutex::new(None), full: AtomicBool::new(false), bell: Bell::new(move || owner.unpark()) }
+        Self { answer: UnsafeCell::new(None), state: AtomicU8::new(EMPTY), bell: Bell::new(move || owner.unpark()) }
     }
 
     /// Gives the answer. Once per ask: the slot sees to that.
     pub fn put(&self, answered: Answered) {
-        *self.answer.lock() = Some(answered);
-        self.full.store(true, Ordering::Release);
+        let free = self.state.compare_exchange(EMPTY, WRITING, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        assert!(free, "an ask is answered at most once, and the next one is opened when its mailbox is empty");
+        // SAFETY: this thread made the state `WRITING`: nobody else touches the answer before it is `FULL`.
+        unsafe { *self.answer.get() = Some(answered) };
+        self.state.store(FULL, Ordering::Release);
         self.bell.ring();
     }
 
     fn is_full(&self) -> bool {
-        self.full.load(Ordering::Acquire)
+        self.state.load(Ordering::Acquire) == FULL
+    }
+
+    /// The answer, if it is there. For the mailbox's only owner.
+    fn take(&self) -> Option<Answered> {
+        if !self.is_full() {
+            return None;
+        }
+        // SAFETY: the state is `FULL`, so nobody writes until it is `EMPTY` again; the owner, which is one thread, is the only one to take.
+        let answer = unsafe { (*self.answer.get()).take() };
+        self.state.store(EMPTY, Ordering::Release);
+        answer
     }
 }
 
@@ -112,8 +141,7 @@ impl Asker {
 
     fn open(&mut self) -> Option<Answered> {
         self.idler.worked(sys::now());
-        self.mailbox.full.store(false, Ordering::Relaxed);
-        self.mailbox.answer.lock().take()
+        self.mailbox.take()
     }
 
     /// Keeps it for the thread's next ask. Not for one whose answer may still come.

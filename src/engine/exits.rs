@@ -61,7 +61,8 @@ impl Exits {
         // Without a shard there is one exit, and nothing to remember: the network thread finds the shard in front of all later messages.
         let at = (shard.shard != UNSIZED).then(|| self.last_words(entry));
         let last = at.map_or(Word::ELSEWHERE, |at| self.last[at].1[shard.shard.0 as usize]);
-        let plan = if last == word { Plan { tokens: [None, None], exit: word.exit(), enter: None } } else { self.producer.plan(shard, word) };
+        let plan =
+            if last == word { Plan { tokens: [None, None], exit: word.exit(), enter: None } } else { self.producer.plan(shard, word) };
         // At most two tokens and the item go into one ring.
         if plan.tokens[0].is_some() && !self.network.has_room(3) {
             return Err(Refusal::Full);

@@ -2,13 +2,15 @@
 //!
 //! A slot is named by index and generation; its state word changes by compare-exchange, and only the winner may touch the waiter.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    cell::UnsafeCell,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use crossbeam::queue::ArrayQueue;
-use parking_lot::Mutex;
 
 use crate::engine::{asker::Mailbox, parcel::Answered};
 
@@ -33,11 +35,22 @@ impl Waiter {
 struct Slot {
     /// Generation in the upper 63 bits, lowest bit: somebody waits.
     state: AtomicU64,
-    /// Touched only by who opened the slot, before its state says so, and by who won the exchange of its state: never contended.
-    waiter: Mutex<Option<Waiter>>,
+    /// Belongs to one thread at a time: to who took the slot's index from `free`, until its state says that somebody waits; then to nobody,
+    /// until one thread wins the exchange of the state; then to that one, until it gives the index back.
+    waiter: UnsafeCell<Option<Waiter>>,
     /// The peer that has the request, under its number, below the ask's generation. Written and read by the network thread only.
     peer: AtomicU64,
 }
+
+// SAFETY: `waiter` is the only field that is not `Sync`. It is touched by one thread at a time, as said there, each of which sees what the
+// one before has done: the opener's store of the state releases to the winner's exchange, and the winner's push of the index to the pop of
+// the next opener. It may be touched by different threads because a `Waiter` is `Send`.
+unsafe impl Sync for Slot {}
+
+const _: () = {
+    const fn is_send<T: Send>() {}
+    is_send::<Waiter>();
+};
 
 /// All asks in flight of one node.
 pub struct Slots {
@@ -58,7 +71,7 @@ impl Slots {
         for i in 0..n {
             free.push(i).expect("the queue has room for every index");
         }
-        let slots = (0..n).map(|_| Slot { state: AtomicU64::new(0), waiter: Mutex::new(None), peer: AtomicU64::new(0) }).collect();
+        let slots = (0..n).map(|_| Slot { state: AtomicU64::new(0), waiter: UnsafeCell::new(None), peer: AtomicU64::new(0) }).collect();
         Self { slots, free }
     }
 
@@ -66,7 +79,10 @@ impl Slots {
     pub fn open(&self, waiter: Waiter) -> Option<u64> {
         let index = self.free.pop()?;
         let slot = &self.slots[index as usize];
-        *slot.waiter.lock() = Some(waiter);
+        debug_assert_eq!(slot.state.load(Ordering::Relaxed) & 1, 0, "nobody waits in a free slot");
+        // SAFETY: the index came out of `free`, where it stands at most once, so no other thread opens this slot; nobody takes its waiter
+        // before the state below says that there is one.
+        unsafe { *slot.waiter.get() = Some(waiter) };
         let generation = (slot.state.load(Ordering::Relaxed) >> 1) + 1;
         slot.state.store(generation << 1 | 1, Ordering::Release);
         Some((generation & GENERATION_MASK) << INDEX_BITS | u64::from(index))
@@ -82,7 +98,8 @@ impl Slots {
             return None;
         }
         slot.state.compare_exchange(state, state & !1, Ordering::AcqRel, Ordering::Relaxed).ok()?;
-        let waiter = slot.waiter.lock().take();
+        // SAFETY: the exchange can be won once per generation, and it was here; the slot is not opened again before its index is in `free`.
+        let waiter = unsafe { (*slot.waiter.get()).take() };
         self.free.push(index as u32).expect("an index is free at most once");
         waiter
     }

@@ -46,6 +46,15 @@ impl Registration {
         self.find(ty).map_or_else(|| format!("{:08x}", ty.0).into(), |t| t.name.as_str().into())
     }
 
+    /// The authority has answered the newest announcement.
+    fn is_answered(&self) -> bool {
+        self.answered == Some(self.types.len())
+    }
+
+    fn waits_for_number(&self) -> bool {
+        self.types.iter().any(|t| t.shards == 0)
+    }
+
     /// Another authority knows nothing of this node.
     pub fn forget(&mut self) {
         self.answered = None;
@@ -109,10 +118,9 @@ impl<M: Members> NodeCore<M> {
         true
     }
 
-    /// Announces the types if the authority does not know them all.
+    /// Announces the types if the authority does not know them all, or has not said all numbers of shards: its word may have been lost.
     pub(super) fn register(&mut self, now: Time) {
-        let count = self.registration.types.len();
-        if self.ended || self.authority.is_none() || self.registration.answered == Some(count) {
+        if self.ended || self.authority.is_none() || (self.registration.is_answered() && !self.registration.waits_for_number()) {
             return self.timers.clear(Due::Register);
         }
         self.registration.announced();
@@ -136,6 +144,9 @@ impl<M: Members> NodeCore<M> {
                 self.with_region(|region, _, out| region.set_refused(ty, refused, out));
                 self.effects.push_back(Effect::TypeReady { ty, result });
             }
+        }
+        if self.registration.is_answered() && self.registration.waits_for_number() {
+            return self.timers.set(Due::Register, now + ASK_RETRY);
         }
         // Was it the answer to an earlier announcement, the newest is repeated: its own answer may have been lost.
         self.register(now);

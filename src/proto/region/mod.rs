@@ -357,15 +357,18 @@ impl Region {
     }
 
     pub fn handle_timeout(&mut self, now: Time, peers: &Peers, out: &mut Vec<RegionOut>) {
+        let mut flush = false;
         while let Some(due) = self.timers.pop(now) {
             match due {
                 Due::Where(key) => self.settle(now, key, peers, out),
-                Due::Flush => {
-                    self.flush_left = self.flush_max;
-                    self.retry_buffered(now, peers, out);
-                }
+                Due::Flush => flush = true,
                 Due::Fence(key) => self.step(now, key, peers, out, |net, step| net.repeat(step)),
             }
+        }
+        // One part only: what this leaves behind is due at once, and the link is heard before.
+        if flush {
+            self.flush_left = self.flush_max;
+            self.retry_buffered(now, peers, out);
         }
         if self.sweep_at <= now {
             self.sweep(now, peers, out);

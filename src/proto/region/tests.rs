@@ -356,3 +356,32 @@ fn nothing_is_repeated_after_the_end() {
     f.run(|r, _, _, out| r.end(out));
     assert_eq!(f.region.next_timeout(), None);
 }
+
+#[test]
+fn what_waited_for_room_goes_in_parts_and_producers_hear_when_there_is_room() {
+    let mut f = Fixture::new();
+    (f.region.flush_max, f.region.flush_left) = (4, 4);
+    let room = |f: &mut Fixture, blocked| {
+        f.peers.set_blocked(B, blocked);
+        f.run(|r, now, peers, out| r.room_changed(now, B, peers, out))
+    };
+    let publish = |word| RegionOut::Publish { shard: S, word };
+    f.learn(1, B);
+    assert_eq!(room(&mut f, true), [publish(Word::NO_ROOM)]);
+    for n in 0..5 {
+        assert_eq!(f.send(n), [], "no question where its home is");
+    }
+    // Each message has two bytes: the link is asked whether it has room after two of them.
+    assert_eq!(room(&mut f, false), [sent(B, 1, Mode::Settled, 0), sent(B, 1, Mode::Settled, 1)]);
+    assert_eq!(f.send(5), [], "behind those that wait");
+    assert_eq!(f.region.next_timeout(), Some(at(0)), "the rest goes with the next turn");
+    assert_eq!(f.timeout(at(0)), [sent(B, 1, Mode::Settled, 2), sent(B, 1, Mode::Settled, 3)]);
+    assert_eq!(f.timeout(at(0)), [sent(B, 1, Mode::Settled, 4), sent(B, 1, Mode::Settled, 5), publish(Word::ELSEWHERE)]);
+    assert_eq!(f.send(6), [sent(B, 1, Mode::Settled, 6)]);
+    // A home that is elsewhere has room.
+    assert_eq!(room(&mut f, true), [publish(Word::NO_ROOM)]);
+    f.send(7);
+    f.region.flush_left = 4;
+    let out = f.learn(2, C);
+    assert_eq!(out[1..], [sent(C, 2, Mode::Wait(Epoch(1)), 7), publish(Word::ELSEWHERE)], "behind a fence on the old way");
+}

@@ -92,6 +92,22 @@ fn a_sender_takes_the_number_that_is_in_force_and_keeps_what_waits_in_order() {
 }
 
 #[test]
+fn a_number_of_shards_that_was_lost_on_the_way_is_asked_for_again() {
+    let mut world = World::new(3, 1);
+    let info = |shards, host| TypeInfo { name: "cart".into(), ty: TypeId::of("cart"), shards, host };
+    world.command(2, |_| Command::Register { info: info(0, false) });
+    world.set_all(MemberStatus::Up);
+    world.calm();
+    world.lose = |_, to, frame| to == 2 && matches!(frame, Frame::Control(ControlFrame::Sized { .. }));
+    world.command(1, |_| Command::Register { info: info(9, true) });
+    world.drive();
+    assert_eq!(world.nodes[2].ready.len(), 1);
+    world.lose = |_, _, _| false;
+    world.pass(std::time::Duration::from_secs(2));
+    assert_eq!(world.nodes[2].ready[1..], [Ok(())]);
+}
+
+#[test]
 fn decisions_of_an_older_term_are_void() {
     let mut world = World::settled(2, 1);
     let key = shard(0);
