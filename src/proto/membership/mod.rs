@@ -34,6 +34,7 @@ use std::{
     time::Duration,
 };
 
+pub use downing::exhaustive::{DowningCheck, NODES_MAX as DOWNING_CHECK_NODES_MAX, check_all as check_downing};
 pub use frame::{JoinRequest, MemberFrame};
 pub use view::{ClusterView, Event, LinkReport, Member, MemberStatus};
 

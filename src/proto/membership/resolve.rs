@@ -148,7 +148,7 @@ impl Membership {
                     self.down_all(&all);
                     self.tell_downed(now, &all);
                 }
-                if self.leads() || matches!(self.strategy, Strategy::DownAll | Strategy::StaticQuorum(_)) {
+                if self.leads() || self.strategy.stops_each() {
                     self.lose(mine, theirs, verdict);
                 }
             }

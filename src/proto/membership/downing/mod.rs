@@ -1,5 +1,6 @@
 //! Which side of a split lives: strategies as pure functions of what one side sees.
 
+pub(crate) mod exhaustive;
 mod keep_majority;
 mod others;
 
@@ -88,6 +89,11 @@ impl Strategy {
                     .into())
             }
         }
+    }
+
+    /// Whether whoever finds that no side may live stops without word of its leader: all on a side come to the same answer.
+    pub(crate) fn stops_each(&self) -> bool {
+        matches!(self, Self::DownAll | Self::StaticQuorum(_))
     }
 
     /// Decides for the side whose members are marked reachable. `leads`: by the one who will act on it, whose view is the freshest; it

@@ -1,12 +1,13 @@
 //! The strategies that name in advance who lives: a number, the oldest, a referee.
 
 use super::{Decision, Voter};
-use crate::NodeAddr;
+use crate::{NodeAddr, proto::membership::MemberStatus};
 
-/// The side with at least `quorum` members lives. More than 2 * quorum - 1 members in all could give two such sides: then nobody lives.
+/// The side with at least `quorum` members lives. More than 2 * quorum - 1 members in all could give two such sides: then nobody lives. Who is
+/// leaving may be gone in the eyes of the other side, which then counts somebody else instead.
 pub(super) fn static_quorum(voters: &[Voter], quorum: usize) -> Decision {
     let all = voters.iter().filter(|v| v.counts()).count();
-    let here = voters.iter().filter(|v| v.reachable && v.counts()).count();
+    let here = voters.iter().filter(|v| v.reachable && v.surely_up()).count();
     if all > 2 * quorum - 1 {
         Decision::DownAll
     } else if here >= quorum {
@@ -16,13 +17,30 @@ pub(super) fn static_quorum(voters: &[Voter], quorum: usize) -> Decision {
     }
 }
 
-/// The side of the oldest lives; if it is alone and `down_if_alone`, the others do.
+/// The side of the oldest lives. With `down_if_alone` an oldest that is alone does not, but the side of the next one. The other side may have
+/// removed who is exiting here, so this one lives only if it does with and without them.
 pub(super) fn keep_oldest(voters: &[Voter], down_if_alone: bool) -> Decision {
-    let counted: Vec<&Voter> = voters.iter().filter(|v| v.counts()).collect();
-    let Some(oldest) = counted.iter().min_by_key(|v| (v.up_number, &v.addr)) else { return Decision::DownAll };
-    let beside = counted.iter().filter(|v| v.reachable == oldest.reachable).count();
-    let alone = down_if_alone && beside == 1 && counted.len() > 1;
-    if oldest.reachable != alone { Decision::DownOthers } else { Decision::DownMine }
+    let mut by_age: Vec<&Voter> = voters.iter().filter(|v| v.counts() || v.status == MemberStatus::Exiting).collect();
+    by_age.sort_by_key(|v| (v.up_number, &v.addr));
+    if by_age.is_empty() {
+        return Decision::DownAll;
+    }
+    let here = |by_age: &[&Voter]| match by_age {
+        [] => false,
+        [oldest, next, ..] if down_if_alone && is_alone(voters, oldest) => !oldest.reachable && next.reachable,
+        [oldest, ..] => oldest.reachable,
+    };
+    let lives = here(&by_age) && {
+        by_age.retain(|v| v.counts());
+        here(&by_age)
+    };
+    if lives { Decision::DownOthers } else { Decision::DownMine }
+}
+
+/// Whether nobody is beside the oldest: for its own side, nobody who surely is; for another side, nobody who may be.
+fn is_alone(voters: &[Voter], oldest: &Voter) -> bool {
+    let beside = |v: &&Voter| v.id != oldest.id && v.reachable == oldest.reachable;
+    voters.iter().filter(beside).all(|v| if oldest.reachable { !v.surely_up() } else { !v.may_be_up() })
 }
 
 /// The side of the referee lives; without it, none.
