@@ -113,11 +113,18 @@ impl Measure {
         self.observers.get(&life)?.view.as_ref()
     }
 
-    /// A view changed. `subject` tells what the world knows of a member.
-    pub(super) fn saw(&mut self, life: u32, view: Arc<ClusterView>, now: u64, subject: impl Fn(NodeId) -> Option<Subject>) {
-        let Some(mut o) = self.observers.remove(&life) else { return };
+    /// A view changed; returns what. `subject` tells what the world knows of a member.
+    pub(super) fn saw(
+        &mut self,
+        life: u32,
+        view: Arc<ClusterView>,
+        now: u64,
+        subject: impl Fn(NodeId) -> Option<Subject>,
+    ) -> Vec<Change> {
+        let Some(mut o) = self.observers.remove(&life) else { return vec![] };
         let is_live = self.live.contains_key(&life);
-        for change in changes(o.view.as_deref(), &view) {
+        let changes = changes(o.view.as_deref(), &view);
+        for &change in &changes {
             match change {
                 Change::New(_) => {}
                 Change::Reachable(id, reachable) => {
@@ -170,6 +177,7 @@ impl Measure {
         self.dirty |= (members, ups) != (o.members, o.ups);
         (o.members, o.ups, o.up_count, o.view) = (members, ups, up_count, Some(view));
         self.observers.insert(life, o);
+        changes
     }
 
     /// Follows whether all live nodes agree, and whether all are up everywhere. Cheap when nothing changed.
@@ -343,10 +351,15 @@ impl Traffic {
         }
     }
 
-    /// Means are taken from here on.
-    pub(super) fn restart(&mut self, now: u64) {
+    /// Means are taken from here on, and what `first` came before belongs to no peak.
+    pub(super) fn restart(&mut self, now: u64, first: bool) {
         self.since = now;
-        self.nodes.iter_mut().for_each(|s| s.total = 0);
+        for s in &mut self.nodes {
+            s.total = 0;
+            if first {
+                s.in_second = 0;
+            }
+        }
     }
 
     pub(super) fn rates(&self, end: u64) -> (OverNodes, Option<f64>) {

@@ -231,10 +231,10 @@ impl<'a> World<'a> {
             self.now = at;
             self.events += 1;
             self.event(event);
-            let was_up = self.measure.all_up_since;
+            let (was_up, ever) = (self.measure.all_up_since, self.measure.ever_all_up);
             self.measure.settle(at);
             if was_up.is_none() && self.measure.all_up_since.is_some() {
-                self.traffic.restart(at);
+                self.traffic.restart(at, !ever);
             }
             self.check_instances();
         }
