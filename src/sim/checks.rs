@@ -194,11 +194,7 @@ pub(super) struct Observed {
 
 impl Observed {
     /// Judges the step from one view to the next by what changed. `generation`: node index and number of the start of a life.
-    pub(super) fn step(
-        &mut self,
-        changes: &[Change],
-        generation: impl Fn(NodeId) -> Option<(u32, u32)>,
-    ) -> Option<(&'static str, String)> {
+    pub(super) fn step(&mut self, changes: &[Change], generation: impl Fn(NodeId) -> Option<(u32, u32)>) -> Option<(&'static str, String)> {
         let mut wrong = None;
         for change in changes {
             match *change {

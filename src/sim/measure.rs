@@ -114,13 +114,7 @@ impl Measure {
     }
 
     /// A view changed; returns what. `subject` tells what the world knows of a member.
-    pub(super) fn saw(
-        &mut self,
-        life: u32,
-        view: Arc<ClusterView>,
-        now: u64,
-        subject: impl Fn(NodeId) -> Option<Subject>,
-    ) -> Vec<Change> {
+    pub(super) fn saw(&mut self, life: u32, view: Arc<ClusterView>, now: u64, subject: impl Fn(NodeId) -> Option<Subject>) -> Vec<Change> {
         let Some(mut o) = self.observers.remove(&life) else { return vec![] };
         let is_live = self.live.contains_key(&life);
         let changes = changes(o.view.as_deref(), &view);

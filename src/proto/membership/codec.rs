@@ -93,7 +93,8 @@ pub(crate) fn encode(w: &mut Writer, state: &State, digest: u128, ask: u32, lack
     for dots in members.iter().map(|(_, m)| &m.dots).chain(tombstones.iter().map(|(_, t)| &t.dots)) {
         for (id, _) in dots.iter() {
             // Many elements in a row are of one change.
-            let known = actors.last().is_some_and(|&(last, _)| last == id) || actors[..named].binary_search_by_key(&id, |&(id, _)| id).is_ok();
+            let known =
+                actors.last().is_some_and(|&(last, _)| last == id) || actors[..named].binary_search_by_key(&id, |&(id, _)| id).is_ok();
             if !known {
                 actors.push((id, if matches!(lacks, Lacks::About(_)) { 0 } else { state.clock.get(id) }));
             }
