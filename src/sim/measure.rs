@@ -61,6 +61,8 @@ pub(super) struct Measure {
     /// Views that hold a life unreachable.
     unreachable: BTreeMap<NodeId, u32>,
     first_action: Option<u64>,
+    /// Before the last of the first nodes has started, those that run are up everywhere now and then.
+    last_start: u64,
     pub sizes: BTreeSet<u32>,
     pub false_unreachable: u64,
     pub false_removals: u64,
@@ -75,9 +77,9 @@ pub(super) struct Measure {
 }
 
 impl Measure {
-    /// Changes of views count from the first action on.
-    pub(super) fn new(first_action: Option<u64>) -> Self {
-        Self { first_action, ..Self::default() }
+    /// Changes of views count from the first action on, peaks once all are up that start by themselves.
+    pub(super) fn new(first_action: Option<u64>, last_start: u64) -> Self {
+        Self { first_action, last_start, ..Self::default() }
     }
 
     /// A node's process began.
@@ -194,7 +196,7 @@ impl Measure {
         let since = |old: Option<u64>, yes: bool| if yes { old.or(Some(now)) } else { None };
         self.converged_since = since(self.converged_since, converged);
         self.all_up_since = since(self.all_up_since, all_up);
-        self.ever_all_up |= all_up;
+        self.ever_all_up |= all_up && now >= self.last_start;
     }
 
     /// Live members at the end: groups that are mutually up, and the size of the largest.
@@ -404,7 +406,7 @@ mod tests {
 
     impl World {
         fn formed() -> Self {
-            let mut w = Self { measure: Measure::new(Some(2 * SECOND)), blameless: true, live: true };
+            let mut w = Self { measure: Measure::new(Some(2 * SECOND), 0), blameless: true, live: true };
             (0..3).for_each(|n| w.measure.born(n, id(n), 0));
             (0..3).for_each(|n| w.sees(n, 1, &[(0, true), (1, true), (2, true)]));
             w

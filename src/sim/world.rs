@@ -163,6 +163,7 @@ impl<'a> World<'a> {
             })
             .collect();
         let nanos = |d: std::time::Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+        let start_at = |i: u32| nanos(scenario.start_spread) / u64::from(scenario.started.max(1)) * u64::from(i);
         let mut world = Self {
             scenario,
             seed,
@@ -179,7 +180,7 @@ impl<'a> World<'a> {
             protocol: root.split(2),
             load: root.split(3),
             ledger: Ledger::default(),
-            measure: Measure::new(scenario.actions.first().map(|a| nanos(a.at))),
+            measure: Measure::new(scenario.actions.first().map(|a| nanos(a.at)), start_at(scenario.started.saturating_sub(1))),
             traffic: Traffic::new(scenario.nodes),
             instances: Instances::default(),
             observed: BTreeMap::new(),
@@ -196,8 +197,7 @@ impl<'a> World<'a> {
             ty: TypeId::of("probe"),
         };
         for i in 0..scenario.started {
-            let at = nanos(scenario.start_spread) / u64::from(scenario.started) * u64::from(i);
-            world.queue.push(at, Event::Start(i, Vec::new()));
+            world.queue.push(start_at(i), Event::Start(i, Vec::new()));
         }
         for (i, a) in scenario.actions.iter().enumerate() {
             world.queue.push(nanos(a.at), Event::Act(i));
