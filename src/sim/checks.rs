@@ -193,16 +193,11 @@ pub(super) struct Observed {
 }
 
 impl Observed {
-    /// Judges the step from one view to the next. `generation`: node index and number of the start of a life.
-    pub(super) fn step(
-        &mut self,
-        was: Option<&ClusterView>,
-        now: &ClusterView,
-        generation: impl Fn(NodeId) -> Option<(u32, u32)>,
-    ) -> Option<(&'static str, String)> {
+    /// Judges the step from one view to the next by what changed. `generation`: node index and number of the start of a life.
+    pub(super) fn step(&mut self, changes: &[Change], generation: impl Fn(NodeId) -> Option<(u32, u32)>) -> Option<(&'static str, String)> {
         let mut wrong = None;
-        for change in changes(was, now) {
-            match change {
+        for change in changes {
+            match *change {
                 Change::Gone(id) => {
                     self.gone.insert(id);
                 }
@@ -370,13 +365,13 @@ mod tests {
         let (up1, up2) = (view(&[(0, 1, Up, true)]), view(&[(0, 2, Up, true)]));
         let (down, none) = (view(&[(0, 1, Down, true)]), view(&[]));
         let mut o = Observed::default();
-        assert_eq!(o.step(None, &down, generation), None);
-        assert_eq!(o.step(Some(&down), &up1, generation).unwrap().0, "M2");
-        assert_eq!(o.step(Some(&up1), &none, generation), None);
-        assert_eq!(o.step(Some(&none), &up1, generation).unwrap().0, "M3");
+        assert_eq!(o.step(&changes(None, &down), generation), None);
+        assert_eq!(o.step(&changes(Some(&down), &up1), generation).unwrap().0, "M2");
+        assert_eq!(o.step(&changes(Some(&up1), &none), generation), None);
+        assert_eq!(o.step(&changes(Some(&none), &up1), generation).unwrap().0, "M3");
         let mut o = Observed::default();
-        assert_eq!(o.step(None, &up2, generation), None);
-        assert_eq!(o.step(Some(&up2), &up1, generation).unwrap().0, "M1");
+        assert_eq!(o.step(&changes(None, &up2), generation), None);
+        assert_eq!(o.step(&changes(Some(&up2), &up1), generation).unwrap().0, "M1");
     }
 
     #[test]

@@ -61,6 +61,8 @@ pub(super) struct Measure {
     /// Views that hold a life unreachable.
     unreachable: BTreeMap<NodeId, u32>,
     first_action: Option<u64>,
+    /// Before the last of the first nodes has started, those that run are up everywhere now and then.
+    last_start: u64,
     pub sizes: BTreeSet<u32>,
     pub false_unreachable: u64,
     pub false_removals: u64,
@@ -75,9 +77,9 @@ pub(super) struct Measure {
 }
 
 impl Measure {
-    /// Changes of views count from the first action on.
-    pub(super) fn new(first_action: Option<u64>) -> Self {
-        Self { first_action, ..Self::default() }
+    /// Changes of views count from the first action on, peaks once all are up that start by themselves.
+    pub(super) fn new(first_action: Option<u64>, last_start: u64) -> Self {
+        Self { first_action, last_start, ..Self::default() }
     }
 
     /// A node's process began.
@@ -113,11 +115,12 @@ impl Measure {
         self.observers.get(&life)?.view.as_ref()
     }
 
-    /// A view changed. `subject` tells what the world knows of a member.
-    pub(super) fn saw(&mut self, life: u32, view: Arc<ClusterView>, now: u64, subject: impl Fn(NodeId) -> Option<Subject>) {
-        let Some(mut o) = self.observers.remove(&life) else { return };
+    /// A view changed; returns what. `subject` tells what the world knows of a member.
+    pub(super) fn saw(&mut self, life: u32, view: Arc<ClusterView>, now: u64, subject: impl Fn(NodeId) -> Option<Subject>) -> Vec<Change> {
+        let Some(mut o) = self.observers.remove(&life) else { return vec![] };
         let is_live = self.live.contains_key(&life);
-        for change in changes(o.view.as_deref(), &view) {
+        let changes = changes(o.view.as_deref(), &view);
+        for &change in &changes {
             match change {
                 Change::New(_) => {}
                 Change::Reachable(id, reachable) => {
@@ -170,6 +173,7 @@ impl Measure {
         self.dirty |= (members, ups) != (o.members, o.ups);
         (o.members, o.ups, o.up_count, o.view) = (members, ups, up_count, Some(view));
         self.observers.insert(life, o);
+        changes
     }
 
     /// Follows whether all live nodes agree, and whether all are up everywhere. Cheap when nothing changed.
@@ -192,7 +196,7 @@ impl Measure {
         let since = |old: Option<u64>, yes: bool| if yes { old.or(Some(now)) } else { None };
         self.converged_since = since(self.converged_since, converged);
         self.all_up_since = since(self.all_up_since, all_up);
-        self.ever_all_up |= all_up;
+        self.ever_all_up |= all_up && now >= self.last_start;
     }
 
     /// Live members at the end: groups that are mutually up, and the size of the largest.
@@ -343,10 +347,15 @@ impl Traffic {
         }
     }
 
-    /// Means are taken from here on.
-    pub(super) fn restart(&mut self, now: u64) {
+    /// Means are taken from here on, and what `first` came before belongs to no peak.
+    pub(super) fn restart(&mut self, now: u64, first: bool) {
         self.since = now;
-        self.nodes.iter_mut().for_each(|s| s.total = 0);
+        for s in &mut self.nodes {
+            s.total = 0;
+            if first {
+                s.in_second = 0;
+            }
+        }
     }
 
     pub(super) fn rates(&self, end: u64) -> (OverNodes, Option<f64>) {
@@ -397,7 +406,7 @@ mod tests {
 
     impl World {
         fn formed() -> Self {
-            let mut w = Self { measure: Measure::new(Some(2 * SECOND)), blameless: true, live: true };
+            let mut w = Self { measure: Measure::new(Some(2 * SECOND), 0), blameless: true, live: true };
             (0..3).for_each(|n| w.measure.born(n, id(n), 0));
             (0..3).for_each(|n| w.sees(n, 1, &[(0, true), (1, true), (2, true)]));
             w

@@ -225,14 +225,13 @@ impl World<'_> {
                 self.log(34, index, view.version, || format!("view {}: {}", view.version, brief_view(&view)));
                 let (lives, by_id) = (&self.lives, &self.by_id);
                 let generation = |id: NodeId| by_id.get(&id).map(|l| (lives[*l as usize].node, lives[*l as usize].generation));
-                let was = self.measure.view(p.life).cloned();
-                let wrong = self.observed.get_mut(&p.life).and_then(|o| o.step(was.as_deref(), &view, generation));
+                let mut measure = std::mem::take(&mut self.measure);
+                let changes = measure.saw(p.life, view, self.now, |id| self.subject(id));
+                self.measure = measure;
+                let wrong = self.observed.get_mut(&p.life).and_then(|o| o.step(&changes, generation));
                 if let Some((invariant, what)) = wrong {
                     self.violated(Broken { invariant, lives: vec![p.life], what });
                 }
-                let mut measure = std::mem::take(&mut self.measure);
-                measure.saw(p.life, view, self.now, |id| self.subject(id));
-                self.measure = measure;
             }
             Effect::Event(event) => self.log(35, index, 0, || format!("event: {}", brief(&event))),
             // Every type of a scenario says its number.

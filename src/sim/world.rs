@@ -164,6 +164,7 @@ impl<'a> World<'a> {
             })
             .collect();
         let nanos = |d: std::time::Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+        let start_at = |i: u32| nanos(scenario.start_spread) / u64::from(scenario.started.max(1)) * u64::from(i);
         let mut world = Self {
             scenario,
             seed,
@@ -180,7 +181,7 @@ impl<'a> World<'a> {
             protocol: root.split(2),
             load: root.split(3),
             ledger: Ledger::default(),
-            measure: Measure::new(scenario.actions.first().map(|a| nanos(a.at))),
+            measure: Measure::new(scenario.actions.first().map(|a| nanos(a.at)), start_at(scenario.started.saturating_sub(1))),
             traffic: Traffic::new(scenario.nodes),
             instances: Instances::default(),
             observed: BTreeMap::new(),
@@ -197,8 +198,7 @@ impl<'a> World<'a> {
             ty: TypeId::of("probe"),
         };
         for i in 0..scenario.started {
-            let at = nanos(scenario.start_spread) / u64::from(scenario.started) * u64::from(i);
-            world.queue.push(at, Event::Start(i, Vec::new()));
+            world.queue.push(start_at(i), Event::Start(i, Vec::new()));
         }
         for (i, a) in scenario.actions.iter().enumerate() {
             world.queue.push(nanos(a.at), Event::Act(i));
@@ -232,10 +232,10 @@ impl<'a> World<'a> {
             self.now = at;
             self.events += 1;
             self.event(event);
-            let was_up = self.measure.all_up_since;
+            let (was_up, ever) = (self.measure.all_up_since, self.measure.ever_all_up);
             self.measure.settle(at);
             if was_up.is_none() && self.measure.all_up_since.is_some() {
-                self.traffic.restart(at);
+                self.traffic.restart(at, !ever);
             }
             self.check_instances();
         }

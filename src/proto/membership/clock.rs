@@ -1,12 +1,11 @@
 //! Vector clock over the members: one counter per node that ever changed the state.
 
-use std::collections::BTreeMap;
-
+use super::idmap::IdMap;
 use crate::NodeId;
 
 /// Counts each node's changes. An entry goes only with its member's removal: pruning by age loses updates.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(crate) struct VectorClock(BTreeMap<NodeId, u64>);
+pub(crate) struct VectorClock(IdMap<u64>);
 
 /// Most changes that an element names as those that made it what it is.
 pub(crate) const DOTS_MAX: usize = 8;
@@ -78,7 +77,7 @@ impl Order {
 
 impl VectorClock {
     pub(crate) fn tick(&mut self, id: NodeId) {
-        *self.0.entry(id).or_insert(0) += 1;
+        *self.0.get_or_insert_with(id, || 0) += 1;
     }
 
     pub(crate) fn set(&mut self, id: NodeId, count: u64) {
@@ -88,10 +87,7 @@ impl VectorClock {
     }
 
     pub(crate) fn merge(&mut self, other: &Self) {
-        for (&id, &count) in &other.0 {
-            let mine = self.0.entry(id).or_insert(0);
-            *mine = (*mine).max(count);
-        }
+        self.0.merge(&other.0, |mine, theirs| *mine = (*mine).max(*theirs));
     }
 
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(NodeId) -> bool) {

@@ -1,6 +1,6 @@
 //! Layout of the gossiped state: little-endian, every count bounded before anything is allocated.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use super::{
     MemberStatus,
@@ -87,18 +87,24 @@ pub(crate) fn encode(w: &mut Writer, state: &State, digest: u128, ask: u32, lack
     let members: Vec<(&NodeId, &Entry)> = state.members.iter().filter(|(id, m)| lacks.element(**id, &m.dots)).collect();
     let tombstones: Vec<(&NodeId, &Tombstone)> = state.tombstones.iter().filter(|(id, t)| lacks.element(**id, &t.dots)).collect();
     let rows: Vec<(&NodeId, &Row)> = state.rows.iter().filter(|(id, row)| lacks.row(**id, row)).collect();
-    let mut actors: BTreeMap<NodeId, u64> = state.clock.iter().filter(|&(id, count)| lacks.counter(id, count)).collect();
+    let mut actors: Vec<(NodeId, u64)> = state.clock.iter().filter(|&(id, count)| lacks.counter(id, count)).collect();
     let any = !(members.is_empty() && tombstones.is_empty() && rows.is_empty() && actors.is_empty());
+    let named = actors.len();
     for dots in members.iter().map(|(_, m)| &m.dots).chain(tombstones.iter().map(|(_, t)| &t.dots)) {
         for (id, _) in dots.iter() {
-            let covered = if matches!(lacks, Lacks::About(_)) { 0 } else { state.clock.get(id) };
-            actors.entry(id).or_insert(covered);
+            // Many elements in a row are of one change.
+            let known =
+                actors.last().is_some_and(|&(last, _)| last == id) || actors[..named].binary_search_by_key(&id, |&(id, _)| id).is_ok();
+            if !known {
+                actors.push((id, if matches!(lacks, Lacks::About(_)) { 0 } else { state.clock.get(id) }));
+            }
         }
     }
-    let place: BTreeMap<NodeId, u64> = actors.keys().zip(0..).map(|(&id, i)| (id, i)).collect();
+    actors.sort_unstable();
+    actors.dedup();
     w.u64(state.uid).u128(digest).u32(ask);
     varint(w, actors.len() as u64);
-    for (id, &count) in &actors {
+    for &(id, count) in &actors {
         w.u128(id.raw());
         varint(w, count);
     }
@@ -112,7 +118,7 @@ pub(crate) fn encode(w: &mut Writer, state: &State, digest: u128, ask: u32, lack
         w.u8(position(&STATUSES, &m.status));
         varint(w, u64::from(m.up_number));
         varint(w, u64::from(m.joined));
-        history(w, &m.dots, &place);
+        history(w, &m.dots, &actors);
         if !brief {
             w.u128(m.born.0.raw());
             varint(w, m.born.1);
@@ -134,17 +140,17 @@ pub(crate) fn encode(w: &mut Writer, state: &State, digest: u128, ask: u32, lack
     for (id, tombstone) in tombstones {
         w.u128(id.raw()).u8(position(&GONE, &tombstone.how));
         varint(w, now.since(tombstone.since).as_secs());
-        history(w, &tombstone.dots, &place);
+        history(w, &tombstone.dots, &actors);
     }
     w.bytes(&seen_bitmap(state));
     any
 }
 
-fn history(w: &mut Writer, dots: &Dots, place: &BTreeMap<NodeId, u64>) {
-    let known = dots.iter().filter_map(|(id, count)| place.get(&id).map(|&at| (at, count)));
-    let known: Vec<(u64, u64)> = known.collect();
-    varint(w, known.len() as u64);
-    for (at, count) in known {
+/// The changes of an element, of actors that were all named before it, in order.
+fn history(w: &mut Writer, dots: &Dots, actors: &[(NodeId, u64)]) {
+    let known = || dots.iter().filter_map(|(id, count)| actors.binary_search_by_key(&id, |&(id, _)| id).ok().map(|at| (at as u64, count)));
+    varint(w, known().count() as u64);
+    for (at, count) in known() {
         varint(w, at);
         varint(w, count);
     }
@@ -218,20 +224,19 @@ pub(crate) fn encode_clock(w: &mut Writer, clock: &VectorClock) {
 
 /// Reads a clock: what `mine` has of it, and whether it knows of changes that `mine` does not. Changes of the buried do not count.
 pub(crate) fn decode_clock(r: &mut Reader<'_>, mine: &State) -> Result<(VectorClock, bool), Malformed> {
-    let mut keys: BTreeMap<u32, Option<NodeId>> = BTreeMap::new();
-    for &id in mine.members.keys() {
-        keys.entry(short(id)).and_modify(|known| *known = None).or_insert(Some(id));
-    }
+    let mut keys: Vec<(u32, NodeId)> = mine.members.keys().map(|&id| (short(id), id)).collect();
+    keys.sort_unstable();
     let (mut clock, mut ahead) = (VectorClock::default(), false);
     while r.left() > 0 {
         let (key, count) = (r.u32("key")?, read_varint(r, "counter")?);
-        match keys.get(&key) {
-            Some(Some(id)) => {
+        let alike = &keys[keys.partition_point(|&(k, _)| k < key)..];
+        match alike {
+            [(a, _), (b, _), ..] if *a == key && *b == key => {}
+            [(k, id), ..] if *k == key => {
                 clock.set(*id, count);
                 ahead |= count > mine.clock.get(*id);
             }
-            Some(None) => {}
-            None => ahead |= !mine.tombstones.keys().any(|&id| short(id) == key),
+            _ => ahead |= !mine.tombstones.keys().any(|&id| short(id) == key),
         }
     }
     Ok((clock, ahead))
@@ -431,7 +436,8 @@ mod tests {
     #[test]
     fn an_id_that_is_not_of_its_address_is_refused() {
         let mut state = sample(1);
-        let (_, mut entry) = state.members.pop_first().unwrap();
+        let first = *state.members.keys().next().unwrap();
+        let mut entry = state.members.remove(&first).unwrap();
         let id = NodeId::from_raw(77);
         entry.info = Arc::new(Info { id, ..(*entry.info).clone() });
         state.members.insert(id, entry);

@@ -49,6 +49,23 @@ pub(crate) fn order(state: &State) -> Vec<NodeId> {
     members.iter().map(|m| m.info.id).collect()
 }
 
+/// Brings the order of the members `ids` up to date: few come or go at a time, and comparing addresses is what costs.
+pub(crate) fn reorder(standing: &mut Vec<NodeId>, ids: &[NodeId], state: &State) {
+    let members = &state.members;
+    let new: Vec<&Entry> = members.values().filter(|m| ids.binary_search(&m.info.id).is_err()).collect();
+    if new.len() * 8 > members.len() {
+        *standing = order(state);
+        return;
+    }
+    if standing.len() + new.len() > members.len() {
+        standing.retain(|id| members.contains_key(id));
+    }
+    for m in new {
+        let before = |id: &NodeId| members.get(id).is_some_and(|o| address_order((&o.info.addr, *id), (&m.info.addr, m.info.id)).is_lt());
+        standing.insert(standing.partition_point(before), m.info.id);
+    }
+}
+
 /// Whether a member of this status takes part in convergence and majorities.
 pub(crate) const fn counts(status: MemberStatus) -> bool {
     matches!(status, MemberStatus::Up | MemberStatus::Leaving)
@@ -167,6 +184,19 @@ mod tests {
         assert_eq!(leader(&[Exiting, Up, Leaving], &[1]), Some(2));
         assert_eq!(leader(&[Down, Joining, Exiting], &[]), Some(1));
         assert_eq!(leader(&[Down], &[]), None);
+    }
+
+    #[test]
+    fn the_order_is_the_same_whether_made_anew_or_brought_up_to_date() {
+        let (full, ids) = state(&[MemberStatus::Up; 40]);
+        for (gone, came) in [(vec![], vec![7]), (vec![3, 20], vec![0, 39]), (vec![5], vec![]), (vec![], (10..30).collect::<Vec<_>>())] {
+            let (mut before, mut after) = (full.clone(), full.clone());
+            came.iter().for_each(|&i| drop(before.members.remove(&ids[i])));
+            gone.iter().for_each(|&i| drop(after.members.remove(&ids[i])));
+            let mut standing = order(&before);
+            reorder(&mut standing, &before.members.keys().copied().collect::<Vec<_>>(), &after);
+            assert_eq!(standing, order(&after));
+        }
     }
 
     #[test]

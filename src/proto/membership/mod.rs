@@ -9,6 +9,7 @@ mod detector;
 mod downing;
 mod frame;
 mod gossip;
+pub(crate) mod idmap;
 mod join;
 mod leader;
 mod leaving;
@@ -447,8 +448,9 @@ impl Membership {
         }
         self.told = false;
         if !self.state.members.keys().eq(&self.ids) {
+            self.watch.others = true;
+            leader::reorder(&mut self.standing.order, &self.ids, &self.state);
             self.ids = self.state.members.keys().copied().collect();
-            self.standing.order = leader::order(&self.state);
             for (id, m) in &self.state.members {
                 if !self.addrs.contains_key(id) {
                     self.addrs.insert(*id, m.info.addr.clone());

@@ -3,7 +3,26 @@
 use std::sync::Arc;
 
 use super::{ClusterView, Event, Member, MemberStatus, Membership, Removal, state::Entry};
-use crate::{NodeId, Time};
+use crate::{NodeId, Time, id::address_order};
+
+/// Who of the old list is in the new one no more, and where each of the new list stood in the old one. Both are in address order.
+fn pair<'a>(old: &'a [Member], new: &[Member]) -> (Vec<&'a Member>, Vec<Option<usize>>) {
+    let (mut gone, mut at) = (vec![], 0);
+    let kept = new.iter().map(|member| {
+        while let Some(was) = old.get(at).filter(|was| was.id != member.id) {
+            if address_order((&was.addr, was.id), (&member.addr, member.id)).is_gt() {
+                return None;
+            }
+            gone.push(was);
+            at += 1;
+        }
+        at += 1;
+        old.get(at - 1).map(|_| at - 1)
+    });
+    let kept = kept.collect();
+    gone.extend(old.iter().skip(at));
+    (gone, kept)
+}
 
 impl Membership {
     /// Compares with what was told last and tells the difference.
@@ -18,7 +37,8 @@ impl Membership {
         if old.members == new.members && old.leader == new.leader && old.deputies == new.deputies && old.converged == new.converged {
             return;
         }
-        for gone in old.members.iter().filter(|m| new.member(m.id).is_none()) {
+        let (gone, kept) = pair(&old.members, &new.members);
+        for gone in gone {
             // One round of gossip can bring several steps at once: whoever was downed was down, whether or not a view showed it.
             let mut was = gone.status;
             if let Some(tombstone) = self.state.tombstones.get(&gone.id) {
@@ -34,8 +54,8 @@ impl Membership {
         let view = Arc::new(new);
         self.view = Arc::clone(&view);
         self.out.view(Arc::clone(&view));
-        for member in &view.members {
-            let was = old.member(member.id);
+        for (member, was) in view.members.iter().zip(kept) {
+            let was = was.map(|at| &old.members[at]);
             if was.map(|w| w.status) != Some(member.status) {
                 self.out.event(Event::Member { member: member.clone(), was: was.map(|w| w.status) });
             }
@@ -87,7 +107,7 @@ impl Membership {
             app_version: Arc::clone(&entry.info.app_version),
             up_number: u64::from(entry.up_number),
             reachable: observers.is_none(),
-            observers: observers.map_or_else(|| Arc::from([]), |by| by.as_slice().into()),
+            observers: observers.map_or_else(Arc::default, |by| by.as_slice().into()),
         }
     }
 

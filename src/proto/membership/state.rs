@@ -9,6 +9,7 @@ use std::{
 use super::{
     MemberStatus, Removal,
     clock::{Dots, VectorClock},
+    idmap::{IdMap, IdSet},
 };
 use crate::{NodeAddr, NodeId, Time};
 
@@ -131,12 +132,12 @@ pub(crate) struct Row {
 pub(crate) struct State {
     /// Drawn when the cluster was formed: tells it from others of the same name.
     pub(crate) uid: u64,
-    pub(crate) members: BTreeMap<NodeId, Entry>,
+    pub(crate) members: IdMap<Entry>,
     pub(crate) tombstones: BTreeMap<NodeId, Tombstone>,
-    pub(crate) rows: BTreeMap<NodeId, Row>,
+    pub(crate) rows: IdMap<Row>,
     pub(crate) clock: VectorClock,
     /// Who has seen exactly this version.
-    pub(crate) seen: BTreeSet<NodeId>,
+    pub(crate) seen: IdSet,
 }
 
 impl State {
@@ -148,9 +149,7 @@ impl State {
             mine.since = mine.since.min(theirs.since);
             mine.dots.merge(&theirs.dots);
         }
-        for (&id, theirs) in &other.members {
-            self.members.entry(id).and_modify(|mine| mine.merge(theirs)).or_insert_with(|| theirs.clone());
-        }
+        self.members.merge(&other.members, Entry::merge);
         for (&id, theirs) in &other.rows {
             match self.rows.get_mut(&id) {
                 Some(mine) if mine.version >= theirs.version => {}
@@ -226,7 +225,7 @@ impl State {
     /// Names the seen set.
     pub(crate) fn seen_digest(&self) -> u64 {
         let mut bytes = Vec::with_capacity(self.seen.len() * 16);
-        for id in &self.seen {
+        for id in self.seen.iter() {
             bytes.extend_from_slice(&id.raw().to_le_bytes());
         }
         xxhash_rust::xxh3::xxh3_64(&bytes)
@@ -305,11 +304,11 @@ mod tests {
         if state.tombstones.contains_key(&me) || state.tombstones.contains_key(&id) {
             return;
         }
-        state.members.entry(me).or_insert_with(|| Entry::joining(info(who as u16), 1));
+        state.members.get_or_insert_with(me, || Entry::joining(info(who as u16), 1));
         match op {
             0 => {
                 let joined = state.members.values().map(|m| m.joined).max().unwrap_or(0) + 1;
-                state.members.entry(id).or_insert_with(|| Entry::joining(subject, joined));
+                state.members.get_or_insert_with(id, || Entry::joining(subject, joined));
             }
             1 => {
                 let next = state.members.values().map(|m| m.up_number).max().unwrap_or(0) + 1;
@@ -320,7 +319,7 @@ mod tests {
             2 => drop(state.raise(id, MemberStatus::Leaving)),
             3 => drop(state.raise(id, MemberStatus::Down)),
             4 => {
-                let row = state.rows.entry(me).or_default();
+                let row = state.rows.get_or_insert_with(me, Row::default);
                 (row.version, row.dot) = (row.version + 1, 0);
                 if row.marks.remove(&id).is_none() && state.members.contains_key(&id) {
                     row.marks.insert(id, Mark::Silent);

@@ -96,7 +96,7 @@ impl ClusterView {
             .iter()
             .filter(|m| m.up_number > 0 && matches!(m.status, MemberStatus::Up | MemberStatus::Leaving | MemberStatus::Exiting))
             .filter(|m| role.is_none_or(|r| m.roles.iter().any(|have| have == r)))
-            .min_by_key(|m| (m.up_number, m.addr.clone(), m.id))
+            .min_by(|a, b| (a.up_number, &a.addr, a.id).cmp(&(b.up_number, &b.addr, b.id)))
     }
 }
 

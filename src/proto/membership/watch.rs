@@ -7,7 +7,7 @@ use super::{
     counters::Count,
     datagram::{Part, ReplayWindow},
     detector::{Subject, Tuning},
-    state::Mark,
+    state::{Mark, Row},
 };
 use crate::{
     Config, NodeAddr, NodeId, Time,
@@ -26,6 +26,8 @@ pub(crate) struct Watch {
     subjects: BTreeMap<NodeId, Subject>,
     beat_at: Option<Time>,
     windows: BTreeMap<NodeId, ReplayWindow>,
+    /// Members came or went since what is kept of them was looked through.
+    pub(crate) others: bool,
     /// Members whose link was reset, and when it was noticed.
     reset: BTreeMap<NodeId, Time>,
     /// Members whose port refused since.
@@ -44,6 +46,7 @@ impl Watch {
             subjects: BTreeMap::new(),
             beat_at: None,
             windows: BTreeMap::new(),
+            others: false,
             reset: BTreeMap::new(),
             refused: BTreeMap::new(),
             asked: BTreeMap::new(),
@@ -248,9 +251,11 @@ impl Membership {
                 subject
             });
         }
-        watch.windows.retain(|id, _| state.members.contains_key(id));
-        for seen in [&mut watch.reset, &mut watch.refused, &mut watch.asked] {
-            seen.retain(|id, _| state.members.contains_key(id));
+        if std::mem::take(&mut watch.others) {
+            watch.windows.retain(|id, _| state.members.contains_key(id));
+            for seen in [&mut watch.reset, &mut watch.refused, &mut watch.asked] {
+                seen.retain(|id, _| state.members.contains_key(id));
+            }
         }
         if watch.subjects.is_empty() {
             watch.beat_at = None;
@@ -341,7 +346,7 @@ impl Membership {
 
     /// Changes this node's row.
     pub(super) fn set_mark(&mut self, id: NodeId, mark: Option<Mark>) {
-        let row = self.state.rows.entry(self.me).or_default();
+        let row = self.state.rows.get_or_insert_with(self.me, Row::default);
         (row.version, row.dot) = (row.version + 1, 0);
         match mark {
             Some(mark) => drop(row.marks.insert(id, mark)),

@@ -38,6 +38,7 @@ impl<M: Members> NodeCore<M> {
         if self.ended {
             return self.effects.push_back(Effect::View(view));
         }
+        self.leaving = view.myself().is_some_and(|m| matches!(m.status, MemberStatus::Leaving | MemberStatus::Exiting));
         self.peers.set_view(&view);
         self.hosting.saw(now, &view);
         self.update_hosting(now);
@@ -123,14 +124,11 @@ impl<M: Members> NodeCore<M> {
 
     /// A node on its way out says when nothing of it is needed any more.
     pub(super) fn update_drained(&mut self, now: Time) {
-        if self.ended {
+        let leaving = self.leaving;
+        if self.ended || (!leaving && !self.drained) {
             return;
         }
         let view = self.membership.view();
-        let leaving = view.myself().is_some_and(|m| matches!(m.status, MemberStatus::Leaving | MemberStatus::Exiting));
-        if !leaving && !self.drained {
-            return;
-        }
         let takers = view.members.iter().any(|m| m.id != self.me && m.status == MemberStatus::Up);
         let empty = || self.region.buffered() == 0 && self.region.hosted().all(|shard| self.stranded.contains(&shard.ty));
         let drained = leaving && self.relay.unacknowledged() == 0 && self.coordinator.is_quiet() && (!takers || empty());

@@ -79,6 +79,8 @@ pub struct NodeCore<M = Membership> {
     seat_waits: bool,
     /// Shards whose `Owned` came after the last survey began.
     since_survey: BTreeSet<ShardKey>,
+    /// This node is on its way out, as the newest view says.
+    leaving: bool,
     drained: bool,
     ended: bool,
     timers: Timers<Due>,
@@ -149,6 +151,7 @@ impl<M: Members> NodeCore<M> {
             hosting: Hosting::new(&config),
             seat_waits: false,
             since_survey: BTreeSet::new(),
+            leaving: false,
             drained: false,
             ended: false,
             timers: Timers::default(),

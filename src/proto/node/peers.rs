@@ -28,7 +28,14 @@ impl Peers {
     }
 
     pub fn set_view(&mut self, view: &ClusterView) {
-        self.members = view.members.iter().map(|m| (m.id, m.addr.clone())).collect();
+        // An id has one address for good, so only who came and who went is work.
+        for m in &view.members {
+            self.members.entry(m.id).or_insert_with(|| m.addr.clone());
+        }
+        if self.members.len() > view.members.len() {
+            let ids: BTreeSet<NodeId> = view.members.iter().map(|m| m.id).collect();
+            self.members.retain(|id, _| ids.contains(id));
+        }
     }
 
     #[cfg(test)]
