@@ -489,7 +489,7 @@ mod tests {
         assert_eq!((error.line, error.column.as_deref(), error.code), (Some(1), Some("distance"), "E-CLI-022"));
         let error = read(&format!("{HEADER},hour\n")).err().unwrap();
         assert_eq!(error.column.as_deref(), Some("hour"));
-        assert!(read("").err().unwrap().why.contains("missing"));
+        assert!(read("").err().unwrap().why.contains("is empty"));
     }
 
     #[test]
