@@ -30,7 +30,7 @@ use crate::{
     metrics::Metrics,
     proto::{
         handoff::{Ask, DropReason, Envelope, ReplyBody},
-        membership::{ClusterView, Ending, Event},
+        membership::{ClusterView, Ending, Event, Members},
         node::{Answer, Command},
         shard::{LaneItem, Parcel, ShardCommand, ShardReport},
     },
@@ -169,7 +169,7 @@ impl Node {
     ) -> Self {
         let metrics = Arc::new(Metrics::new(workers.len()));
         let busy = workers.iter().map(|_| Busy::default()).collect();
-        let view = ClusterView { me: id, members: vec![], leader: None, deputies: vec![], converged: false, version: 0 };
+        let view = ClusterView { me: id, members: Members::default(), leader: None, deputies: vec![], converged: false, version: 0 };
         Self {
             id,
             addr,

@@ -9,7 +9,7 @@ use foldhash::fast::FixedState;
 use super::result::Violation;
 use crate::{
     Epoch, NodeId, ShardKey, Term,
-    proto::membership::{ClusterView, MemberStatus},
+    proto::membership::{ClusterView, MemberStatus, Members},
 };
 
 /// Most violations that are listed; the rest are counted.
@@ -188,7 +188,7 @@ impl Instances {
 #[derive(Debug, Default)]
 pub(super) struct Observed {
     gone: BTreeSet<NodeId>,
-    /// Latest start seen per node index.
+    /// Latest start seen per node index, where it is not the first.
     newest: BTreeMap<u32, u32>,
 }
 
@@ -206,11 +206,13 @@ impl Observed {
                         wrong = Some(("M3", format!("{id} is back after it was removed")));
                     }
                     if let Some((index, generation)) = generation(id) {
-                        let newest = self.newest.entry(index).or_default();
-                        if generation < *newest {
+                        let newest = self.newest.get(&index).copied().unwrap_or(0);
+                        if generation < newest {
                             wrong = Some(("M1", format!("an earlier life of node {index} appeared after a later one")));
                         }
-                        *newest = generation.max(*newest);
+                        if generation > newest {
+                            self.newest.insert(index, generation);
+                        }
                     }
                 }
                 Change::Status(id, before, after) if after < before => {
@@ -235,8 +237,11 @@ pub(super) enum Change {
 /// The differences, in the order of the members.
 pub(super) fn changes(was: Option<&ClusterView>, now: &ClusterView) -> Vec<Change> {
     let mut out = Vec::new();
-    let empty = Vec::new();
+    let empty = Members::default();
     let (old, new) = (was.map_or(&empty, |w| &w.members), &now.members);
+    if old.same(new) {
+        return out;
+    }
     let (mut i, mut j) = (0, 0);
     while i < old.len() || j < new.len() {
         match (old.get(i), new.get(j)) {

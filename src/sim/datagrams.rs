@@ -23,7 +23,7 @@ fn name(part: &Part<'_>) -> String {
     match part {
         Part::Delta(bytes) => format!("Delta of {} bytes", bytes.len()),
         Part::Ask { ask, digest, clock } => format!("Ask {ask} beside {:08x}, clock of {} bytes", *digest as u32, clock.len()),
-        Part::Seen { digest, bitmap } => format!("Seen of {:08x}, {} bytes", *digest as u32, bitmap.len()),
+        Part::Seen { digest, first, bitmap } => format!("Seen of {:08x}, {} bytes from {first} on", *digest as u32, bitmap.len()),
         Part::Status { digest, counter, .. } => format!("Status {:08x}, own counter {counter}", *digest as u32),
         Part::Mark { digest } => format!("Mark of {:08x}", *digest as u32),
         other => format!("{other:?}"),

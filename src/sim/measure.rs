@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    rc::Rc,
     sync::Arc,
 };
 
@@ -36,6 +37,17 @@ struct Observer {
     flips: BTreeMap<NodeId, u64>,
 }
 
+/// Live observers that see the same members up.
+#[derive(Debug, Default)]
+struct Alike {
+    observers: u32,
+    up_count: u32,
+    /// Of one of them.
+    view: Option<Arc<ClusterView>>,
+    /// Whether all that live are up there, and of which set of live ones that was found out.
+    whole: Option<(u64, bool)>,
+}
+
 /// What the world knows about a subject at the moment.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Subject {
@@ -56,6 +68,11 @@ pub(super) struct Measure {
     observers: BTreeMap<u32, Observer>,
     /// Lives that are live in the sense of the contract, and their ids.
     live: BTreeMap<u32, NodeId>,
+    /// Counts changes of `live`.
+    live_version: u64,
+    /// Live observers by what they see: all members with their status, and who is up.
+    by_members: BTreeMap<u64, u32>,
+    by_ups: BTreeMap<u64, Alike>,
     crashes: Vec<Crash>,
     crash_of: BTreeMap<NodeId, usize>,
     /// Views that hold a life unreachable.
@@ -84,14 +101,45 @@ impl Measure {
 
     /// A node's process began.
     pub(super) fn born(&mut self, life: u32, id: NodeId, now: u64) {
-        self.observers.insert(life, Observer { born: now, ..Observer::default() });
+        let new = Observer { born: now, ..Observer::default() };
+        self.count(&new, true);
+        self.observers.insert(life, new);
         self.live.insert(life, id);
+        self.live_version += 1;
         self.dirty = true;
+    }
+
+    /// A live observer sees what it sees, or no longer.
+    fn count(&mut self, o: &Observer, sees: bool) {
+        let members = self.by_members.entry(o.members).or_default();
+        let alike = self.by_ups.entry(o.ups).or_default();
+        if sees {
+            *members += 1;
+            alike.observers += 1;
+            alike.up_count = o.up_count;
+            alike.view.clone_from(&o.view);
+            return;
+        }
+        *members -= 1;
+        alike.observers -= 1;
+        if *members == 0 {
+            self.by_members.remove(&o.members);
+        }
+        if alike.observers == 0 {
+            self.by_ups.remove(&o.ups);
+        }
     }
 
     /// A node is no longer live in the sense of the contract: told to leave, downed by the scenario, or gone.
     pub(super) fn not_live(&mut self, life: u32) {
-        self.dirty |= self.live.remove(&life).is_some();
+        if self.live.remove(&life).is_some() {
+            self.live_version += 1;
+            self.dirty = true;
+            if let Some(o) = self.observers.remove(&life) {
+                self.count(&o, false);
+                self.observers.insert(life, o);
+            }
+        }
     }
 
     /// A process is gone, and its view with it.
@@ -170,8 +218,15 @@ impl Measure {
                 self.sizes.insert(up_count);
             }
         }
-        self.dirty |= (members, ups) != (o.members, o.ups);
+        let other = (members, ups) != (o.members, o.ups);
+        self.dirty |= other;
+        if is_live && other {
+            self.count(&o, false);
+        }
         (o.members, o.ups, o.up_count, o.view) = (members, ups, up_count, Some(view));
+        if is_live && other {
+            self.count(&o, true);
+        }
         self.observers.insert(life, o);
         changes
     }
@@ -181,18 +236,20 @@ impl Measure {
         if !std::mem::take(&mut self.dirty) {
             return;
         }
-        let views = || self.live.keys().filter_map(|l| self.observers.get(l));
-        let count = self.live.len();
-        let first = views().next().map(|o| o.members);
-        let converged = count > 0 && views().count() == count && views().all(|o| o.view.is_some() && Some(o.members) == first);
-        let mut all_up = count > 0 && views().all(|o| o.up_count as usize >= count);
-        if all_up {
-            let mut seen = BTreeSet::new();
-            all_up = views().filter(|o| seen.insert(o.ups)).all(|o| {
-                let ups: BTreeSet<NodeId> = up_ids(o).collect();
-                self.live.values().all(|id| ups.contains(id))
+        let Self { live, live_version, by_members, by_ups, .. } = self;
+        // Without a view nothing is seen, not even the node itself.
+        let converged = by_members.len() == 1 && !by_members.contains_key(&0);
+        let all_up = !live.is_empty()
+            && by_ups.values().all(|alike| alike.up_count as usize >= live.len())
+            && by_ups.values_mut().all(|alike| match alike.whole {
+                Some((of, whole)) if of == *live_version => whole,
+                _ => {
+                    let up = |id: &NodeId| alike.view.as_ref().and_then(|v| v.member(*id)).is_some_and(|m| m.status == MemberStatus::Up);
+                    let whole = live.values().all(up);
+                    alike.whole = Some((*live_version, whole));
+                    whole
+                }
             });
-        }
         let since = |old: Option<u64>, yes: bool| if yes { old.or(Some(now)) } else { None };
         self.converged_since = since(self.converged_since, converged);
         self.all_up_since = since(self.all_up_since, all_up);
@@ -201,11 +258,15 @@ impl Measure {
 
     /// Live members at the end: groups that are mutually up, and the size of the largest.
     pub(super) fn survivors(&self) -> (u64, u64) {
-        let live: Vec<(&NodeId, BTreeSet<NodeId>)> = self
+        let mut sets: BTreeMap<u64, Rc<BTreeSet<NodeId>>> = BTreeMap::new();
+        let live: Vec<(&NodeId, Rc<BTreeSet<NodeId>>)> = self
             .live
             .iter()
-            .filter_map(|(l, id)| Some((id, up_ids(self.observers.get(l)?).collect())))
-            .filter(|(id, ups): &(_, BTreeSet<_>)| ups.contains(id))
+            .filter_map(|(l, id)| {
+                let o = self.observers.get(l)?;
+                Some((id, Rc::clone(sets.entry(o.ups).or_insert_with(|| Rc::new(up_ids(o).collect())))))
+            })
+            .filter(|(id, ups)| ups.contains(id))
             .collect();
         let mut group: Vec<usize> = (0..live.len()).collect();
         for i in 0..live.len() {

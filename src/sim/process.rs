@@ -120,7 +120,7 @@ impl World<'_> {
         let process = Process {
             life,
             id,
-            core: NodeCore::new(config.clone(), me, workers, seed, now),
+            core: NodeCore::new(config.clone(), me, workers, seed, now).pooled(self.pool.clone()),
             wake_at: u64::MAX,
             wakes: (0, 0),
             workers: (0..workers).map(worker).collect(),

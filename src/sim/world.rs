@@ -22,6 +22,7 @@ use crate::{
     proto::{
         handoff::{Envelope, Word},
         link::LinkEvent,
+        membership::Pool,
         rng::Rng,
         shard::{LaneId, LaneItem, ShardCommand},
         wire::Frame,
@@ -139,6 +140,7 @@ pub(super) struct World<'a> {
     pub moves_refused: u64,
     pub max_datagram: u64,
     pub ty: TypeId,
+    pub pool: Pool,
 }
 
 impl<'a> World<'a> {
@@ -196,6 +198,7 @@ impl<'a> World<'a> {
             moves_refused: 0,
             max_datagram: 0,
             ty: TypeId::of("probe"),
+            pool: Pool::default(),
         };
         for i in 0..scenario.started {
             world.queue.push(start_at(i), Event::Start(i, Vec::new()));

@@ -1,27 +1,42 @@
 //! The contacted member's side of a join: who is admitted, and what is wrong with those who are not.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
-    JoinRequest, MemberFrame, MemberStatus, Membership,
+    JoinRequest, MemberFrame, MemberStatus, Membership, Phase,
     clock::Dots,
     codec,
     counters::Count,
+    gossip::whole,
+    idmap::IdMap,
     state::{Entry, Info, MEMBERS_MAX},
 };
 use crate::{Config, NodeAddr, NodeId, Time, proto::link::LinkDown};
 
 /// Lowest and highest protocol version of this build.
 pub(crate) const PROTOCOL: (u16, u16) = (1, 1);
-/// Most joiners that wait for the removal of their earlier lives.
-const NEWCOMERS_MAX: usize = 1_024;
+/// Most joiners that wait.
+const NEWCOMERS_MAX: usize = MEMBERS_MAX;
 /// Most settings of a request.
 const SETTINGS_MAX: usize = 256;
 
-/// A joiner at whose address an earlier life is still a member.
+/// A joiner that waits for its turn, or at whose address an earlier life is still a member.
 #[derive(Clone, Debug)]
-pub(crate) struct Newcomer {
+struct Newcomer {
     info: Arc<Info>,
+    /// Order of arrival.
+    number: u64,
+}
+
+/// Joiners on their way in. Those that come soon after others wait and are admitted together: each admission is another version that all
+/// have to hear of, and each joiner is sent the whole state.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Admissions {
+    newcomers: BTreeMap<NodeId, Newcomer>,
+    number: u64,
+    last: Option<Time>,
+    /// Admitted while the state settled; they get it when it stands.
+    welcome: Vec<(NodeId, NodeAddr)>,
 }
 
 /// What is wrong with a request, in words that name both sides; `None` if nothing.
@@ -85,24 +100,34 @@ impl Membership {
             self.counters.add(Count::JoinsRefused);
             return self.say(addr.clone(), MemberFrame::JoinRefused { joiner: from, permanent: false, reason });
         }
-        if self.state.at(addr).is_none() {
-            self.admit(Arc::new(info));
-            return self.accept_joiner(now, from, addr.clone());
-        }
-        // An earlier life stands in the state: who answers at the address decides which of the two is real.
-        self.newcomers.retain(|_, n| n.info.addr != *addr);
-        if self.newcomers.len() < NEWCOMERS_MAX {
-            self.newcomers.insert(from, Newcomer { info: Arc::new(info) });
+        let replaces = self.state.at(addr).is_some();
+        self.announce_newcomer(Arc::new(info));
+        if replaces {
+            // Who answers at the address decides which of the two lives is real.
             self.say(addr.clone(), MemberFrame::WhoAreYou);
+            self.say(addr.clone(), MemberFrame::JoinWait { joiner: from });
         }
-        self.say(addr.clone(), MemberFrame::JoinWait { joiner: from });
+    }
+
+    /// A joiner waits for its turn.
+    fn announce_newcomer(&mut self, info: Arc<Info>) {
+        let waiting = &mut self.admissions;
+        if waiting.newcomers.contains_key(&info.id) {
+            return;
+        }
+        waiting.newcomers.retain(|id, _| id.addr_hash() != info.id.addr_hash());
+        if waiting.newcomers.len() < NEWCOMERS_MAX {
+            waiting.number += 1;
+            waiting.newcomers.insert(info.id, Newcomer { info, number: waiting.number });
+            self.dirty = true;
+        }
     }
 
     /// The address of an earlier life answers: the joiner itself proves that life dead; another one shows that two nodes share the address.
     pub(super) fn take_identity(&mut self, from: NodeId, addr: &NodeAddr) {
-        let waiting: Vec<NodeId> = self.newcomers.iter().filter(|(_, n)| n.info.addr == *addr).map(|(&id, _)| id).collect();
+        let waiting: Vec<NodeId> = self.newcomers_at(addr).collect();
         for &joiner in waiting.iter().filter(|&&joiner| joiner != from) {
-            self.newcomers.remove(&joiner);
+            self.admissions.newcomers.remove(&joiner);
             self.counters.add(Count::JoinsRefused);
             let reason = format!("two nodes use {addr}: {from} answers there, {joiner} wants to join; give one another address");
             // Over the joiner's own link: the address is the other one's.
@@ -114,7 +139,9 @@ impl Membership {
             let others: Vec<NodeId> =
                 self.state.members.keys().copied().filter(|id| id.addr_hash() == from.addr_hash() && *id != from).collect();
             for id in others {
-                if let Some(m) = self.state.members.get_mut(&id).filter(|m| !m.proven) {
+                if self.state.members.get(&id).is_some_and(|m| !m.proven)
+                    && let Some(m) = self.state.members_mut().get_mut(&id)
+                {
                     (m.proven, m.dots) = (true, Dots::default());
                     self.state.raise(id, MemberStatus::Down);
                     self.touch();
@@ -125,7 +152,7 @@ impl Membership {
 
     /// The link on which an address was asked ended: ask again, unless it told who is there.
     pub(super) fn newcomer_link_down(&mut self, addr: &NodeAddr, cause: &LinkDown) {
-        if self.newcomers.values().any(|n| n.info.addr == *addr) {
+        if self.newcomers_at(addr).next().is_some() {
             match cause {
                 LinkDown::OtherIncarnation(id) => self.take_identity(*id, addr),
                 LinkDown::Reset => self.say(addr.clone(), MemberFrame::WhoAreYou),
@@ -134,41 +161,72 @@ impl Membership {
         }
     }
 
-    /// Takes in those whose earlier lives are gone; true if there were any.
-    pub(super) fn admit_newcomers(&mut self) -> bool {
-        let free: Vec<NodeId> = self.newcomers.iter().filter(|(_, n)| self.state.at(&n.info.addr).is_none()).map(|(&id, _)| id).collect();
-        let mut admitted = false;
-        for id in free {
-            if let Some(newcomer) = self.newcomers.remove(&id)
-                && self.takes_members()
+    fn newcomers_at<'a>(&'a self, addr: &'a NodeAddr) -> impl Iterator<Item = NodeId> + 'a {
+        self.admissions.newcomers.iter().filter(|(_, n)| n.info.addr == *addr).map(|(&id, _)| id)
+    }
+
+    /// Those at whose addresses no life is left in the state, in order of arrival.
+    fn admissible(&self) -> Vec<(u64, NodeId)> {
+        let free = self.admissions.newcomers.iter().filter(|(_, n)| self.state.at(&n.info.addr).is_none());
+        let mut free: Vec<(u64, NodeId)> = free.map(|(&id, n)| (n.number, id)).collect();
+        free.sort_unstable();
+        free
+    }
+
+    /// When joiners are to be admitted.
+    pub(super) fn admission_due(&self) -> Option<Time> {
+        if self.phase != Phase::Member || self.admissions.newcomers.is_empty() || self.admissible().is_empty() {
+            return None;
+        }
+        let pause = self.config.membership.gossip_interval.get() / 10;
+        Some(self.admissions.last.map_or(Time::ZERO, |last| last + pause))
+    }
+
+    pub(super) fn admission_on(&mut self, now: Time) {
+        self.dirty |= self.admission_due().is_some_and(|at| at <= now);
+    }
+
+    /// Takes in all that wait, if it is time; true if there were any.
+    pub(super) fn admit_newcomers(&mut self, now: Time) -> bool {
+        if self.admission_due().is_none_or(|at| at > now) {
+            return false;
+        }
+        self.admissions.last = Some(now);
+        let takes = self.takes_members();
+        let mut room = MEMBERS_MAX.saturating_sub(self.state.members.len());
+        let mut joined = self.state.members.values().map(|m| m.joined).max().unwrap_or(0);
+        let mut new = IdMap::default();
+        for (_, id) in self.admissible() {
+            if let Some(newcomer) = self.admissions.newcomers.remove(&id)
+                && takes
+                && room > 0
                 && !self.state.tombstones.contains_key(&id)
             {
-                let addr = newcomer.info.addr.clone();
-                self.admit(newcomer.info);
-                self.welcome.push((id, addr));
-                admitted = true;
+                (room, joined) = (room - 1, joined.saturating_add(1));
+                self.counters.add(Count::JoinsAdmitted);
+                self.admissions.welcome.push((id, newcomer.info.addr.clone()));
+                new.insert(id, Entry::joining(newcomer.info, joined));
             }
         }
-        admitted
+        if new.is_empty() {
+            return false;
+        }
+        self.state.members_mut().merge(&new, |_, _| {});
+        self.touch();
+        true
     }
 
     /// Sends the state to those admitted while it settled.
     pub(super) fn welcome_newcomers(&mut self, now: Time) {
-        for (id, addr) in std::mem::take(&mut self.welcome) {
+        for (id, addr) in std::mem::take(&mut self.admissions.welcome) {
             self.accept_joiner(now, id, addr);
         }
     }
 
-    fn admit(&mut self, info: Arc<Info>) {
-        self.counters.add(Count::JoinsAdmitted);
-        let joined = self.state.members.values().map(|m| m.joined).max().unwrap_or(0).saturating_add(1);
-        self.state.members.insert(info.id, Entry::joining(info, joined));
-        self.touch();
-    }
-
     fn accept_joiner(&mut self, now: Time, joiner: NodeId, addr: NodeAddr) {
-        let state = self.whole_state(now);
-        self.say(addr, MemberFrame::JoinAccepted { joiner, state });
+        let body = whole(&self.state.version);
+        let head = self.head(now, 0, &body);
+        self.say(addr, MemberFrame::JoinAccepted { joiner, head, body: body.packed() });
     }
 
     fn refuse(&mut self, joiner: NodeId, addr: &NodeAddr, reason: String) {

@@ -10,43 +10,64 @@ pub(crate) struct VectorClock(IdMap<u64>);
 /// Most changes that an element names as those that made it what it is.
 pub(crate) const DOTS_MAX: usize = 8;
 
-/// The changes that made an element of the state what it is, as (who, its counter then). Empty: changed here, and not numbered yet.
+/// The changes that made an element of the state what it is, as (who, its counter then), by who. Nearly always it is one.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Dots(Vec<(NodeId, u64)>);
+pub(crate) enum Dots {
+    /// Changed here, and not numbered yet.
+    #[default]
+    None,
+    One(NodeId, u64),
+    Many(Box<[(NodeId, u64)]>),
+}
 
 impl Dots {
-    pub(crate) fn one(id: NodeId, count: u64) -> Self {
-        Self(vec![(id, count)])
+    pub(crate) const fn one(id: NodeId, count: u64) -> Self {
+        Self::One(id, count)
+    }
+
+    fn of(dots: &[(NodeId, u64)]) -> Self {
+        match *dots {
+            [] => Self::None,
+            [(id, count)] => Self::One(id, count),
+            _ => Self::Many(dots.into()),
+        }
     }
 
     pub(crate) const fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        matches!(self, Self::None)
     }
 
-    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (NodeId, u64)> + '_ {
-        self.0.iter().copied()
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (NodeId, u64)> + '_ {
+        let one = if let Self::One(id, count) = *self { Some((id, count)) } else { None };
+        let many: &[(NodeId, u64)] = if let Self::Many(all) = self { all } else { &[] };
+        one.into_iter().chain(many.iter().copied())
     }
 
     /// Both histories. Too long a one is numbered anew by who merges.
     pub(crate) fn merge(&mut self, other: &Self) {
-        for &(id, count) in &other.0 {
-            match self.0.binary_search_by_key(&id, |&(id, _)| id) {
-                Ok(at) => self.0[at].1 = self.0[at].1.max(count),
-                Err(at) => self.0.insert(at, (id, count)),
+        if self == other || other.is_empty() {
+            return;
+        }
+        let mut all: Vec<(NodeId, u64)> = self.iter().collect();
+        for (id, count) in other.iter() {
+            match all.binary_search_by_key(&id, |&(id, _)| id) {
+                Ok(at) => all[at].1 = all[at].1.max(count),
+                Err(at) => all.insert(at, (id, count)),
             }
         }
-        if self.0.len() > DOTS_MAX {
-            self.0.clear();
-        }
+        *self = if all.len() > DOTS_MAX { Self::None } else { Self::of(&all) };
     }
 
     pub(crate) fn retain(&mut self, keep: impl Fn(NodeId) -> bool) {
-        self.0.retain(|&(id, _)| keep(id));
+        if self.iter().any(|(id, _)| !keep(id)) {
+            let kept: Vec<(NodeId, u64)> = self.iter().filter(|&(id, _)| keep(id)).collect();
+            *self = Self::of(&kept);
+        }
     }
 
     /// Whether who knows `clock` may lack it.
     pub(crate) fn beyond(&self, clock: &VectorClock) -> bool {
-        self.0.is_empty() || self.0.iter().any(|&(id, count)| count > clock.get(id))
+        self.is_empty() || self.iter().any(|(id, count)| count > clock.get(id))
     }
 }
 
@@ -76,6 +97,7 @@ impl Order {
 }
 
 impl VectorClock {
+    #[cfg(test)]
     pub(crate) fn tick(&mut self, id: NodeId) {
         *self.0.get_or_insert_with(id, || 0) += 1;
     }

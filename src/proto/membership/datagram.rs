@@ -1,6 +1,9 @@
 //! Framing of datagrams: header with the id of the key that seals it, who sends, then parts. A datagram is a hint, never more.
 
-use super::codec::{read_varint, varint};
+use super::{
+    codec::{read_varint, varint},
+    state::MEMBERS_MAX,
+};
 use crate::{
     NodeId,
     proto::wire::{Malformed, Reader, Writer},
@@ -46,9 +49,10 @@ pub(crate) enum Part<'a> {
         digest: u128,
         clock: &'a [u8],
     },
-    /// Who has seen the version, one bit per member.
+    /// Who has seen the version, one bit per member from the given one on.
     Seen {
         digest: u128,
+        first: usize,
         bitmap: &'a [u8],
     },
     /// The sender has seen the version.
@@ -124,8 +128,9 @@ impl<'a> Part<'a> {
                 body.bytes(bytes);
                 4
             }
-            Self::Seen { digest, bitmap } => {
-                body.u128(digest).bytes(bitmap);
+            Self::Seen { digest, first, bitmap } => {
+                varint(body.u128(digest), (first / 64) as u64);
+                body.bytes(bitmap);
                 5
             }
             Self::Mark { digest } => {
@@ -156,7 +161,14 @@ impl<'a> Part<'a> {
             2 => Self::BeatReply(read_varint(&mut b, "beat reply")?),
             3 => Self::Status { digest: b.u128("digest")?, seen: b.u64("seen")?, counter: read_varint(&mut b, "counter")? },
             4 => Self::Delta(b.rest()),
-            5 => Self::Seen { digest: b.u128("digest")?, bitmap: b.rest() },
+            5 => {
+                let (digest, first) = (b.u128("digest")?, read_varint(&mut b, "first")?);
+                let max = MEMBERS_MAX as u64 / 64;
+                if first > max {
+                    return Err(Malformed::TooLarge { field: "first", value: first, max });
+                }
+                Self::Seen { digest, first: first as usize * 64, bitmap: b.rest() }
+            }
             6 => Self::Mark { digest: b.u128("digest")? },
             8 => Self::Ask { ask: b.u32("ask")?, digest: b.u128("digest")?, clock: b.rest() },
             7 => Self::Hint { subject: NodeId::from_raw(b.u128("subject")?), run: b.u8("run")? },
@@ -222,7 +234,7 @@ mod tests {
             Part::Status { digest: 3, counter: 4, seen: 5 },
             Part::Delta(b"state"),
             Part::Ask { ask: 1, digest: 2, clock: b"clock" },
-            Part::Seen { digest: 6, bitmap: b"\x05" },
+            Part::Seen { digest: 6, first: 128, bitmap: b"\x05" },
             Part::Mark { digest: 7 },
             Part::Hint { subject: NodeId::from_raw(8), run: 9 },
         ];

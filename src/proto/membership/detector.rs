@@ -34,11 +34,14 @@ pub(crate) struct Intervals {
     sum: u64,
     squares: u128,
     window: usize,
+    /// Of those, in microseconds: asked for with every event, and new only with every reply.
+    mean: f64,
+    sigma: f64,
 }
 
 impl Intervals {
     pub(crate) fn new(window: usize) -> Self {
-        Self { micros: VecDeque::new(), sum: 0, squares: 0, window: window.max(2) }
+        Self { micros: VecDeque::new(), sum: 0, squares: 0, window: window.max(2), mean: 0.0, sigma: 0.0 }
     }
 
     pub(crate) fn record(&mut self, interval: Duration) {
@@ -52,21 +55,19 @@ impl Intervals {
         self.micros.push_back(us);
         self.sum += us;
         self.squares += u128::from(us) * u128::from(us);
+        let (n, sum) = (self.micros.len() as u128, u128::from(self.sum));
+        self.mean = self.sum as f64 / n as f64;
+        self.sigma = ((n * self.squares - sum * sum) as f64).sqrt() / n as f64;
     }
 
     /// Mean in microseconds.
-    pub(crate) fn mean(&self) -> f64 {
-        self.sum as f64 / self.micros.len().max(1) as f64
+    pub(crate) const fn mean(&self) -> f64 {
+        self.mean
     }
 
     /// Standard deviation in microseconds.
-    pub(crate) fn sigma(&self) -> f64 {
-        let n = self.micros.len() as u128;
-        if n == 0 {
-            return 0.0;
-        }
-        let sum = u128::from(self.sum);
-        ((n * self.squares - sum * sum) as f64).sqrt() / n as f64
+    pub(crate) const fn sigma(&self) -> f64 {
+        self.sigma
     }
 }
 

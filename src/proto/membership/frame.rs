@@ -1,8 +1,32 @@
 //! What membership says on links.
 
-use serde::{Deserialize, Serialize};
+use std::{fmt, sync::Arc};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{NodeAddr, NodeId};
+
+/// Elements of the state, packed for a link. The same bytes go to all who get the same.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Packed(pub(crate) Arc<[u8]>);
+
+impl fmt::Debug for Packed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Packed({} bytes)", self.0.len())
+    }
+}
+
+impl Serialize for Packed {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        serde_bytes::Bytes::new(&self.0).serialize(s)
+    }
+}
+
+impl<'de> Deserialize<'de> for Packed {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        serde_bytes::ByteBuf::deserialize(d).map(|bytes| Self(bytes.into_vec().into()))
+    }
+}
 
 /// Membership's frames on a link. Layout: postcard, within the frame limit.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -27,9 +51,11 @@ pub enum MemberFrame {
     JoinAccepted {
         /// Who.
         joiner: NodeId,
-        /// The whole state, the joiner in it.
+        /// What goes before the state.
         #[serde(with = "serde_bytes")]
-        state: Vec<u8>,
+        head: Vec<u8>,
+        /// The whole state, the joiner in it.
+        body: Packed,
     },
     /// Not taken in.
     JoinRefused {
@@ -46,9 +72,11 @@ pub enum MemberFrame {
     IAm,
     /// What the receiver asked for, when it is larger than a datagram.
     Gossip {
-        /// A delta of the state.
+        /// What goes before the elements.
         #[serde(with = "serde_bytes")]
-        state: Vec<u8>,
+        head: Vec<u8>,
+        /// Elements of the state.
+        body: Packed,
     },
     /// A datagram, where none gets through.
     Datagram {

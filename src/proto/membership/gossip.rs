@@ -1,18 +1,20 @@
 //! Gossip: push-pull of the state, event-driven where something changed, by rounds otherwise.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
     MemberFrame, MemberStatus, Membership, Phase,
-    codec::{self, Delta, Lacks},
+    codec::{self, Body, Head, Lacks},
     counters::Count,
     datagram::{self, Bad, Envelope, Part},
+    frame::Packed,
     pack,
-    state::State,
+    pool::Answer,
+    state::{State, Version},
 };
 use crate::{
     Config, NodeAddr, NodeId, Time,
-    proto::wire::{Reader, Writer},
+    proto::wire::{Malformed, Reader, Writer},
 };
 
 /// Whom a change is pushed to at once.
@@ -44,9 +46,15 @@ pub(crate) struct Spread {
     asked: BTreeMap<NodeId, (u32, u128, Time)>,
     /// The last answer could not be used: ask for everything.
     missed: bool,
-    /// Digests of the present version and its seen set, until one of them changes.
-    digest: Option<u128>,
-    seen_digest: Option<u64>,
+}
+
+/// Elements of a state as they came.
+#[derive(Copy, Clone)]
+pub(super) enum Elements<'a> {
+    /// In a datagram.
+    Plain(&'a [u8]),
+    /// Over a link.
+    Packed(&'a Packed),
 }
 
 impl Spread {
@@ -63,20 +71,20 @@ impl Spread {
             ask: 0,
             asked: BTreeMap::new(),
             missed: false,
-            digest: None,
-            seen_digest: None,
         }
     }
 
     /// The version is another one.
     pub(crate) fn changed(&mut self) {
         self.pending = true;
-        (self.digest, self.seen_digest) = (None, None);
     }
+}
 
-    /// The seen set of the version is another one.
-    pub(crate) fn seen_changed(&mut self) {
-        self.seen_digest = None;
+impl Head {
+    /// Since when those among the elements lie buried, on this node's clock.
+    pub(super) fn buried(&self, now: Time, part: &Version) -> Vec<(NodeId, Time)> {
+        let ages = self.ages.iter().map(|&age| now - Duration::from_secs(u64::from(age)));
+        part.tombstones.keys().copied().zip(ages.chain(std::iter::repeat(now))).collect()
     }
 }
 
@@ -114,12 +122,9 @@ impl Membership {
     }
 
     /// An answer that came over a link.
-    pub(super) fn take_gossip_frame(&mut self, now: Time, from: NodeId, state: &[u8]) {
+    pub(super) fn take_gossip_frame(&mut self, now: Time, from: NodeId, head: &[u8], body: &Packed) {
         if self.speaks(now, from) {
-            match pack::unpack(state) {
-                Ok(bytes) => self.take_delta(now, from, &bytes),
-                Err(_) => self.counters.add(Count::FrameMalformed),
-            }
+            self.take_delta(now, from, &mut Reader::new(head), Some(body));
         }
     }
 
@@ -189,20 +194,20 @@ impl Membership {
                 self.send_parts(from, &[Part::BeatReply(seq)]);
             }
             Part::BeatReply(seq) => self.take_reply(now, from, seq),
-            Part::Status { digest, .. } if digest != self.digest() => self.ask(now, from, digest),
+            Part::Status { digest, .. } if digest != self.state.digest() => self.ask(now, from, digest),
             Part::Status { seen, .. } => {
-                if seen != self.seen_digest() {
+                if seen != self.state.seen_digest() {
                     self.send_seen(from);
                 }
             }
-            Part::Delta(bytes) => self.take_delta(now, from, bytes),
+            Part::Delta(bytes) => self.take_delta(now, from, &mut Reader::new(bytes), None),
             Part::Ask { ask, digest, clock } => self.answer_ask(now, from, ask, digest, clock),
-            Part::Seen { digest, bitmap } if digest == self.digest() => {
-                if self.learn_bitmap(bitmap) {
+            Part::Seen { digest, first, bitmap } if digest == self.state.digest() => {
+                if self.learn_bitmap(bitmap, first) {
                     self.send_seen(from);
                 }
             }
-            Part::Mark { digest } if digest == self.digest() => drop(self.learn_seen(&[from])),
+            Part::Mark { digest } if digest == self.state.digest() => self.dirty |= self.state.see(from),
             Part::Seen { .. } | Part::Mark { .. } => {}
         }
     }
@@ -224,7 +229,7 @@ impl Membership {
             codec::encode_clock(&mut clock, &self.state.clock);
         }
         self.counters.add(Count::AskSent);
-        let mine = self.digest();
+        let mine = self.state.digest();
         if datagram::ENVELOPE_BYTES + datagram::PART_BYTES + 20 + clock.0.len() <= self.datagram_max() {
             self.send_parts(to, &[Part::Ask { ask: number, digest: mine, clock: &clock.0 }]);
         } else {
@@ -235,36 +240,50 @@ impl Membership {
 
     /// Sends what the asking member lacks, and asks back if it has what is missing here.
     fn answer_ask(&mut self, now: Time, from: NodeId, ask: u32, digest: u128, clock: &[u8]) {
-        if digest == self.digest() {
+        if digest == self.state.digest() {
             return;
         }
-        let Ok((known, ahead)) = codec::decode_clock(&mut Reader::new(clock), &self.state) else {
-            return self.counters.add(Count::DropMalformed);
+        let version = &self.state.version;
+        let answer = || {
+            let (known, ahead) = codec::decode_clock(clock, version)?;
+            let body = if clock.is_empty() { Some(whole(version)) } else { codec::encode(version, Lacks::Beyond(&known)).map(Arc::new) };
+            Ok(Answer { body, ahead })
         };
-        // Equal clocks and different digests: the whole state brings both together.
-        let all = clock.is_empty();
-        if !self.send_delta(now, from, ask, if all { Lacks::Everything } else { Lacks::Beyond(&known) }) && !ahead {
-            self.send_delta(now, from, ask, Lacks::Everything);
+        let answer = if let Some(pool) = &self.pool { pool.answer(version, clock, answer) } else { answer() };
+        let Ok(Answer { body, ahead }) = answer else { return self.counters.add(Count::DropMalformed) };
+        match body {
+            Some(body) => {
+                self.counters.add(if clock.is_empty() { Count::StateSent } else { Count::DeltaSent });
+                self.send_elements(now, from, ask, &body);
+            }
+            // Equal clocks and different digests: the whole state brings both together.
+            None if !ahead => {
+                self.counters.add(Count::StateSent);
+                let body = whole(&self.state.version);
+                self.send_elements(now, from, ask, &body);
+            }
+            None => {}
         }
         if ahead {
             self.ask(now, from, digest);
         }
     }
 
-    /// What another member sent of its state.
-    fn take_delta(&mut self, now: Time, from: NodeId, bytes: &[u8]) {
-        let Delta { ask, digest, part, seen } = match codec::decode(&mut Reader::new(bytes), &self.state, now) {
-            Ok(delta) => delta,
-            Err(_) => {
-                self.spread.missed = true;
-                self.counters.add(Count::GossipMissed);
-                return self.counters.add(Count::DropMalformed);
-            }
+    /// What another member sent of its state: a head, then elements, those of a frame apart.
+    fn take_delta(&mut self, now: Time, from: NodeId, r: &mut Reader<'_>, body: Option<&Packed>) {
+        let read = Head::read(r).and_then(|head| {
+            let elements = body.map_or(Elements::Plain(r.rest()), Elements::Packed);
+            self.read_elements(&self.state.version, elements).map(|part| (head, part))
+        });
+        let Ok((head, part)) = read else {
+            self.spread.missed = true;
+            self.counters.add(Count::GossipMissed);
+            return self.counters.add(Count::DropMalformed);
         };
-        if part.uid != self.state.uid {
+        if head.uid != self.state.uid {
             return self.counters.add(Count::FrameForeign);
         }
-        if ask == 0 {
+        if head.ask == 0 {
             // What nobody asked for counts if it is about the sender or about this node.
             let about = |id: &NodeId| *id == from || *id == self.me;
             if !(part.members.keys().all(about) && part.tombstones.keys().all(about) && part.rows.is_empty() && part.clock.len() == 0) {
@@ -273,37 +292,57 @@ impl Membership {
         } else {
             let ttl = self.config.membership.gossip_ttl.get();
             match self.spread.asked.get(&from) {
-                Some(&(number, _, at)) if number == ask && now.since(at) <= ttl => {}
-                Some(&(number, _, _)) if number == ask => return self.counters.add(Count::GossipExpired),
+                Some(&(number, _, at)) if number == head.ask && now.since(at) <= ttl => {}
+                Some(&(number, _, _)) if number == head.ask => return self.counters.add(Count::GossipExpired),
                 _ => return self.counters.add(Count::GossipUnasked),
             }
             self.spread.asked.remove(&from);
         }
-        self.receive(from, digest, &part, &seen);
+        self.receive(now, from, &head, &part);
+    }
+
+    /// Elements that one who knows `known` can read.
+    pub(super) fn read_elements(&self, known: &Arc<Version>, elements: Elements<'_>) -> Result<Arc<Version>, Malformed> {
+        let bytes = match elements {
+            Elements::Plain(bytes) => bytes,
+            Elements::Packed(packed) => &packed.0,
+        };
+        let read = || match elements {
+            Elements::Plain(bytes) => codec::decode(bytes, known),
+            Elements::Packed(packed) => codec::decode(&pack::unpack(&packed.0)?, known),
+        };
+        if let Some(pool) = &self.pool { pool.read(known, bytes, read) } else { read().map(Arc::new) }
     }
 
     /// Takes in another member's state, or the part of it that was missing here.
-    fn receive(&mut self, from: NodeId, digest: u128, part: &State, seen: &[u8]) {
-        let before = self.digest();
-        let clock = self.state.clock.clone();
-        self.state.merge(part);
-        let after = self.state.digest();
-        if after == before && clock == self.state.clock {
+    fn receive(&mut self, now: Time, from: NodeId, head: &Head, part: &Arc<Version>) {
+        let before = Arc::clone(&self.state.version);
+        let mut version = Arc::clone(&before);
+        if let Some(pool) = &self.pool {
+            pool.merge(&mut version, part);
+        } else {
+            Version::merge(&mut version, part);
+        }
+        let same = version.digest() == before.digest() && version.clock == before.clock;
+        let buried = head.buried(now, part);
+        if same {
+            self.state.stay(version, buried);
+        } else {
+            self.state.advance(version, buried);
+        }
+        let alike = self.state.digest() == head.digest;
+        if same {
             self.counters.add(Count::GossipSame);
-            if after == digest {
-                if self.learn_bitmap(seen) {
-                    self.send_seen(from);
-                }
-            } else {
+            if !alike {
                 self.send_status(from);
+            } else if self.learn_bitmap(&head.seen, 0) {
+                self.send_seen(from);
             }
             return;
         }
-        self.state.seen.clear();
-        if after == digest {
+        if alike {
             self.counters.add(Count::GossipNewer);
-            let ids: Vec<NodeId> = self.state.members.keys().copied().collect();
-            self.state.seen = codec::from_bitmap(seen, &ids).collect();
+            self.state.learn_seen(&head.seen, 0);
             self.changed();
             self.report_seen(&[from]);
         } else {
@@ -317,54 +356,23 @@ impl Membership {
         }
     }
 
-    /// The same of a bitmap over the members.
-    fn learn_bitmap(&mut self, bitmap: &[u8]) -> bool {
-        let (mut more, mut new) = (false, vec![]);
-        for (i, (&id, _, mine)) in self.state.with_seen().enumerate() {
-            let theirs = bitmap.get(i / 8).is_some_and(|b| b >> (i % 8) & 1 == 1);
-            more |= mine && !theirs;
-            if theirs && !mine {
-                new.push(id);
-            }
-        }
-        self.learn_seen(&new);
+    /// Who has seen this version, of the members from the given place on; true if more are known here to have.
+    fn learn_bitmap(&mut self, bitmap: &[u8], first: usize) -> bool {
+        let (news, more) = self.state.learn_seen(bitmap, first);
+        self.dirty |= news;
         more
-    }
-
-    /// Names the present version.
-    pub(super) fn digest(&mut self) -> u128 {
-        let Self { spread, state, .. } = self;
-        *spread.digest.get_or_insert_with(|| state.digest())
-    }
-
-    fn seen_digest(&mut self) -> u64 {
-        let Self { spread, state, .. } = self;
-        *spread.seen_digest.get_or_insert_with(|| state.seen_digest())
     }
 
     fn group(&self) -> u64 {
         self.spread.cluster ^ self.state.uid
     }
 
-    /// Takes over who has seen this version; true if this node knows of some that `theirs` lacks.
-    fn learn_seen(&mut self, theirs: &[NodeId]) -> bool {
-        let before = self.state.seen.len();
-        let known = theirs.iter().filter(|id| self.state.members.contains_key(id)).copied().collect::<Vec<_>>();
-        let common = known.iter().filter(|id| self.state.seen.contains(id)).count();
-        self.state.seen.extend(known);
-        if self.state.seen.len() > before {
-            self.dirty = true;
-            self.spread.seen_changed();
-        }
-        before > common
-    }
-
     /// Tells the leader and `also` that this node has seen the version.
     pub(super) fn report_seen(&mut self, also: &[NodeId]) {
-        if !self.state.seen.contains(&self.me) {
+        if !self.state.has_seen(self.me) {
             return;
         }
-        let digest = self.digest();
+        let digest = self.state.digest();
         self.spread.reported = digest;
         let mut to = also.to_vec();
         to.extend(self.standing.leader.filter(|l| *l != self.me && !also.contains(l)));
@@ -380,9 +388,8 @@ impl Membership {
 
     /// Sets the mark that was withheld.
     pub(super) fn give_mark(&mut self) {
-        if self.phase == Phase::Member && self.may_mark() && self.state.seen.insert(self.me) {
+        if self.phase == Phase::Member && self.may_mark() && self.state.see(self.me) {
             self.dirty = true;
-            self.spread.seen_changed();
             self.report_seen(&[]);
             for to in self.choose(BURST, |_| true) {
                 self.send_seen(to);
@@ -402,7 +409,7 @@ impl Membership {
         if self.burst_due().is_some_and(|at| at <= now) {
             self.spread.pending = false;
             self.spread.last_burst = Some(now);
-            for to in self.choose(BURST, |m| !m.state.seen.contains(&m.subject)) {
+            for to in self.choose(BURST, |m| !m.state.has_seen(m.subject)) {
                 self.send_status(to);
             }
         }
@@ -419,7 +426,7 @@ impl Membership {
     pub(super) fn tell_own_end(&mut self, now: Time) {
         let me = self.me;
         for to in self.choose(BURST, |_| true) {
-            self.send_delta(now, to, 0, Lacks::About(me));
+            self.send_about(now, to, me);
         }
     }
 
@@ -444,23 +451,20 @@ impl Membership {
         if self.spread.round_at.is_some_and(|at| at <= now) {
             self.round();
             let interval = self.config.membership.gossip_interval.get();
-            let hurry = self.state.seen.len() * 2 < self.state.members.len();
+            let hurry = self.state.seen_count() * 2 < self.state.members.len();
             self.spread.round_at = Some(now + if hurry { interval / 3 } else { interval });
         }
         if self.burst_due().is_some_and(|at| at <= now) {
             self.flush_changes(now);
         }
-        let (age, state) = (self.config.membership.tombstones.get(), &mut self.state);
-        if state.tombstones.values().any(|t| now.since(t.since) >= age) {
-            state.expire(now, age);
-        }
+        self.state.expire(now, self.config.membership.tombstones.get());
     }
 
     /// One round: a target that is behind if possible, sometimes an unreachable one, sometimes a deputy.
     fn round(&mut self) {
         let reduce = f64::from(self.config.membership.reduce_above) / self.state.members.len().max(1) as f64;
         let bias = self.config.membership.unseen_probability * reduce.min(1.0);
-        let behind = if self.rng.chance(bias) { self.choose(1, |m| !m.state.seen.contains(&m.subject)) } else { vec![] };
+        let behind = if self.rng.chance(bias) { self.choose(1, |m| !m.state.has_seen(m.subject)) } else { vec![] };
         let target = if behind.is_empty() { self.choose(1, |_| true) } else { behind }.first().copied();
         if let Some(to) = target {
             self.send_status(to);
@@ -493,22 +497,23 @@ impl Membership {
 
     /// So many random reachable others that fit.
     pub(super) fn choose(&mut self, count: usize, fits: impl Fn(&Candidate<'_>) -> bool) -> Vec<NodeId> {
-        let Self { state, verdict, me, rng, standing, .. } = self;
+        let Self { state, verdict, me, rng, .. } = self;
         let may = |subject: NodeId| {
             subject != *me
                 && state.status(subject).is_some_and(|s| s < MemberStatus::Down)
                 && !verdict.unreachable.contains_key(&subject)
                 && fits(&Candidate { state, subject })
         };
+        let order = &state.roster().order;
         // Where most fit, a few draws find them; the rest of the work is for where few do.
         let mut chosen: Vec<NodeId> = vec![];
         for _ in 0..count * 4 {
-            if let Some(i) = rng.index(standing.order.len())
+            if let Some(i) = rng.index(order.len())
                 && chosen.len() < count
-                && !chosen.contains(&standing.order[i])
-                && may(standing.order[i])
+                && !chosen.contains(&order[i])
+                && may(order[i])
             {
-                chosen.push(standing.order[i]);
+                chosen.push(order[i]);
             }
         }
         if chosen.len() == count {
@@ -526,48 +531,55 @@ impl Membership {
 
     fn send_status(&mut self, to: NodeId) {
         self.counters.add(Count::StatusSent);
-        let (digest, seen) = (self.digest(), self.seen_digest());
+        let (digest, seen) = (self.state.digest(), self.state.seen_digest());
         let counter = self.state.clock.get(self.me);
         self.send_parts(to, &[Part::Status { digest, counter, seen }]);
     }
 
+    /// In as many datagrams as it takes.
     fn send_seen(&mut self, to: NodeId) {
-        let (digest, bitmap) = (self.digest(), codec::seen_bitmap(&self.state));
-        if datagram::ENVELOPE_BYTES + datagram::PART_BYTES + 16 + bitmap.len() <= self.datagram_max() {
-            self.send_parts(to, &[Part::Seen { digest, bitmap: &bitmap }]);
+        let (digest, bitmap) = (self.state.digest(), self.state.seen_bitmap());
+        let room = self.datagram_max() - datagram::ENVELOPE_BYTES - datagram::PART_BYTES - 16 - 3;
+        let stretch = (room / 8 * 8).max(8);
+        for (i, bitmap) in bitmap.chunks(stretch).enumerate() {
+            self.send_parts(to, &[Part::Seen { digest, first: i * stretch * 8, bitmap }]);
         }
     }
 
     /// Tells a node that was downed or removed what became of it.
     pub(super) fn send_notice(&mut self, now: Time, to: NodeId) {
-        self.send_delta(now, to, 0, Lacks::About(to));
+        self.send_about(now, to, to);
     }
 
-    /// What the receiver lacks, in a datagram, or over the link when it is too large for one; false if it lacks nothing.
-    fn send_delta(&mut self, now: Time, to: NodeId, ask: u32, lacks: Lacks<'_>) -> bool {
-        let mut w = Writer::default();
-        let digest = self.digest();
-        if !codec::encode(&mut w, &self.state, digest, ask, lacks, now) {
-            return false;
+    /// What is said of a node, to one that did not ask.
+    fn send_about(&mut self, now: Time, to: NodeId, node: NodeId) {
+        if let Some(body) = codec::encode(&self.state.version, Lacks::About(node)) {
+            self.counters.add(Count::DeltaSent);
+            self.send_elements(now, to, 0, &body);
         }
-        self.counters.add(if matches!(lacks, Lacks::Everything) { Count::StateSent } else { Count::DeltaSent });
-        if datagram::ENVELOPE_BYTES + datagram::PART_BYTES + w.0.len() <= self.datagram_max() {
-            self.send_parts(to, &[Part::Delta(&w.0)]);
-        } else if let Some(addr) = self.addrs.get(&to) {
+    }
+
+    /// What goes before elements.
+    pub(super) fn head(&self, now: Time, ask: u32, body: &Body) -> Vec<u8> {
+        let age = |id: &NodeId| self.state.buried_since(*id).map_or(0, |at| u32::try_from(now.since(at).as_secs()).unwrap_or(u32::MAX));
+        let ages = body.buried.iter().map(age).collect();
+        let mut w = Writer::default();
+        Head { uid: self.state.uid, ask, digest: self.state.digest(), ages, seen: self.state.seen_bitmap() }.write(&mut w);
+        w.0
+    }
+
+    /// In a datagram, or over the link when they are too large for one.
+    fn send_elements(&mut self, now: Time, to: NodeId, ask: u32, body: &Body) {
+        let mut head = self.head(now, ask, body);
+        if datagram::ENVELOPE_BYTES + datagram::PART_BYTES + head.len() + body.bytes.len() <= self.datagram_max() {
+            head.extend_from_slice(&body.bytes);
+            self.send_parts(to, &[Part::Delta(&head)]);
+        } else if let Some(addr) = self.addr_of(to).cloned() {
             self.counters.add(Count::StateByLink);
             self.counters.add(Count::FramesOut);
             let known = self.state.members.contains_key(&to);
-            self.out.gossip(to, known, addr.clone(), MemberFrame::Gossip { state: pack::pack(w.0) });
+            self.out.gossip(to, known, addr, MemberFrame::Gossip { head, body: body.packed() });
         }
-        true
-    }
-
-    /// The state for one that knows nothing of it.
-    pub(super) fn whole_state(&mut self, now: Time) -> Vec<u8> {
-        let mut w = Writer::default();
-        let digest = self.digest();
-        codec::encode(&mut w, &self.state, digest, 0, Lacks::Everything, now);
-        pack::pack(w.0)
     }
 
     /// In a datagram, or in a frame where datagrams do not get through.
@@ -592,7 +604,7 @@ impl Membership {
     }
 
     fn datagram_of(&mut self, to: NodeId, parts: &[Part<'_>]) -> Option<(NodeAddr, Vec<u8>)> {
-        let addr = self.addrs.get(&to)?.clone();
+        let addr = self.addr_of(to)?.clone();
         self.spread.counter += 1;
         let envelope = Envelope { counter: self.spread.counter, sender: self.me, group: self.group() };
         let mut w = datagram::open(&envelope);
@@ -605,6 +617,11 @@ impl Membership {
     pub(super) fn datagram_max(&self) -> usize {
         usize::from(self.config.membership.max_datagram)
     }
+}
+
+/// All of a version, for one that knows nothing of it.
+pub(super) fn whole(version: &Version) -> Arc<Body> {
+    Arc::clone(version.whole(|| codec::encode(version, Lacks::Everything).unwrap_or_default()))
 }
 
 /// Whom `choose` asks about.

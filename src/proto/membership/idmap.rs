@@ -1,75 +1,108 @@
-//! Maps and sets by node id, as sorted arrays: read and walked far more often than they grow.
+//! Maps by node id, as sorted arrays: read and walked far more often than they grow.
 
 use std::ops::{Index, RangeInclusive};
 
 use crate::NodeId;
 
 /// A map from node ids, walked in their order.
+///
+/// The ids stand by themselves, densely. They begin with a hash, so that where one stands can be guessed: a search looks at a few of them
+/// that are side by side, whatever their number.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct IdMap<V>(Vec<(NodeId, V)>);
+pub(crate) struct IdMap<V> {
+    ids: Vec<NodeId>,
+    values: Vec<V>,
+}
 
 impl<V> Default for IdMap<V> {
     fn default() -> Self {
-        Self(vec![])
+        Self { ids: vec![], values: vec![] }
     }
+}
+
+/// Where the id stands among those that are in order, or where it belongs.
+fn search(ids: &[NodeId], id: NodeId) -> Result<usize, usize> {
+    // What is read or received in order goes to the end.
+    if ids.last().is_none_or(|&last| last < id) {
+        return Err(ids.len());
+    }
+    let guess = ((u128::from(id.addr_hash()) * ids.len() as u128) >> 64) as usize;
+    let (mut step, mut low, mut high) = (8, guess, guess);
+    while low > 0 && ids[low] > id {
+        (high, low, step) = (low, low.saturating_sub(step), step * 2);
+    }
+    while high < ids.len() && ids[high] < id {
+        (low, high, step) = (high, (high + step).min(ids.len()), step * 2);
+    }
+    let end = ids.len().min(high + 1);
+    ids[low..end].binary_search(&id).map(|at| low + at).map_err(|at| low + at)
 }
 
 impl<V> IdMap<V> {
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.ids.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.ids.is_empty()
     }
 
-    fn place(&self, id: NodeId) -> Result<usize, usize> {
-        // What is read or received in order goes to the end.
-        match self.0.last() {
-            Some((last, _)) if *last < id => Err(self.0.len()),
-            _ => self.0.binary_search_by_key(&id, |&(id, _)| id),
-        }
+    /// Where it stands in the order.
+    pub(crate) fn rank(&self, id: &NodeId) -> Option<usize> {
+        search(&self.ids, *id).ok()
     }
 
     pub(crate) fn get(&self, id: &NodeId) -> Option<&V> {
-        self.place(*id).ok().map(|at| &self.0[at].1)
+        self.rank(id).map(|at| &self.values[at])
     }
 
     pub(crate) fn get_mut(&mut self, id: &NodeId) -> Option<&mut V> {
-        self.place(*id).ok().map(|at| &mut self.0[at].1)
+        self.rank(id).map(|at| &mut self.values[at])
     }
 
     pub(crate) fn contains_key(&self, id: &NodeId) -> bool {
-        self.place(*id).is_ok()
+        self.rank(id).is_some()
     }
 
     pub(crate) fn insert(&mut self, id: NodeId, value: V) -> Option<V> {
-        match self.place(id) {
-            Ok(at) => Some(std::mem::replace(&mut self.0[at].1, value)),
+        match search(&self.ids, id) {
+            Ok(at) => Some(std::mem::replace(&mut self.values[at], value)),
             Err(at) => {
-                self.0.insert(at, (id, value));
+                self.ids.insert(at, id);
+                self.values.insert(at, value);
                 None
             }
         }
     }
 
     pub(crate) fn get_or_insert_with(&mut self, id: NodeId, value: impl FnOnce() -> V) -> &mut V {
-        let at = match self.place(id) {
+        let at = match search(&self.ids, id) {
             Ok(at) => at,
             Err(at) => {
-                self.0.insert(at, (id, value()));
+                self.ids.insert(at, id);
+                self.values.insert(at, value());
                 at
             }
         };
-        &mut self.0[at].1
+        &mut self.values[at]
     }
 
     pub(crate) fn remove(&mut self, id: &NodeId) -> Option<V> {
-        self.place(*id).ok().map(|at| self.0.remove(at).1)
+        self.rank(id).map(|at| {
+            self.ids.remove(at);
+            self.values.remove(at)
+        })
     }
 
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&NodeId, &mut V) -> bool) {
-        self.0.retain_mut(|(id, value)| keep(id, value));
+        let mut ids = self.ids.iter();
+        let mut kept = Vec::with_capacity(self.ids.len());
+        self.values.retain_mut(|value| {
+            let keeps = ids.next().filter(|id| keep(id, value));
+            kept.extend(keeps.copied());
+            keeps.is_some()
+        });
+        self.ids = kept;
     }
 
     /// Takes in the other's elements; `both` settles what stands here already.
@@ -77,38 +110,57 @@ impl<V> IdMap<V> {
     where
         V: Clone,
     {
-        let (mut at, sorted) = (0, self.0.len());
-        for (id, theirs) in &other.0 {
-            at += self.0[at..sorted].partition_point(|(mine, _)| mine < id);
-            match self.0[..sorted].get_mut(at) {
-                Some((mine, value)) if mine == id => both(value, theirs),
-                _ => self.0.push((*id, theirs.clone())),
+        let new: Vec<(NodeId, &'a V)> = other
+            .iter()
+            .filter(|(id, theirs)| {
+                let mine = self.get_mut(id);
+                let known = mine.is_some();
+                mine.into_iter().for_each(|mine| both(mine, theirs));
+                !known
+            })
+            .map(|(&id, value)| (id, value))
+            .collect();
+        if new.is_empty() {
+            return;
+        }
+        let mut all = Self { ids: Vec::with_capacity(self.len() + new.len()), values: Vec::with_capacity(self.len() + new.len()) };
+        let mut new = new.into_iter().peekable();
+        for (id, value) in std::mem::take(self) {
+            while let Some((before, value)) = new.next_if(|&(new, _)| new < id) {
+                all.push(before, value.clone());
             }
+            all.push(id, value);
         }
-        if self.0.len() > sorted && sorted > 0 {
-            self.0.sort_by_key(|&(id, _)| id);
-        }
+        new.for_each(|(id, value)| all.push(id, value.clone()));
+        *self = all;
+    }
+
+    /// At the end of the order.
+    fn push(&mut self, id: NodeId, value: V) {
+        self.ids.push(id);
+        self.values.push(value);
     }
 
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (&NodeId, &V)> + ExactSizeIterator + Clone {
-        self.0.iter().map(|(id, value)| (id, value))
+        self.ids.iter().zip(&self.values)
     }
 
-    pub(crate) fn keys(&self) -> impl DoubleEndedIterator<Item = &NodeId> + ExactSizeIterator + Clone {
-        self.0.iter().map(|(id, _)| id)
+    pub(crate) fn keys(&self) -> std::slice::Iter<'_, NodeId> {
+        self.ids.iter()
     }
 
-    pub(crate) fn values(&self) -> impl DoubleEndedIterator<Item = &V> + ExactSizeIterator + Clone {
-        self.0.iter().map(|(_, value)| value)
+    pub(crate) fn values(&self) -> std::slice::Iter<'_, V> {
+        self.values.iter()
     }
 
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
-        self.0.iter_mut().map(|(_, value)| value)
+        self.values.iter_mut()
     }
 
     pub(crate) fn range(&self, ids: RangeInclusive<NodeId>) -> impl Iterator<Item = (&NodeId, &V)> {
-        let from = self.0.partition_point(|(id, _)| id < ids.start());
-        self.0[from..].iter().take_while(move |(id, _)| id <= ids.end()).map(|(id, value)| (id, value))
+        let (Ok(from) | Err(from)) = search(&self.ids, *ids.start());
+        let within = self.ids[from..].iter().take_while(move |id| *id <= ids.end());
+        within.zip(&self.values[from..])
     }
 }
 
@@ -138,113 +190,48 @@ impl<V> FromIterator<(NodeId, V)> for IdMap<V> {
 
 impl<'a, V> IntoIterator for &'a IdMap<V> {
     type Item = (&'a NodeId, &'a V);
-    type IntoIter = std::iter::Map<std::slice::Iter<'a, (NodeId, V)>, fn(&'a (NodeId, V)) -> (&'a NodeId, &'a V)>;
+    type IntoIter = std::iter::Zip<std::slice::Iter<'a, NodeId>, std::slice::Iter<'a, V>>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.0.iter().map(|(id, value)| (id, value))
+        self.ids.iter().zip(&self.values)
     }
 }
 
 impl<V> IntoIterator for IdMap<V> {
     type Item = (NodeId, V);
-    type IntoIter = std::vec::IntoIter<(NodeId, V)>;
+    type IntoIter = std::iter::Zip<std::vec::IntoIter<NodeId>, std::vec::IntoIter<V>>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
-    }
-}
-
-/// A set of node ids, walked in their order.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(crate) struct IdSet(Vec<NodeId>);
-
-impl IdSet {
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    pub(crate) fn contains(&self, id: &NodeId) -> bool {
-        self.0.binary_search(id).is_ok()
-    }
-
-    /// False if it was there.
-    pub(crate) fn insert(&mut self, id: NodeId) -> bool {
-        self.0.binary_search(&id).map_err(|at| self.0.insert(at, id)).is_err()
-    }
-
-    #[cfg(test)]
-    pub(crate) fn remove(&mut self, id: &NodeId) -> bool {
-        self.0.binary_search(id).map(|at| self.0.remove(at)).is_ok()
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
-    }
-
-    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&NodeId) -> bool) {
-        self.0.retain(|id| keep(id));
-    }
-
-    pub(crate) fn iter(&self) -> std::slice::Iter<'_, NodeId> {
-        self.0.iter()
-    }
-}
-
-impl Extend<NodeId> for IdSet {
-    fn extend<I: IntoIterator<Item = NodeId>>(&mut self, more: I) {
-        let sorted = self.0.len();
-        self.0.extend(more);
-        match self.0.len() - sorted {
-            0 => {}
-            1 => {
-                let id = self.0.remove(sorted);
-                self.insert(id);
-            }
-            _ => {
-                self.0.sort();
-                self.0.dedup();
-            }
-        }
-    }
-}
-
-impl FromIterator<NodeId> for IdSet {
-    fn from_iter<I: IntoIterator<Item = NodeId>>(all: I) -> Self {
-        let mut set = Self::default();
-        set.extend(all);
-        set
+        self.ids.into_iter().zip(self.values)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
+    use std::collections::BTreeMap;
 
     use proptest::prelude::*;
 
     use super::*;
 
-    fn id(n: u8) -> NodeId {
-        NodeId::from_raw(u128::from(n))
+    /// In the same order as the numbers, spread evenly or crowded at an end.
+    fn id(n: u8, spread: u32) -> NodeId {
+        NodeId::from_raw(if spread == 128 { u128::MAX - u128::from(255 - n) } else { u128::from(n) << spread })
     }
 
     proptest! {
         #[test]
-        fn both_say_what_the_trees_say(ops in proptest::collection::vec((0u8..5, 0u8..20, any::<u8>()), 0..60)) {
-            let (mut map, mut set) = (IdMap::default(), IdSet::default());
-            let (mut tree, mut ids) = (BTreeMap::new(), BTreeSet::new());
+        fn a_map_says_what_a_tree_says(ops in proptest::collection::vec((0u8..3, 0u8..100, any::<u8>()), 0..200),
+                                    spread in prop_oneof![Just(0u32), Just(121), Just(128)]) {
+            let id = |n: u8| id(n, spread);
+            let mut map = IdMap::default();
+            let mut tree = BTreeMap::new();
             for (op, n, v) in ops {
                 match op {
                     0 => prop_assert_eq!(map.insert(id(n), v), tree.insert(id(n), v)),
                     1 => prop_assert_eq!(map.remove(&id(n)), tree.remove(&id(n))),
-                    2 => prop_assert_eq!(set.insert(id(n)), ids.insert(id(n))),
-                    3 => {
-                        let more = [id(n), id(v % 20), id(n / 2)];
-                        set.extend(more);
-                        ids.extend(more);
-                    }
                     _ => {
-                        let other: IdMap<u8> = [id(n), id(v % 20), id(3)].into_iter().map(|id| (id, v)).collect();
+                        let other: IdMap<u8> = [id(n), id(v % 100), id(3)].into_iter().map(|id| (id, v)).collect();
                         map.merge(&other, |mine, theirs| *mine = (*mine).max(*theirs));
                         for (id, theirs) in other {
                             tree.entry(id).and_modify(|mine| *mine = (*mine).max(theirs)).or_insert(theirs);
@@ -252,9 +239,9 @@ mod tests {
                     }
                 }
                 prop_assert!(map.iter().eq(tree.iter()));
-                prop_assert!(set.iter().eq(ids.iter()));
                 prop_assert!(map.range(id(3)..=id(9)).eq(tree.range(id(3)..=id(9))));
-                prop_assert_eq!((map.get(&id(n)), set.contains(&id(n))), (tree.get(&id(n)), ids.contains(&id(n))));
+                prop_assert_eq!(map.get(&id(n)), tree.get(&id(n)));
+                prop_assert_eq!(map.rank(&id(n)), tree.keys().position(|have| *have == id(n)));
             }
         }
     }

@@ -3,9 +3,12 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{
-    Ending, JoinRequest, MemberFrame, MemberStatus, Membership, Phase, admission, codec,
+    Ending, JoinRequest, MemberFrame, MemberStatus, Membership, Phase, admission,
+    codec::Head,
     counters::Count,
-    pack,
+    frame::Packed,
+    gossip::Elements,
+    pool::Pool,
     state::{Entry, State},
     suspicion::Suspicion,
     tunnel::Tunnel,
@@ -128,8 +131,8 @@ impl Membership {
     fn form(&mut self, _now: Time) {
         self.seeker = None;
         self.phase = Phase::Member;
-        self.state = State { uid: self.rng.next_u64(), ..State::default() };
-        self.state.members.insert(self.me, Entry::joining(self.info.clone(), 1));
+        self.state = State::founded(self.rng.next_u64());
+        self.state.members_mut().insert(self.me, Entry::joining(self.info.clone(), 1));
         self.touch();
     }
 
@@ -156,7 +159,7 @@ impl Membership {
             MemberFrame::Answer { takes, clustered } => self.take_answer(now, from, addr, takes, clustered),
             MemberFrame::Join(request) => self.take_join(now, from, addr, &request),
             MemberFrame::JoinWait { joiner } if joiner == self.me => self.extend_join(now),
-            MemberFrame::JoinAccepted { joiner, state } if joiner == self.me => self.take_acceptance(now, from, &state),
+            MemberFrame::JoinAccepted { joiner, head, body } if joiner == self.me => self.take_acceptance(now, from, &head, &body),
             MemberFrame::JoinRefused { joiner, permanent, reason } if joiner == self.me => {
                 self.take_refusal(permanent, format!("{addr}: {reason}"));
             }
@@ -167,7 +170,7 @@ impl Membership {
             MemberFrame::IAm => self.take_identity(from, addr),
             MemberFrame::Datagram { datagram, blocked } => self.take_tunnelled(now, from, &datagram, blocked),
             MemberFrame::Ask { ask, digest, clock } => self.take_ask_frame(now, from, ask, digest, &clock),
-            MemberFrame::Gossip { state } => self.take_gossip_frame(now, from, &state),
+            MemberFrame::Gossip { head, body } => self.take_gossip_frame(now, from, &head, &body),
         }
     }
 
@@ -223,22 +226,23 @@ impl Membership {
         }
     }
 
-    fn take_acceptance(&mut self, now: Time, from: NodeId, bytes: &[u8]) {
+    fn take_acceptance(&mut self, now: Time, from: NodeId, head: &[u8], body: &Packed) {
         let alone = self.phase == Phase::Asking || (self.phase == Phase::Member && self.state.members.len() == 1);
         if self.seeker.is_none() || !alone {
             return;
         }
-        let decoded = pack::unpack(bytes).and_then(|bytes| codec::decode(&mut Reader::new(&bytes), &State::default(), now)).ok();
-        let admitted = decoded.filter(|d| d.part.status(self.me).is_some_and(|s| s < MemberStatus::Down));
-        let Some(delta) = admitted else { return self.counters.add(Count::FrameMalformed) };
+        let nothing = self.pool.as_ref().map(Pool::empty).unwrap_or_default();
+        let head = Head::read(&mut Reader::new(head));
+        let decoded = head.and_then(|head| self.read_elements(&nothing, Elements::Packed(body)).map(|version| (head, version))).ok();
+        let admitted = decoded.filter(|(_, v)| v.status(self.me).is_some_and(|s| s < MemberStatus::Down));
+        let Some((head, version)) = admitted else { return self.counters.add(Count::FrameMalformed) };
         self.seeker = None;
         self.phase = Phase::Member;
         self.watch.reset();
         self.suspicion = Suspicion::default();
         self.tunnel = Tunnel::default();
-        let ids: Vec<NodeId> = delta.part.members.keys().copied().collect();
-        self.state = delta.part;
-        self.state.seen = codec::from_bitmap(&delta.seen, &ids).collect();
+        let buried = head.buried(now, &version);
+        self.state = State::taken_over(head.uid, version, buried, &head.seen);
         self.changed();
         self.derive();
         self.report_seen(&[from]);

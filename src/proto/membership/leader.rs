@@ -3,6 +3,7 @@
 use super::{
     MemberStatus,
     clock::Dots,
+    idmap::IdMap,
     reachability::Verdict,
     state::{Entry, Gone, State},
 };
@@ -11,18 +12,15 @@ use crate::{NodeId, Time, config::Config, id::address_order};
 /// Who stands where, as this node derives it from the state and the verdict.
 #[derive(Clone, Default, PartialEq, Debug)]
 pub(crate) struct Standing {
-    /// All members by address, then incarnation.
-    pub(crate) order: Vec<NodeId>,
     pub(crate) leader: Option<NodeId>,
     pub(crate) deputies: Vec<NodeId>,
     pub(crate) converged: bool,
 }
 
 impl Standing {
-    /// Everything, of members who stand in `order` already.
     pub(crate) fn derive(&mut self, state: &State, verdict: &Verdict, deputies: usize) {
         let reachable = || {
-            let members = self.order.iter().filter(|id| !verdict.unreachable.contains_key(id));
+            let members = state.roster().order.iter().filter(|id| !verdict.unreachable.contains_key(id));
             members.filter_map(|id| state.status(*id).map(|status| (*id, status)))
         };
         let mut heads: Vec<NodeId> = reachable().filter(|&(_, s)| counts(s)).map(|(id, _)| id).take(1 + deputies).collect();
@@ -36,25 +34,24 @@ impl Standing {
 
     #[cfg(test)]
     pub(crate) fn of(state: &State, verdict: &Verdict, deputies: usize) -> Self {
-        let mut standing = Self { order: order(state), ..Self::default() };
+        let mut standing = Self::default();
         standing.derive(state, verdict, deputies);
         standing
     }
 }
 
 /// All members by address, then incarnation.
-pub(crate) fn order(state: &State) -> Vec<NodeId> {
-    let mut members: Vec<&Entry> = state.members.values().collect();
+pub(crate) fn order(members: &IdMap<Entry>) -> Vec<NodeId> {
+    let mut members: Vec<&Entry> = members.values().collect();
     members.sort_by(|a, b| address_order((&a.info.addr, a.info.id), (&b.info.addr, b.info.id)));
     members.iter().map(|m| m.info.id).collect()
 }
 
 /// Brings the order of the members `ids` up to date: few come or go at a time, and comparing addresses is what costs.
-pub(crate) fn reorder(standing: &mut Vec<NodeId>, ids: &[NodeId], state: &State) {
-    let members = &state.members;
+pub(crate) fn reorder(standing: &mut Vec<NodeId>, ids: &[NodeId], members: &IdMap<Entry>) {
     let new: Vec<&Entry> = members.values().filter(|m| ids.binary_search(&m.info.id).is_err()).collect();
     if new.len() * 8 > members.len() {
-        *standing = order(state);
+        *standing = order(members);
         return;
     }
     if standing.len() + new.len() > members.len() {
@@ -75,8 +72,7 @@ pub(crate) const fn counts(status: MemberStatus) -> bool {
 pub(crate) fn converged(state: &State, verdict: &Verdict, past_unreachable: bool) -> bool {
     let lost = |id: &NodeId| verdict.unreachable.contains_key(id);
     let blocks = |id: &NodeId| state.status(*id).is_some_and(|s| s < MemberStatus::Exiting);
-    (past_unreachable || !verdict.unreachable.keys().any(blocks))
-        && state.with_seen().all(|(id, m, seen)| seen || !counts(m.status) || (past_unreachable && lost(id)))
+    (past_unreachable || !verdict.unreachable.keys().any(blocks)) && state.seen_by_all(|id| past_unreachable && lost(id))
 }
 
 /// All that the leader may do now, in one step; false if nothing. The caller ticks the clock.
@@ -115,12 +111,16 @@ fn promote(state: &mut State, verdict: &Verdict, config: &Config) -> bool {
     }
     let joiners = waiting(state, verdict);
     let last = state.members.values().map(|m| m.up_number).max().unwrap_or(0);
+    if joiners.is_empty() {
+        return false;
+    }
+    let members = state.members_mut();
     for (id, number) in joiners.iter().zip(last + 1..) {
-        if let Some(m) = state.members.get_mut(id) {
+        if let Some(m) = members.get_mut(id) {
             (m.status, m.up_number, m.dots) = (MemberStatus::Up, number, Dots::default());
         }
     }
-    !joiners.is_empty()
+    true
 }
 
 fn exit_leavers(state: &mut State) -> bool {
@@ -134,7 +134,7 @@ fn remove_finished(state: &mut State, now: Time) -> bool {
         .members
         .iter()
         .filter_map(|(&id, m)| match m.status {
-            MemberStatus::Exiting if state.seen.contains(&id) => Some((id, Gone::Left)),
+            MemberStatus::Exiting if state.has_seen(id) => Some((id, Gone::Left)),
             MemberStatus::Down if m.proven => Some((id, Gone::Proven)),
             MemberStatus::Down => Some((id, Gone::Downed)),
             _ => None,
@@ -161,10 +161,10 @@ mod tests {
             let addr = NodeAddr::new("h", port);
             let id = NodeId::new(&addr, 1);
             let info = Arc::new(Info { id, addr, roles: [].into(), app_version: "".into() });
-            state.members.insert(id, Entry { status, ..Entry::joining(info, u32::from(100 - port)) });
-            state.seen.insert(id);
+            state.members_mut().insert(id, Entry { status, ..Entry::joining(info, u32::from(100 - port)) });
             ids.push(id);
         }
+        assert!(ids.iter().all(|&id| state.see(id)));
         (state, ids)
     }
 
@@ -191,11 +191,11 @@ mod tests {
         let (full, ids) = state(&[MemberStatus::Up; 40]);
         for (gone, came) in [(vec![], vec![7]), (vec![3, 20], vec![0, 39]), (vec![5], vec![]), (vec![], (10..30).collect::<Vec<_>>())] {
             let (mut before, mut after) = (full.clone(), full.clone());
-            came.iter().for_each(|&i| drop(before.members.remove(&ids[i])));
-            gone.iter().for_each(|&i| drop(after.members.remove(&ids[i])));
-            let mut standing = order(&before);
-            reorder(&mut standing, &before.members.keys().copied().collect::<Vec<_>>(), &after);
-            assert_eq!(standing, order(&after));
+            came.iter().for_each(|&i| drop(before.members_mut().remove(&ids[i])));
+            gone.iter().for_each(|&i| drop(after.members_mut().remove(&ids[i])));
+            let mut standing = order(&before.members);
+            reorder(&mut standing, &before.members.keys().copied().collect::<Vec<_>>(), &after.members);
+            assert_eq!(standing, order(&after.members));
         }
     }
 
@@ -220,9 +220,10 @@ mod tests {
     #[test]
     fn an_exiting_member_is_removed_when_it_gives_its_mark() {
         let (mut state, ids) = state(&[MemberStatus::Up, MemberStatus::Exiting]);
-        state.seen.remove(&ids[1]);
+        state.clear_seen();
+        state.see(ids[0]);
         assert!(!act(&mut state, &Verdict::default(), &Config::default(), NOW));
-        state.seen.insert(ids[1]);
+        state.see(ids[1]);
         assert!(act(&mut state, &Verdict::default(), &Config::default(), NOW));
         assert_eq!(state.tombstones[&ids[1]].how, Gone::Left);
     }
@@ -233,7 +234,7 @@ mod tests {
         let mut config = Config::default();
         config.set("cluster.min_members_of", &toml::Value::String("backend=2, front=1".into())).unwrap();
         let has = |s: &mut State, id: NodeId, role: &str| {
-            let m = s.members.get_mut(&id).unwrap();
+            let m = s.members_mut().get_mut(&id).unwrap();
             m.info = Arc::new(Info { roles: [role.to_owned()].into(), ..(*m.info).clone() });
         };
         has(&mut s, ids[0], "backend");
@@ -247,7 +248,9 @@ mod tests {
     #[test]
     fn an_unreachable_member_stops_the_leader_unless_joins_may_pass() {
         let (mut s, ids) = state(&[MemberStatus::Up, MemberStatus::Up, MemberStatus::Joining]);
-        s.seen.remove(&ids[1]);
+        s.clear_seen();
+        s.see(ids[0]);
+        s.see(ids[2]);
         let mut config = Config::default();
         assert!(!act(&mut s, &lost(&ids[1..2]), &config, NOW));
         config.membership.converge_past_unreachable = true;
@@ -259,7 +262,8 @@ mod tests {
     fn joining_exiting_and_down_members_do_not_hold_convergence_up() {
         use MemberStatus::{Down, Exiting, Joining, Up};
         let (mut s, ids) = state(&[Up, Joining, Exiting, Down]);
-        s.seen.retain(|&id| id == ids[0]);
+        s.clear_seen();
+        s.see(ids[0]);
         assert!(converged(&s, &lost(&ids[2..]), false));
         assert!(!converged(&s, &lost(&ids[1..2]), false));
     }

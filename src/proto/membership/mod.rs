@@ -1,6 +1,7 @@
 //! Who belongs to the cluster: gossip, life cycle, failure detection, downing.
 
 mod admission;
+mod bits;
 mod clock;
 mod codec;
 mod counters;
@@ -16,6 +17,7 @@ mod leaving;
 mod monitors;
 mod outbox;
 mod pack;
+mod pool;
 mod pooled;
 mod publish;
 mod reachability;
@@ -26,6 +28,7 @@ mod suspicion;
 #[cfg(test)]
 mod tests;
 mod tunnel;
+mod version;
 mod view;
 mod watch;
 
@@ -36,12 +39,15 @@ use std::{
 };
 
 pub use downing::exhaustive::{DowningCheck, NODES_MAX as DOWNING_CHECK_NODES_MAX, check_all as check_downing};
-pub use frame::{JoinRequest, MemberFrame};
-pub use view::{ClusterView, Event, LinkReport, Member, MemberStatus};
+pub use frame::{JoinRequest, MemberFrame, Packed};
+pub(crate) use outbox::take;
+pub use pool::Pool;
+pub use view::{ClusterView, Event, LinkReport, Member, MemberStatus, Members};
 
 use self::{
-    counters::Counters, downing::Strategy, gossip::Spread, join::Seeker, leader::Standing, leaving::Farewell, monitors::Ring,
-    outbox::Outbox, reachability::Verdict, resolve::Split, state::Info, state::State, suspicion::Suspicion, tunnel::Tunnel, watch::Watch,
+    admission::Admissions, counters::Counters, downing::Strategy, gossip::Spread, join::Seeker, leader::Standing, leaving::Farewell,
+    outbox::Outbox, reachability::Verdict, resolve::Split, state::Info, state::State, state::Version, suspicion::Suspicion, tunnel::Tunnel,
+    watch::Watch,
 };
 use crate::{
     Config, NodeAddr, NodeId, Time,
@@ -140,7 +146,6 @@ pub struct Membership {
     strategy: Strategy,
     phase: Phase,
     state: State,
-    ring: Ring,
     verdict: Verdict,
     standing: Standing,
     /// State, seen set or phase changed since the last settling.
@@ -149,23 +154,20 @@ pub struct Membership {
     fresh: bool,
     /// Whether the view stands as it was told.
     told: bool,
-    /// Those of whom `standing.order` was made, and those of whom the ring was.
-    ids: Vec<NodeId>,
-    alive: Vec<NodeId>,
+    /// Of which verdict and standing were derived.
+    derived: Arc<Version>,
+    pool: Option<Pool>,
     spread: Spread,
     watch: Watch,
     suspicion: Suspicion,
     tunnel: Tunnel,
     seeker: Option<Seeker>,
-    /// Joiners that wait until the old life at their address is gone.
-    newcomers: BTreeMap<NodeId, admission::Newcomer>,
-    /// Admitted while the state settled; they get it when it stands.
-    welcome: Vec<(NodeId, NodeAddr)>,
+    admissions: Admissions,
     farewell: Farewell,
     split: Option<Split>,
     unconverged_since: Option<Time>,
-    /// Addresses of members and, for as long as their tombstones stand, of the removed: they are told when they speak.
-    addrs: BTreeMap<NodeId, NodeAddr>,
+    /// Addresses of the removed for as long as their tombstones stand: they are told when they speak.
+    former: BTreeMap<NodeId, NodeAddr>,
     view: Arc<ClusterView>,
     /// Members that the view leaves out.
     hidden: BTreeSet<NodeId>,
@@ -207,32 +209,44 @@ impl Membership {
             strategy,
             phase: Phase::Idle,
             state: State::default(),
-            ring: Ring::default(),
             verdict: Verdict::default(),
             standing: Standing::default(),
             dirty: false,
             fresh: false,
             told: true,
-            ids: vec![],
-            alive: vec![],
+            derived: Arc::default(),
+            pool: None,
             spread,
             watch,
             suspicion: Suspicion::default(),
             tunnel: Tunnel::default(),
             seeker: None,
-            newcomers: BTreeMap::new(),
-            welcome: vec![],
+            admissions: Admissions::default(),
             farewell: Farewell::default(),
             split: None,
             unconverged_since: None,
-            addrs: BTreeMap::new(),
-            view: Arc::new(ClusterView { me: id, members: vec![], leader: None, deputies: vec![], converged: false, version: 0 }),
+            former: BTreeMap::new(),
+            view: Arc::new(ClusterView {
+                me: id,
+                members: Members::default(),
+                leader: None,
+                deputies: vec![],
+                converged: false,
+                version: 0,
+            }),
             hidden: BTreeSet::new(),
             out: Outbox::default(),
             counters: Counters::default(),
         };
         machine.view = Arc::new(machine.snapshot(now));
         machine
+    }
+
+    /// Shares what it holds with the other machines that have the pool.
+    #[must_use]
+    pub fn pooled(mut self, pool: Pool) -> Self {
+        self.pool = Some(pool);
+        self
     }
 
     /// Begins: asks the seeds, forms a cluster if this is the first seed, or a singleton cluster without seeds.
@@ -351,6 +365,7 @@ impl Membership {
         self.seek_on(now);
         self.watch_on(now);
         self.farewell_on(now);
+        self.admission_on(now);
         self.settle(now);
         self.resolve_on(now);
         self.gossip_on(now);
@@ -362,7 +377,8 @@ impl Membership {
         if matches!(self.phase, Phase::Idle | Phase::Ended) {
             return None;
         }
-        [self.seek_due(), self.watch_due(), self.farewell_due(), self.resolve_due(), self.gossip_due()].into_iter().flatten().min()
+        let dues = [self.seek_due(), self.watch_due(), self.farewell_due(), self.resolve_due(), self.gossip_due(), self.admission_due()];
+        dues.into_iter().flatten().min()
     }
 
     /// The next thing to do: removals, views and events first, then what is sent, then the end.
@@ -406,10 +422,11 @@ impl Membership {
 
     /// Asserts the invariants.
     pub fn check(&self) {
-        let State { members, tombstones, rows, clock, seen, .. } = &self.state;
+        let Version { members, tombstones, rows, clock, .. } = &*self.state.version;
         assert!(members.keys().all(|id| !tombstones.contains_key(id)), "a removed member is among the members");
         assert!(members.values().all(|m| m.status < MemberStatus::Removed), "a member has the status removed");
-        assert!(clock.len() <= members.len() && seen.iter().all(|id| members.contains_key(id)), "clock or seen set name strangers");
+        assert!(clock.iter().all(|(id, _)| members.contains_key(&id)), "the clock names strangers");
+        assert!(self.state.seen_count() <= members.len(), "the seen set names strangers");
         assert!(rows.keys().all(|id| members.contains_key(id)), "a row of a stranger");
         assert!(members.values().all(|m| m.status != MemberStatus::Up || m.up_number > 0), "an up member without number");
         assert!(members.len() <= state::MEMBERS_MAX && tombstones.len() <= state::TOMBSTONES_MAX, "bounds");
@@ -426,7 +443,7 @@ impl Membership {
             if self.meets_its_fate(now) {
                 break;
             }
-            if self.lead(now) || self.admit_newcomers() {
+            if self.lead(now) || self.admit_newcomers(now) {
                 continue;
             }
             self.welcome_newcomers(now);
@@ -447,29 +464,27 @@ impl Membership {
             return;
         }
         self.told = false;
-        if !self.state.members.keys().eq(&self.ids) {
+        if let Some(pool) = &self.pool {
+            pool.share(&mut self.state.version);
+        }
+        let old = std::mem::replace(&mut self.derived, Arc::clone(&self.state.version));
+        if !Arc::ptr_eq(old.roster(), self.state.roster()) {
             self.watch.others = true;
-            leader::reorder(&mut self.standing.order, &self.ids, &self.state);
-            self.ids = self.state.members.keys().copied().collect();
-            for (id, m) in &self.state.members {
-                if !self.addrs.contains_key(id) {
-                    self.addrs.insert(*id, m.info.addr.clone());
-                }
-            }
-        }
-        let Self { state, addrs, .. } = self;
-        if addrs.len() > state.members.len() {
-            addrs.retain(|id, _| state.members.contains_key(id) || state.tombstones.contains_key(id));
-        }
-        let alive = || state.members.iter().filter(|(_, m)| m.status < MemberStatus::Down).map(|(&id, _)| id);
-        if !alive().eq(self.alive.iter().copied()) {
-            self.alive = alive().collect();
-            self.ring = Ring::new(self.alive.iter().copied());
+            let (former, new) = (&mut self.former, &self.state);
+            let gone = old.members.iter().filter(|(id, _)| !new.members.contains_key(id));
+            former.extend(gone.map(|(&id, m)| (id, m.info.addr.clone())));
+            former.retain(|id, _| new.tombstones.contains_key(id) && !new.members.contains_key(id));
         }
         let monitors = usize::from(self.config.detector.monitors);
-        let court = reachability::Court { state: &self.state, ring: &self.ring, me: self.me, rule: self.config.detector.verdict, monitors };
+        let court =
+            reachability::Court { state: &self.state, ring: self.state.ring(), me: self.me, rule: self.config.detector.verdict, monitors };
         self.verdict = if self.suspicion.isolated { court.nobody_else() } else { court.judge() };
         self.standing.derive(&self.state, &self.verdict, usize::from(self.config.membership.deputies));
+    }
+
+    /// Where a member, or one that was removed, is or was reached.
+    fn addr_of(&self, id: NodeId) -> Option<&NodeAddr> {
+        self.state.members.get(&id).map(|m| &m.info.addr).or_else(|| self.former.get(&id))
     }
 
     /// This node changed the state.
@@ -477,14 +492,14 @@ impl Membership {
         if self.state.members.contains_key(&self.me) {
             self.state.stamp(self.me);
         }
-        self.state.seen.clear();
+        self.state.clear_seen();
         self.changed();
     }
 
     /// The state is another version than before.
     fn changed(&mut self) {
         if self.may_mark() {
-            self.state.seen.insert(self.me);
+            self.state.see(self.me);
         }
         (self.dirty, self.fresh) = (true, true);
         self.spread.changed();

@@ -4,18 +4,32 @@ use crate::NodeId;
 
 /// Members sorted by their place on the ring.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Ring(Vec<(u64, NodeId)>);
+pub(crate) struct Ring {
+    places: Vec<(u64, NodeId)>,
+    /// The members in the order in which they were given.
+    of: Vec<NodeId>,
+}
+
+fn place(id: NodeId) -> (u64, NodeId) {
+    (xxhash_rust::xxh3::xxh3_64(&id.raw().to_le_bytes()), id)
+}
 
 impl Ring {
     /// The id is hashed again, so that nodes of one host do not stand side by side.
     pub(crate) fn new(members: impl Iterator<Item = NodeId>) -> Self {
-        let mut ring: Vec<_> = members.map(|id| (xxhash_rust::xxh3::xxh3_64(&id.raw().to_le_bytes()), id)).collect();
-        ring.sort_unstable();
-        Self(ring)
+        let of: Vec<NodeId> = members.collect();
+        let mut places: Vec<_> = of.iter().copied().map(place).collect();
+        places.sort_unstable();
+        Self { places, of }
+    }
+
+    /// Whether it was made of these.
+    pub(crate) fn is_of(&self, members: impl Iterator<Item = NodeId>) -> bool {
+        members.eq(self.of.iter().copied())
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.places.len()
     }
 
     /// Whom `observer` observes: the next `count` on the ring; those for which `skip` holds are met on the way and observed too, without
@@ -30,14 +44,14 @@ impl Ring {
     }
 
     fn walk(&self, from: NodeId, count: usize, skip: impl Fn(NodeId) -> bool, place: impl Fn(usize, usize, usize) -> usize) -> Vec<NodeId> {
-        let n = self.0.len();
-        let Some(at) = self.0.iter().position(|&(_, id)| id == from) else { return vec![] };
+        let n = self.places.len();
+        let Ok(at) = self.places.binary_search(&self::place(from)) else { return vec![] };
         let (mut met, mut counted) = (vec![], 0);
         for step in 1..n {
             if counted == count {
                 break;
             }
-            let (_, id) = self.0[place(at, step, n)];
+            let (_, id) = self.places[place(at, step, n)];
             met.push(id);
             counted += usize::from(!skip(id));
         }

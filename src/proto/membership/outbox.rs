@@ -14,9 +14,20 @@ pub(crate) struct Outbox {
     end: Option<Ending>,
 }
 
+/// The room of a queue that once was long is given back when it is empty: the events of a thousand members that come at once are rare.
+pub(crate) fn take<T>(queue: &mut VecDeque<T>) -> Option<T> {
+    let first = queue.pop_front();
+    if queue.is_empty() && queue.capacity() > ROOM {
+        *queue = VecDeque::new();
+    }
+    first
+}
+
+const ROOM: usize = 64;
+
 impl Outbox {
     pub(crate) fn pop(&mut self) -> Option<MemberOutput> {
-        self.world.pop_front().or_else(|| self.wire.pop_front()).or_else(|| self.end.take().map(MemberOutput::Ended))
+        take(&mut self.world).or_else(|| take(&mut self.wire)).or_else(|| self.end.take().map(MemberOutput::Ended))
     }
 
     pub(crate) fn event(&mut self, event: Event) {

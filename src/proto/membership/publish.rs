@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{ClusterView, Event, Member, MemberStatus, Membership, Removal, state::Entry};
+use super::{ClusterView, Event, Member, MemberStatus, Members, Membership, Removal, state::Entry};
 use crate::{NodeId, Time, id::address_order};
 
 /// Who of the old list is in the new one no more, and where each of the new list stood in the old one. Both are in address order.
@@ -78,14 +78,20 @@ impl Membership {
 
     /// The state as everybody outside sees it. Before this node belongs to a cluster: itself, joining.
     pub(super) fn snapshot(&self, _now: Time) -> ClusterView {
-        let version = self.view.version + 1;
         let Self { standing, hidden, .. } = self;
         let shown = |id: &&NodeId| hidden.is_empty() || !hidden.contains(id);
-        let order = standing.order.iter().filter(shown);
-        let mut members: Vec<Member> = order.filter_map(|id| self.state.members.get(id)).map(|m| self.member(m)).collect();
-        if members.is_empty() {
-            members.push(self.member(&Entry::joining(Arc::clone(&self.info), 0)));
-        }
+        let version = self.view.version + 1;
+        let show = || -> Members {
+            let order = self.state.roster().order.iter().filter(shown);
+            order.filter_map(|id| self.state.members.get(id)).map(|m| self.member(m)).collect()
+        };
+        let members = if self.state.members.is_empty() {
+            vec![self.member(&Entry::joining(Arc::clone(&self.info), 0))].into()
+        } else if hidden.is_empty() && self.verdict.unreachable.is_empty() {
+            self.state.shown(show).clone()
+        } else {
+            show()
+        };
         ClusterView {
             me: self.me,
             members,

@@ -91,7 +91,7 @@ impl Court<'_> {
     /// Marks by subject; rows of the dead do not count.
     fn marks(&self) -> Marks {
         let mut marks = Marks::new();
-        for (&observer, row) in &self.state.rows {
+        for (&observer, row) in &*self.state.rows {
             if self.state.status(observer).is_none_or(|s| s >= MemberStatus::Down) {
                 continue;
             }
@@ -127,7 +127,7 @@ mod tests {
                 let addr = NodeAddr::new("h", port);
                 let id = NodeId::new(&addr, 1);
                 let info = Arc::new(Info { id, addr, roles: [].into(), app_version: "".into() });
-                state.members.insert(id, Entry { status: MemberStatus::Up, ..Entry::joining(info, 1) });
+                state.members_mut().insert(id, Entry { status: MemberStatus::Up, ..Entry::joining(info, 1) });
                 ids.push(id);
             }
             let ring = Ring::new(ids.iter().copied());
@@ -136,7 +136,7 @@ mod tests {
 
         fn mark(&mut self, observer: usize, subjects: &[usize], mark: Mark) {
             let row = Row { version: 1, dot: 1, marks: subjects.iter().map(|&s| (self.ids[s], mark)).collect() };
-            self.state.rows.insert(self.ids[observer], row);
+            self.state.rows_mut().insert(self.ids[observer], row);
         }
 
         fn verdict(&self, me: usize, rule: DetectorVerdict) -> Vec<usize> {

@@ -1,5 +1,7 @@
 //! What the leader does, and how a split is resolved once its picture stands still.
 
+use std::sync::Arc;
+
 use super::{
     Ending, Event, MemberStatus, Membership, Phase,
     clock::Dots,
@@ -29,12 +31,12 @@ impl Membership {
         if self.config.downing.proof_of_death && self.down_the_gone(now) {
             return true;
         }
-        let before: Vec<NodeId> = self.state.members.keys().copied().collect();
+        let before = Arc::clone(self.state.roster());
         if !leader::act(&mut self.state, &self.verdict, &self.config, now) {
             return false;
         }
         self.touch();
-        let removed: Vec<NodeId> = before.into_iter().filter(|id| !self.state.members.contains_key(id)).collect();
+        let removed: Vec<NodeId> = before.ids.iter().copied().filter(|id| !self.state.members.contains_key(id)).collect();
         self.tell_downed(now, &removed);
         true
     }
@@ -42,15 +44,17 @@ impl Membership {
     /// Members whose processes are proven gone need no `stable_after`.
     fn down_the_gone(&mut self, _now: Time) -> bool {
         let gone: Vec<NodeId> = self.verdict.gone.iter().copied().filter(|id| self.state.status(*id) < Some(MemberStatus::Down)).collect();
+        if gone.is_empty() {
+            return false;
+        }
+        let members = self.state.members_mut();
         for id in &gone {
-            if let Some(m) = self.state.members.get_mut(id) {
+            if let Some(m) = members.get_mut(id) {
                 (m.status, m.proven, m.dots) = (MemberStatus::Down, true, Dots::default());
             }
         }
-        if !gone.is_empty() {
-            self.touch();
-        }
-        !gone.is_empty()
+        self.touch();
+        true
     }
 
     /// Starts, restarts or ends the wait for a still picture.

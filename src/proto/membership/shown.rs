@@ -46,10 +46,9 @@ impl Membership {
 
     /// Members by address: one life, and the others there if the address has several. Alone and not down is not worth a look.
     fn lives(&self) -> impl Iterator<Item = (&Entry, &[NodeId])> {
-        let lives = self.standing.order.chunk_by(|a, b| a.addr_hash() == b.addr_hash());
-        let lives = lives.filter_map(|lives| lives.split_first());
-        let lives = lives.filter_map(|(first, others)| self.state.members.get(first).map(|m| (m, others)));
-        lives.filter(|(one, others)| !others.is_empty() || one.status >= MemberStatus::Down)
+        let order = &self.state.roster().order;
+        let crowds = self.state.census().crowds.iter().filter_map(|&(from, to)| order.get(from..to)?.split_first());
+        crowds.filter_map(|(first, others)| self.state.members.get(first).map(|m| (m, others)))
     }
 
     fn was_shown(&self, member: &Entry) -> bool {

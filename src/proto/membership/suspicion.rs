@@ -140,7 +140,7 @@ impl Membership {
     fn fellows(&self, now: Time, id: NodeId) -> Vec<NodeId> {
         let silent = |id: NodeId| self.watch.subject(id).is_some_and(|s| s.suspect(now, &self.watch.tuning));
         let skip = |id: NodeId| id != self.me && (self.own_mark(id).is_some() || self.verdict.unreachable.contains_key(&id) || silent(id));
-        let mut fellows = self.ring.observers(id, usize::from(self.config.detector.monitors), skip);
+        let mut fellows = self.state.ring().observers(id, usize::from(self.config.detector.monitors), skip);
         fellows.retain(|&other| other != self.me && other != id && !skip(other));
         fellows
     }
@@ -176,7 +176,7 @@ impl Membership {
             (self.dirty, self.fresh) = (true, true);
         }
         self.suspicion.beaten_by.retain(|_, at| now.since(*at) <= 5 * heartbeat / 2);
-        let monitors = usize::from(self.config.detector.monitors).min(self.ring.len().saturating_sub(1));
+        let monitors = usize::from(self.config.detector.monitors).min(self.state.ring().len().saturating_sub(1));
         let deaf = self.watch.subjects().all(|id| {
             self.watch.subject(id).is_some_and(|s| s.seq() >= 3 && s.last_reply().is_none_or(|at| now.since(at) >= 3 * heartbeat))
         });

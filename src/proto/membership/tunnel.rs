@@ -87,7 +87,7 @@ impl Membership {
         } else if silence >= interval * (SILENT_ROUNDS - 1) {
             let others: Vec<NodeId> = self.watch.subjects().take(PROBED).collect();
             for id in others {
-                if let Some(addr) = self.addrs.get(&id).cloned() {
+                if let Some(addr) = self.addr_of(id).cloned() {
                     self.say(addr, MemberFrame::WhoAreYou);
                 }
             }

@@ -1,6 +1,10 @@
 //! What a node knows of the cluster, as a snapshot for everybody outside the core.
 
-use std::sync::Arc;
+use std::{
+    fmt,
+    ops::Deref,
+    sync::{Arc, OnceLock},
+};
 
 use crate::{Epoch, NodeAddr, NodeId, ShardId, time::Time};
 
@@ -61,6 +65,82 @@ pub struct Member {
     pub observers: Arc<[NodeId]>,
 }
 
+/// All members of a snapshot, by address, then incarnation. A slice that is cheap to clone.
+#[derive(Clone)]
+pub struct Members(Arc<List>);
+
+struct List {
+    members: Vec<Member>,
+    /// Places in `members`, by id.
+    by_id: OnceLock<Vec<u32>>,
+}
+
+impl Members {
+    /// The member with this id.
+    pub fn find(&self, id: NodeId) -> Option<&Member> {
+        let List { members, by_id } = &*self.0;
+        let places = by_id.get_or_init(|| {
+            let mut places: Vec<u32> = (0..).take(members.len()).collect();
+            places.sort_unstable_by_key(|&at| members[at as usize].id);
+            places
+        });
+        places.binary_search_by_key(&id, |&at| members[at as usize].id).ok().map(|i| &members[places[i] as usize])
+    }
+
+    /// Whether both are one list in memory.
+    pub(crate) fn same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Deref for Members {
+    type Target = [Member];
+
+    fn deref(&self) -> &[Member] {
+        &self.0.members
+    }
+}
+
+impl PartialEq for Members {
+    fn eq(&self, other: &Self) -> bool {
+        self.same(other) || **self == **other
+    }
+}
+
+impl fmt::Debug for Members {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl Default for Members {
+    fn default() -> Self {
+        Vec::new().into()
+    }
+}
+
+impl From<Vec<Member>> for Members {
+    /// The members must stand in order of their addresses, then incarnations.
+    fn from(members: Vec<Member>) -> Self {
+        Self(Arc::new(List { members, by_id: OnceLock::new() }))
+    }
+}
+
+impl FromIterator<Member> for Members {
+    fn from_iter<I: IntoIterator<Item = Member>>(members: I) -> Self {
+        members.into_iter().collect::<Vec<_>>().into()
+    }
+}
+
+impl<'a> IntoIterator for &'a Members {
+    type Item = &'a Member;
+    type IntoIter = std::slice::Iter<'a, Member>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
 /// A consistent snapshot of the membership, members in address order.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
@@ -68,7 +148,7 @@ pub struct ClusterView {
     /// This node.
     pub me: NodeId,
     /// All members, this node included unless it was removed; by address, then incarnation.
-    pub members: Vec<Member>,
+    pub members: Members,
     /// The leader, if there is one.
     pub leader: Option<NodeId>,
     /// The next ones after the leader.
@@ -82,7 +162,7 @@ pub struct ClusterView {
 impl ClusterView {
     /// The member with this id.
     pub fn member(&self, id: NodeId) -> Option<&Member> {
-        self.members.iter().find(|m| m.id == id)
+        self.members.find(id)
     }
 
     /// This node's own entry; `None` after its removal.

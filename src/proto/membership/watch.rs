@@ -7,6 +7,7 @@ use super::{
     counters::Count,
     datagram::{Part, ReplayWindow},
     detector::{Subject, Tuning},
+    idmap::IdMap,
     state::{Mark, Row},
 };
 use crate::{
@@ -25,7 +26,7 @@ pub(crate) struct Watch {
     cut_off: u32,
     subjects: BTreeMap<NodeId, Subject>,
     beat_at: Option<Time>,
-    windows: BTreeMap<NodeId, ReplayWindow>,
+    windows: IdMap<ReplayWindow>,
     /// Members came or went since what is kept of them was looked through.
     pub(crate) others: bool,
     /// Members whose link was reset, and when it was noticed.
@@ -45,7 +46,7 @@ impl Watch {
             cut_off: 0,
             subjects: BTreeMap::new(),
             beat_at: None,
-            windows: BTreeMap::new(),
+            windows: IdMap::default(),
             others: false,
             reset: BTreeMap::new(),
             refused: BTreeMap::new(),
@@ -56,7 +57,7 @@ impl Watch {
 
     /// The replay window of a sender.
     pub(crate) fn window(&mut self, sender: NodeId) -> &mut ReplayWindow {
-        self.windows.entry(sender).or_insert_with(ReplayWindow::new)
+        self.windows.get_or_insert_with(sender, ReplayWindow::new)
     }
 
     pub(crate) fn subjects(&self) -> impl Iterator<Item = NodeId> + '_ {
@@ -66,7 +67,7 @@ impl Watch {
     /// Forgets everything, for a new cluster.
     pub(crate) fn reset(&mut self) {
         self.subjects.clear();
-        self.windows.clear();
+        self.windows = IdMap::default();
         self.reset.clear();
         self.refused.clear();
         self.asked.clear();
@@ -213,10 +214,10 @@ impl Membership {
         if self.watch.asked.get(&id).is_some_and(|&at| now.since(at) < every / 4) {
             return;
         }
-        if let Some(addr) = self.addrs.get(&id) {
+        if let Some(addr) = self.addr_of(id).cloned() {
             self.watch.asked.insert(id, now);
             self.counters.add(Count::FramesOut);
-            self.out.frame(addr.clone(), MemberFrame::WhoAreYou);
+            self.out.frame(addr, MemberFrame::WhoAreYou);
         }
     }
 
@@ -234,10 +235,10 @@ impl Membership {
         self.watch.cut_off = if cut_off { self.watch.cut_off.max(1) } else { 0 };
         let count = match (cut_off, usize::from(self.config.detector.monitors)) {
             (false, monitors) => monitors,
-            (true, _) if self.ring.len() <= SMALL => usize::MAX,
+            (true, _) if self.state.ring().len() <= SMALL => usize::MAX,
             (true, monitors) => monitors.saturating_mul(1 << self.watch.cut_off.min(16)),
         };
-        let mut wanted = self.ring.subjects(self.me, count, skip);
+        let mut wanted = self.state.ring().subjects(self.me, count, skip);
         wanted.extend(own.keys());
         let Self { watch, state, .. } = self;
         watch.subjects.retain(|id, _| wanted.contains(id));
@@ -276,7 +277,8 @@ impl Membership {
             return None;
         }
         let floor = self.floor();
-        let open = self.watch.subjects.iter().filter(|(id, _)| self.own_mark(**id).is_none());
+        let own = self.state.rows.get(&self.me).map(|row| &row.marks).filter(|marks| !marks.is_empty());
+        let open = self.watch.subjects.iter().filter(|(id, _)| own.is_none_or(|marks| !marks.contains_key(id)));
         let dues = open.flat_map(|(_, s)| [s.deadline(&self.watch.tuning), s.since().map(|at| at + floor)]).flatten();
         let judged = self.suspicion.judged();
         dues.filter(|&at| judged.is_none_or(|judged| at > judged)).chain(self.watch.beat_at).min()
@@ -312,7 +314,7 @@ impl Membership {
 
     /// This node's observations, by address of the subject.
     pub(super) fn reports(&self, now: Time) -> Vec<LinkReport> {
-        let by_address = self.standing.order.iter().filter_map(|id| self.watch.subjects.get(id).map(|s| (*id, s)));
+        let by_address = self.state.roster().order.iter().filter_map(|id| self.watch.subjects.get(id).map(|s| (*id, s)));
         by_address
             .map(|(id, s)| {
                 let phi = s.phi(now, &self.watch.tuning);
@@ -346,7 +348,7 @@ impl Membership {
 
     /// Changes this node's row.
     pub(super) fn set_mark(&mut self, id: NodeId, mark: Option<Mark>) {
-        let row = self.state.rows.get_or_insert_with(self.me, Row::default);
+        let row = self.state.rows_mut().get_or_insert_with(self.me, Row::default);
         (row.version, row.dot) = (row.version + 1, 0);
         match mark {
             Some(mark) => drop(row.marks.insert(id, mark)),

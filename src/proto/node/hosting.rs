@@ -85,7 +85,7 @@ mod tests {
             Member { id, addr, status, roles: Arc::new([]), app_version: "".into(), up_number: 1, reachable: true, observers: Arc::new([]) }
         };
         let members: Vec<Member> = statuses.iter().enumerate().map(member).collect();
-        ClusterView { me: members[0].id, members, leader: None, deputies: vec![], converged: true, version: 1 }
+        ClusterView { me: members[0].id, members: members.into(), leader: None, deputies: vec![], converged: true, version: 1 }
     }
 
     #[test]

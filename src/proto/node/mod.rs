@@ -27,7 +27,7 @@ use crate::{
         coordinator::{Coordinator, CoordinatorOut},
         handoff::{DropReason, Envelope, ReplyBody},
         link::LinkEvent,
-        membership::{ClusterView, Identity, Membership},
+        membership::{ClusterView, Identity, Membership, Pool, take},
         region::{Region, RegionOut, Relay, RelayOut},
         shard::{LaneId, LaneItem, ShardCommand},
         sharding::{ControlFrame, UNSIZED, shard_of},
@@ -122,6 +122,13 @@ impl NodeCore {
     pub fn new(config: Arc<Config>, me: Identity, workers: u16, seed: u64, now: Time) -> Self {
         let membership = Membership::new(config.clone(), me.clone(), seed, now);
         Self::with_members(config, me.id(), workers, membership)
+    }
+
+    /// Shares what it knows of the cluster with the other nodes that have the pool.
+    #[must_use]
+    pub fn pooled(mut self, pool: Pool) -> Self {
+        self.membership = self.membership.pooled(pool);
+        self
     }
 }
 
@@ -318,7 +325,7 @@ impl<M: Members> NodeCore<M> {
             // One acknowledgement for all that came since the effects were last taken.
             self.with_relay(|relay, _, out| relay.flush_acks(out));
         }
-        self.effects.pop_front()
+        take(&mut self.effects)
     }
 
     /// The cluster as this node sees it.

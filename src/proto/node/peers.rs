@@ -2,13 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{NodeAddr, NodeId, Time, proto::membership::ClusterView};
+use crate::{
+    NodeAddr, NodeId, Time,
+    proto::membership::{ClusterView, Members},
+};
 
 /// The ends of links.
 #[derive(Debug)]
 pub(crate) struct Peers {
     me: NodeId,
-    members: BTreeMap<NodeId, NodeAddr>,
+    members: Members,
     links: BTreeMap<NodeId, Link>,
     /// So much waits for them that nothing is to be added. From one session to the next: what waits stays.
     blocked: BTreeSet<NodeId>,
@@ -24,23 +27,19 @@ struct Link {
 
 impl Peers {
     pub fn new(me: NodeId) -> Self {
-        Self { me, members: BTreeMap::new(), links: BTreeMap::new(), blocked: BTreeSet::new(), removed: BTreeSet::new() }
+        Self { me, members: Members::default(), links: BTreeMap::new(), blocked: BTreeSet::new(), removed: BTreeSet::new() }
     }
 
     pub fn set_view(&mut self, view: &ClusterView) {
-        // An id has one address for good, so only who came and who went is work.
-        for m in &view.members {
-            self.members.entry(m.id).or_insert_with(|| m.addr.clone());
-        }
-        if self.members.len() > view.members.len() {
-            let ids: BTreeSet<NodeId> = view.members.iter().map(|m| m.id).collect();
-            self.members.retain(|id, _| ids.contains(id));
-        }
+        self.members = view.members.clone();
     }
 
     #[cfg(test)]
     pub fn add_member(&mut self, node: NodeId, addr: NodeAddr) {
-        self.members.insert(node, addr);
+        let (roles, app_version, observers) = (Default::default(), "".into(), Default::default());
+        let status = crate::proto::membership::MemberStatus::Up;
+        let new = crate::proto::membership::Member { id: node, addr, status, roles, app_version, up_number: 1, reachable: true, observers };
+        self.members = self.members.iter().cloned().chain([new]).collect();
     }
 
     pub fn link_up(&mut self, peer: NodeId, addr: NodeAddr) {
@@ -67,7 +66,6 @@ impl Peers {
     /// The address, and whether this is news.
     pub fn remove(&mut self, node: NodeId) -> (Option<NodeAddr>, bool) {
         let addr = self.addr(node).cloned();
-        self.members.remove(&node);
         self.links.remove(&node);
         self.blocked.remove(&node);
         (addr, self.removed.insert(node))
@@ -82,11 +80,12 @@ impl Peers {
     }
 
     pub fn is_member(&self, node: NodeId) -> bool {
-        self.members.contains_key(&node)
+        !self.is_removed(node) && self.members.find(node).is_some()
     }
 
     pub fn addr(&self, node: NodeId) -> Option<&NodeAddr> {
-        self.members.get(&node).or_else(|| self.links.get(&node).map(|l| &l.addr))
+        let member = self.members.find(node).filter(|_| !self.is_removed(node));
+        member.map(|m| &m.addr).or_else(|| self.links.get(&node).map(|l| &l.addr))
     }
 
     /// Whether an item can be sent there now: this node, or one with a known address that was not removed.

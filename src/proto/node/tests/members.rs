@@ -21,13 +21,13 @@ pub struct Script {
 
 impl Script {
     pub fn new(me: NodeId) -> Self {
-        let view = ClusterView { me, members: vec![], leader: None, deputies: vec![], converged: true, version: 0 };
+        let view = ClusterView { me, members: vec![].into(), leader: None, deputies: vec![], converged: true, version: 0 };
         Self { view: Arc::new(view), outputs: VecDeque::new(), drained: false, left: vec![], proven: Some(Time::MAX) }
     }
 
     pub fn set_members(&mut self, members: Vec<Member>) {
         let version = self.view.version + 1;
-        self.view = Arc::new(ClusterView { members, version, ..(*self.view).clone() });
+        self.view = Arc::new(ClusterView { members: members.into(), version, ..(*self.view).clone() });
         self.outputs.push_back(MemberOutput::View(self.view.clone()));
     }
 }

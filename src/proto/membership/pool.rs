@@ -1,0 +1,149 @@
+//! What machines in one process share: equal versions, and what was worked out of the same inputs. A thousand simulated nodes that stand at
+//! the same version hold it once, and the second to merge the same delta into the same version does no work. Nothing that a machine does
+//! depends on whether it has a pool.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Weak},
+};
+
+use parking_lot::Mutex;
+
+use super::{codec::Body, state::Version};
+use crate::proto::wire::Malformed;
+
+/// Shared by the machines that were given clones of it.
+#[derive(Clone, Default, Debug)]
+pub struct Pool(Arc<Mutex<Shelves>>);
+
+#[derive(Default, Debug)]
+struct Shelves {
+    empty: Arc<Version>,
+    versions: BTreeMap<u128, Vec<Weak<Version>>>,
+    /// Versions at which the dead ones are looked for again.
+    full: usize,
+    read: Memo<Arc<Version>>,
+    /// Part and result, if it is another version, by version and place of the part, which is kept so that its place stays its own.
+    merged: Memo<(Arc<Version>, Option<Arc<Version>>)>,
+    answers: Memo<Answer>,
+}
+
+/// What a clock is answered with: what its owner lacks, and whether it knows more.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) body: Option<Arc<Body>>,
+    pub(crate) ahead: bool,
+}
+
+/// Results by the version that they were made of, and the other input.
+#[derive(Debug)]
+struct Memo<V> {
+    known: BTreeMap<(usize, u128), (Weak<Version>, V)>,
+    full: usize,
+}
+
+impl<V> Default for Memo<V> {
+    fn default() -> Self {
+        Self { known: BTreeMap::new(), full: SMALL }
+    }
+}
+
+const SMALL: usize = 256;
+
+impl<V: Clone> Memo<V> {
+    fn get(&self, version: &Arc<Version>, input: u128) -> Option<V> {
+        // As long as the weak reference stands, nothing else can come to lie there.
+        self.known.get(&(Arc::as_ptr(version) as usize, input)).filter(|(of, _)| of.strong_count() > 0).map(|(_, value)| value.clone())
+    }
+
+    fn put(&mut self, version: &Arc<Version>, input: u128, value: V) {
+        if self.known.len() >= self.full {
+            self.known.retain(|_, (of, _)| of.strong_count() > 0);
+            self.full = SMALL.max(self.known.len() * 2);
+        }
+        self.known.insert((Arc::as_ptr(version) as usize, input), (Arc::downgrade(version), value));
+    }
+}
+
+impl Shelves {
+    fn share(&mut self, version: &mut Arc<Version>) {
+        if self.versions.len() >= self.full {
+            self.versions.retain(|_, alike| {
+                alike.retain(|one| one.strong_count() > 0);
+                !alike.is_empty()
+            });
+            self.full = SMALL.max(self.versions.len() * 2);
+        }
+        let alike = self.versions.entry(version.digest()).or_default();
+        for other in alike.iter().filter_map(Weak::upgrade) {
+            if Arc::ptr_eq(&other, version) {
+                return;
+            }
+            if *other == **version {
+                *version = other;
+                return;
+            }
+        }
+        alike.retain(|one| one.strong_count() > 0);
+        alike.push(Arc::downgrade(version));
+    }
+}
+
+impl Pool {
+    /// Replaces the version by an equal one that others hold.
+    pub(crate) fn share(&self, version: &mut Arc<Version>) {
+        self.0.lock().share(version);
+    }
+
+    /// A version without anything in it.
+    pub(crate) fn empty(&self) -> Arc<Version> {
+        Arc::clone(&self.0.lock().empty)
+    }
+
+    /// Elements read from `bytes` by one that knows `version`.
+    pub(crate) fn read(
+        &self,
+        version: &Arc<Version>,
+        bytes: &[u8],
+        read: impl FnOnce() -> Result<Version, Malformed>,
+    ) -> Result<Arc<Version>, Malformed> {
+        let input = xxhash_rust::xxh3::xxh3_128(bytes);
+        if let Some(part) = self.0.lock().read.get(version, input) {
+            return Ok(part);
+        }
+        let part = Arc::new(read()?);
+        self.0.lock().read.put(version, input, Arc::clone(&part));
+        Ok(part)
+    }
+
+    /// What a version becomes by a part.
+    pub(crate) fn merge(&self, version: &mut Arc<Version>, part: &Arc<Version>) {
+        let mut shelves = self.0.lock();
+        let input = Arc::as_ptr(part) as usize as u128;
+        if let Some((_, merged)) = shelves.merged.get(version, input) {
+            *version = merged.unwrap_or_else(|| Arc::clone(version));
+            return;
+        }
+        let mut merged = Arc::clone(version);
+        let other = Version::merge(&mut merged, part);
+        shelves.share(&mut merged);
+        shelves.merged.put(version, input, (Arc::clone(part), other.then(|| Arc::clone(&merged))));
+        *version = merged;
+    }
+
+    /// What the owner of `clock` is answered by one that stands at `version`.
+    pub(crate) fn answer(
+        &self,
+        version: &Arc<Version>,
+        clock: &[u8],
+        answer: impl FnOnce() -> Result<Answer, Malformed>,
+    ) -> Result<Answer, Malformed> {
+        let input = xxhash_rust::xxh3::xxh3_128(clock);
+        if let Some(known) = self.0.lock().answers.get(version, input) {
+            return Ok(known);
+        }
+        let new = answer()?;
+        self.0.lock().answers.put(version, input, new.clone());
+        Ok(new)
+    }
+}

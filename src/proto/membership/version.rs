@@ -1,0 +1,371 @@
+//! One version of what is gossiped: a join semilattice, so that it converges whatever the order of merges.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, OnceLock},
+};
+
+use super::{
+    MemberStatus, Removal,
+    bits::Bits,
+    clock::{Dots, VectorClock},
+    codec::Body,
+    idmap::IdMap,
+    leader,
+    monitors::Ring,
+    view::Members,
+};
+use crate::{NodeAddr, NodeId};
+
+/// What never changes in the life of a node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Info {
+    pub(crate) id: NodeId,
+    pub(crate) addr: NodeAddr,
+    pub(crate) roles: Arc<[String]>,
+    pub(crate) app_version: Arc<str>,
+}
+
+/// A member as gossip knows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Entry {
+    pub(crate) info: Arc<Info>,
+    pub(crate) status: MemberStatus,
+    /// 0 before it was up.
+    pub(crate) up_number: u32,
+    /// Order of joining, as the admitting node saw it.
+    pub(crate) joined: u32,
+    /// Down, and its process is known to be gone.
+    pub(crate) proven: bool,
+    /// What made it so.
+    pub(crate) dots: Dots,
+    /// Whose change admitted it: who knows that one knows address and roles. (0, 0) before it is numbered.
+    pub(crate) born: (NodeId, u64),
+}
+
+impl Entry {
+    pub(crate) fn joining(info: Arc<Info>, joined: u32) -> Self {
+        Self {
+            info,
+            status: MemberStatus::Joining,
+            up_number: 0,
+            joined,
+            proven: false,
+            dots: Dots::default(),
+            born: (NodeId::from_raw(0), 0),
+        }
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.status = self.status.max(other.status);
+        self.up_number = lower_known(self.up_number, other.up_number);
+        self.joined = lower_known(self.joined, other.joined);
+        self.proven |= other.proven;
+        self.dots.merge(&other.dots);
+        // Of two admissions either will do, as long as all name the same.
+        self.born = if self.born.1 == 0 {
+            other.born
+        } else if other.born.1 == 0 {
+            self.born
+        } else {
+            self.born.min(other.born)
+        };
+    }
+}
+
+/// Two leaders of a split may number a member differently: the lower number wins, 0 is none.
+fn lower_known(a: u32, b: u32) -> u32 {
+    if a == 0 || b == 0 { a.max(b) } else { a.min(b) }
+}
+
+/// How a member went, the weightier last.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Gone {
+    Left,
+    Downed,
+    Proven,
+}
+
+impl From<Gone> for Removal {
+    fn from(gone: Gone) -> Self {
+        match gone {
+            Gone::Left => Self::Left,
+            Gone::Downed => Self::Downed { proven: false },
+            Gone::Proven => Self::Downed { proven: true },
+        }
+    }
+}
+
+/// Keeps an id from coming back. Since when it stands is each node's own knowledge.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Tombstone {
+    pub(crate) how: Gone,
+    /// What made it.
+    pub(crate) dots: Dots,
+}
+
+impl Tombstone {
+    fn merge(&mut self, other: &Self) {
+        self.how = self.how.max(other.how);
+        self.dots.merge(&other.dots);
+    }
+}
+
+/// What an observer holds against a subject.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Mark {
+    /// Its replies stayed away.
+    Silent,
+    /// Its monitors together missed more of its replies than chance allows.
+    Convicted,
+    /// Its links were reset and its port refuses connections.
+    Refused,
+}
+
+/// One observer's verdicts; the newer whole row wins.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Row {
+    pub(crate) version: u32,
+    /// The observer's counter when it changed the row; 0 before it is numbered.
+    pub(crate) dot: u64,
+    pub(crate) marks: BTreeMap<NodeId, Mark>,
+}
+
+/// Members, tombstones, rows and the clock that covers them. Each part is shared with other versions until it is changed, and what follows
+/// from a version is worked out once.
+#[derive(Default, Debug)]
+pub(crate) struct Version {
+    pub(crate) members: Arc<IdMap<Entry>>,
+    pub(crate) tombstones: Arc<BTreeMap<NodeId, Tombstone>>,
+    pub(crate) rows: Arc<IdMap<Row>>,
+    pub(crate) clock: Arc<VectorClock>,
+    derived: Derived,
+}
+
+/// What follows from a version, as far as somebody asked.
+#[derive(Default, Debug)]
+struct Derived {
+    /// Of the version before: few members come or go at a time.
+    prior_roster: Option<Arc<Roster>>,
+    prior_ring: Option<Arc<Ring>>,
+    roster: OnceLock<Arc<Roster>>,
+    ring: OnceLock<Arc<Ring>>,
+    census: OnceLock<Census>,
+    digest: OnceLock<u128>,
+    short_ids: OnceLock<Vec<(u32, NodeId)>>,
+    whole: OnceLock<Arc<Body>>,
+    shown: OnceLock<Members>,
+}
+
+/// Who the members are.
+#[derive(PartialEq, Eq, Default, Debug)]
+pub(crate) struct Roster {
+    /// By id.
+    pub(crate) ids: Vec<NodeId>,
+    /// By address, then incarnation.
+    pub(crate) order: Vec<NodeId>,
+}
+
+/// Where they stand.
+#[derive(Default, Debug)]
+pub(crate) struct Census {
+    /// Those that take part in convergence.
+    pub(crate) counted: Bits,
+    /// Stretches of the roster's order that are not just one member that is not down: several lives of one address, or down.
+    pub(crate) crowds: Vec<(usize, usize)>,
+}
+
+impl Clone for Version {
+    /// To be changed: what was derived does not hold.
+    fn clone(&self) -> Self {
+        let Self { members, tombstones, rows, clock, derived } = self;
+        let (members, tombstones, rows, clock) = (members.clone(), tombstones.clone(), rows.clone(), clock.clone());
+        Self { members, tombstones, rows, clock, derived: derived.next() }
+    }
+}
+
+impl PartialEq for Version {
+    fn eq(&self, other: &Self) -> bool {
+        self.members == other.members && self.tombstones == other.tombstones && self.rows == other.rows && self.clock == other.clock
+    }
+}
+
+impl Derived {
+    fn next(&self) -> Self {
+        let prior_roster = self.roster.get().or(self.prior_roster.as_ref()).cloned();
+        let prior_ring = self.ring.get().or(self.prior_ring.as_ref()).cloned();
+        Self { prior_roster, prior_ring, ..Self::default() }
+    }
+}
+
+impl Version {
+    /// Access to change it. Whoever shares it keeps what was.
+    pub(crate) fn edit(this: &mut Arc<Self>) -> &mut Self {
+        let version = Arc::make_mut(this);
+        version.derived = version.derived.next();
+        version
+    }
+
+    /// Takes in what the other one knows; false, and nothing is touched, if it knew all of it.
+    pub(crate) fn merge(this: &mut Arc<Self>, other: &Self) -> bool {
+        fn absorbs<V: Clone + PartialEq>(mine: Option<&V>, theirs: &V, merge: impl Fn(&mut V, &V)) -> bool {
+            mine.is_some_and(|mine| {
+                mine == theirs || {
+                    let mut both = mine.clone();
+                    merge(&mut both, theirs);
+                    both == *mine
+                }
+            })
+        }
+        let tombstones = !other.tombstones.iter().all(|(id, t)| absorbs(this.tombstones.get(id), t, Tombstone::merge));
+        let members = !Arc::ptr_eq(&this.members, &other.members)
+            && !other.members.iter().all(|(id, m)| absorbs(this.members.get(id), m, Entry::merge) || this.tombstones.contains_key(id));
+        let known = |id: &NodeId| this.members.contains_key(id) || other.members.contains_key(id);
+        let rows = other.rows.iter().any(|(id, row)| this.rows.get(id).is_none_or(|mine| mine.version < row.version) && known(id));
+        let clock = other.clock.iter().any(|(id, count)| this.clock.get(id) < count && known(&id));
+        if !(tombstones || members || rows || clock) {
+            return false;
+        }
+        let version = Self::edit(this);
+        if tombstones {
+            let mine = Arc::make_mut(&mut version.tombstones);
+            for (&id, theirs) in &*other.tombstones {
+                mine.entry(id).and_modify(|t| t.merge(theirs)).or_insert_with(|| theirs.clone());
+            }
+        }
+        if members {
+            Arc::make_mut(&mut version.members).merge(&other.members, Entry::merge);
+        }
+        if rows {
+            let mine = Arc::make_mut(&mut version.rows);
+            for (&id, theirs) in &*other.rows {
+                if mine.get(&id).is_none_or(|mine| mine.version < theirs.version) {
+                    mine.insert(id, theirs.clone());
+                }
+            }
+        }
+        if clock {
+            Arc::make_mut(&mut version.clock).merge(&other.clock);
+        }
+        version.normalise();
+        true
+    }
+
+    /// Drops what is said of those that are no members, and by them.
+    pub(crate) fn normalise(&mut self) {
+        let Self { members, tombstones, rows, clock, .. } = self;
+        if tombstones.keys().any(|id| members.contains_key(id)) {
+            Arc::make_mut(members).retain(|id, _| !tombstones.contains_key(id));
+        }
+        if rows.iter().any(|(id, row)| !members.contains_key(id) || !row.marks.keys().all(|id| members.contains_key(id))) {
+            let rows = Arc::make_mut(rows);
+            rows.retain(|id, _| members.contains_key(id));
+            for row in rows.values_mut() {
+                row.marks.retain(|id, _| members.contains_key(id));
+            }
+        }
+        if clock.iter().any(|(id, _)| !members.contains_key(&id)) {
+            Arc::make_mut(clock).retain(|id| members.contains_key(&id));
+        }
+        // A removed member's counter is gone, so nothing may be numbered by it.
+        let buried = |id: NodeId| tombstones.contains_key(&id);
+        let stale = |dots: &Dots| dots.iter().any(|(id, _)| buried(id));
+        if !tombstones.is_empty() && members.values().any(|m| stale(&m.dots)) {
+            Arc::make_mut(members).values_mut().for_each(|m| m.dots.retain(|id| !buried(id)));
+        }
+        if tombstones.values().any(|t| stale(&t.dots)) {
+            let ids: BTreeSet<NodeId> = tombstones.keys().copied().collect();
+            Arc::make_mut(tombstones).values_mut().for_each(|t| t.dots.retain(|id| !ids.contains(&id)));
+        }
+    }
+
+    /// Whether something stands here that no member's counter covers: the last change of one that was removed before all had heard of it.
+    pub(crate) fn has_orphans(&self) -> bool {
+        self.members.values().map(|m| &m.dots).chain(self.tombstones.values().map(|t| &t.dots)).any(Dots::is_empty)
+    }
+
+    /// Names this version by what it says.
+    pub(crate) fn digest(&self) -> u128 {
+        *self.derived.digest.get_or_init(|| {
+            let mut bytes = Vec::with_capacity(self.members.len() * 32 + self.rows.len() * 20);
+            for (&id, m) in &*self.members {
+                bytes.extend_from_slice(&id.raw().to_le_bytes());
+                bytes.extend_from_slice(&self.clock.get(id).to_le_bytes());
+                bytes.extend_from_slice(&m.up_number.to_le_bytes());
+                bytes.extend_from_slice(&[m.status as u8, u8::from(m.proven)]);
+            }
+            for (&id, row) in &*self.rows {
+                bytes.extend_from_slice(&id.raw().to_le_bytes());
+                bytes.extend_from_slice(&row.version.to_le_bytes());
+            }
+            xxhash_rust::xxh3::xxh3_128(&bytes)
+        })
+    }
+
+    /// The status of a member.
+    pub(crate) fn status(&self, id: NodeId) -> Option<MemberStatus> {
+        self.members.get(&id).map(|m| m.status)
+    }
+
+    /// The member that advertises this address.
+    pub(crate) fn at(&self, addr: &NodeAddr) -> Option<&Entry> {
+        let hash = addr.hash64();
+        let range = NodeId::from_raw(u128::from(hash) << 64)..=NodeId::from_raw(u128::from(hash) << 64 | u128::from(u64::MAX));
+        self.members.range(range).map(|(_, m)| m).next()
+    }
+
+    /// Who the members are.
+    pub(crate) fn roster(&self) -> &Arc<Roster> {
+        self.derived.roster.get_or_init(|| match &self.derived.prior_roster {
+            Some(prior) if self.members.keys().eq(&prior.ids) => Arc::clone(prior),
+            prior => {
+                let mut order = prior.as_ref().map(|p| p.order.clone()).unwrap_or_default();
+                leader::reorder(&mut order, prior.as_ref().map_or(&[], |p| &p.ids), &self.members);
+                Arc::new(Roster { ids: self.members.keys().copied().collect(), order })
+            }
+        })
+    }
+
+    /// Who observes whom.
+    pub(crate) fn ring(&self) -> &Arc<Ring> {
+        let alive = || self.members.iter().filter(|(_, m)| m.status < MemberStatus::Down).map(|(&id, _)| id);
+        self.derived.ring.get_or_init(|| match &self.derived.prior_ring {
+            Some(prior) if prior.is_of(alive()) => Arc::clone(prior),
+            _ => Arc::new(Ring::new(alive())),
+        })
+    }
+
+    /// Where the members stand.
+    pub(crate) fn census(&self) -> &Census {
+        self.derived.census.get_or_init(|| {
+            let counted = self.members.values().enumerate().filter(|(_, m)| leader::counts(m.status)).map(|(at, _)| at).collect();
+            let (mut crowds, mut at) = (vec![], 0);
+            for lives in self.roster().order.chunk_by(|a, b| a.addr_hash() == b.addr_hash()) {
+                if lives.len() > 1 || self.status(lives[0]) >= Some(MemberStatus::Down) {
+                    crowds.push((at, at + lives.len()));
+                }
+                at += lives.len();
+            }
+            Census { counted, crowds }
+        })
+    }
+
+    /// The last four bytes of each member's id, in order.
+    pub(crate) fn short_ids(&self) -> &[(u32, NodeId)] {
+        self.derived.short_ids.get_or_init(|| {
+            let mut keys: Vec<(u32, NodeId)> = self.members.keys().map(|&id| (super::codec::short(id), id)).collect();
+            keys.sort_unstable();
+            keys
+        })
+    }
+
+    /// All of it as it travels, made by `encode` once.
+    pub(crate) fn whole(&self, encode: impl FnOnce() -> Body) -> &Arc<Body> {
+        self.derived.whole.get_or_init(|| Arc::new(encode()))
+    }
+
+    /// All members as a view shows them that holds nobody unreachable and hides nobody, made by `show` once.
+    pub(crate) fn shown(&self, show: impl FnOnce() -> Members) -> &Members {
+        self.derived.shown.get_or_init(show)
+    }
+}
