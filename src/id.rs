@@ -1,6 +1,6 @@
 //! Names of nodes, shards and assignments.
 
-use std::{cmp::Ordering, fmt, net::IpAddr, str::FromStr};
+use std::{cmp::Ordering, fmt, net::IpAddr, str::FromStr, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct NodeAddr {
     /// Lower-case host name or address; IPv6 without brackets, as RFC 5952 writes it.
-    pub host: String,
+    pub host: Arc<str>,
     /// TCP and UDP port.
     pub port: u16,
 }
@@ -35,7 +35,7 @@ impl NodeAddr {
             Ok(ip) => ip.to_string(),
             Err(_) => host.to_ascii_lowercase(),
         };
-        Self { host, port }
+        Self { host: host.into(), port }
     }
 
     /// First 8 bytes of SHA-256 over the text form: the upper half of the ids of all lives at this address.
@@ -49,7 +49,7 @@ impl NodeAddr {
 
 impl From<std::net::SocketAddr> for NodeAddr {
     fn from(addr: std::net::SocketAddr) -> Self {
-        Self { host: addr.ip().to_string(), port: addr.port() }
+        Self { host: addr.ip().to_string().into(), port: addr.port() }
     }
 }
 

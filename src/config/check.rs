@@ -180,7 +180,7 @@ impl Config {
 
     fn advertises_loopback(&self) -> bool {
         match &self.node.advertise {
-            Some(addr) => addr.host == "localhost" || addr.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback()),
+            Some(addr) => &*addr.host == "localhost" || addr.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback()),
             None => self.node.listen.ip().is_loopback(),
         }
     }

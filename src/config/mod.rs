@@ -252,7 +252,7 @@ impl Config {
         match &self.node.advertise {
             Some(addr) if addr.port != 0 => addr.clone(),
             Some(addr) => crate::NodeAddr { host: addr.host.clone(), port: bound_port },
-            None => crate::NodeAddr { host: self.node.listen.ip().to_string(), port: bound_port },
+            None => crate::NodeAddr { host: self.node.listen.ip().to_string().into(), port: bound_port },
         }
     }
 

@@ -464,7 +464,7 @@ impl Network {
     fn look_up(&self, addr: NodeAddr) {
         let node = self.node.clone();
         self.node.help(Box::new(move || {
-            let found = (addr.host.as_str(), addr.port).to_socket_addrs();
+            let found = (&*addr.host, addr.port).to_socket_addrs();
             let result = found.map(Iterator::collect).map_err(|e| e.to_string());
             node.network.post(ToNet::Resolved(addr, result));
         }));

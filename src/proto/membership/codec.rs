@@ -7,7 +7,7 @@ use super::{
     clock::{DOTS_MAX, Dots, VectorClock},
     frame::Packed,
     pack,
-    state::{Entry, Gone, Info, MEMBERS_MAX, Mark, Row, TOMBSTONES_MAX, Tombstone, Version},
+    state::{Entry, Folk, Gone, Info, MEMBERS_MAX, Mark, Row, TOMBSTONES_MAX, Tombstone, Version},
 };
 use crate::{
     NodeAddr, NodeId,
@@ -204,7 +204,7 @@ pub(crate) fn decode(bytes: &[u8], known: &Version) -> Result<Version, Malformed
         clock.set(id, read_varint(r, "counter")?);
         actors.push(id);
     }
-    let (mut last, members) = (None, Arc::make_mut(&mut part.members));
+    let (mut last, members) = (None, Folk::edit(&mut part.members));
     for _ in 0..counted(r, "members", MEMBER_BYTES_MIN, MEMBERS_MAX)? {
         let (id, entry) = member(r, known, &actors)?;
         in_order("member order", &mut last, id)?;
@@ -265,7 +265,7 @@ pub(crate) fn encode_clock(w: &mut Writer, clock: &VectorClock) {
 
 /// Reads a clock: what `mine` has of it, and whether it knows of changes that `mine` does not. Changes of the buried do not count.
 pub(crate) fn decode_clock(bytes: &[u8], mine: &Version) -> Result<(VectorClock, bool), Malformed> {
-    let (r, keys) = (&mut Reader::new(bytes), mine.short_ids());
+    let (r, keys) = (&mut Reader::new(bytes), mine.members.short_ids());
     let (mut clock, mut ahead) = (VectorClock::default(), false);
     while r.left() > 0 {
         let (key, count) = (r.u32("key")?, read_varint(r, "counter")?);
@@ -378,10 +378,10 @@ fn whole_info(r: &mut Reader<'_>, id: NodeId, have: Option<&Entry>) -> Result<Ar
     }
     let roles = (0..roles).map(|_| r.text("role", LABEL_BYTES_MAX)).collect::<Result<Vec<_>, _>>()?;
     let app_version = r.text("version", LABEL_BYTES_MAX)?;
-    if let Some(have) = have.filter(|have| have.info.addr.host == host && have.info.addr.port == port) {
+    if let Some(have) = have.filter(|have| *have.info.addr.host == *host && have.info.addr.port == port) {
         return Ok(Arc::clone(&have.info));
     }
-    let addr = NodeAddr { host: host.to_owned(), port };
+    let addr = NodeAddr { host: host.into(), port };
     if addr.hash64() != id.addr_hash() {
         return Err(Malformed::Unknown { field: "id of the address", value: id.addr_hash() });
     }
@@ -413,7 +413,7 @@ mod tests {
             let status = STATUSES[usize::from(port) % STATUSES.len()];
             let born = (id, u64::from(port % 3));
             let entry = Entry { status, up_number: 3, proven: port % 2 == 0, born, ..Entry::joining(Arc::new(info), 4) };
-            Arc::make_mut(&mut state.members).insert(id, Entry { dots: Dots::one(id, 200), ..entry });
+            Folk::edit(&mut state.members).insert(id, Entry { dots: Dots::one(id, 200), ..entry });
             Arc::make_mut(&mut state.clock).set(id, 200 + u64::from(port % 3));
         }
         let ids: Vec<NodeId> = state.members.keys().copied().collect();
@@ -470,7 +470,7 @@ mod tests {
     #[test]
     fn an_id_that_is_not_of_its_address_is_refused() {
         let mut state = sample(1);
-        let members = Arc::make_mut(&mut Version::edit(&mut state).members);
+        let members = Folk::edit(&mut Version::edit(&mut state).members);
         let first = *members.keys().next().unwrap();
         let mut entry = members.remove(&first).unwrap();
         let id = NodeId::from_raw(77);

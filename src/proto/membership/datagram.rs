@@ -18,6 +18,8 @@ pub(crate) const ENVELOPE_BYTES: usize = 2 + 1 + 1 + 8 + 16 + 8;
 /// Kind and length before each part's body, at most.
 pub(crate) const PART_BYTES: usize = 3;
 const WINDOW: u64 = 256;
+/// Room for what most datagrams carry: a beat, its reply, a status.
+const SHORT_BYTES: usize = 96;
 
 /// From whom, and which one.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -77,7 +79,7 @@ pub(crate) enum Bad {
 
 /// Starts a datagram.
 pub(crate) fn open(envelope: &Envelope) -> Writer {
-    let mut w = Writer::default();
+    let mut w = Writer(Vec::with_capacity(SHORT_BYTES));
     w.bytes(&MAGIC).u8(VERSION).u8(UNSEALED).u64(envelope.counter);
     w.u128(envelope.sender.raw()).u64(envelope.group);
     w
@@ -110,14 +112,17 @@ fn envelope(r: &mut Reader<'_>) -> Result<Result<Envelope, Bad>, Malformed> {
 impl<'a> Part<'a> {
     /// Appends it.
     pub(crate) fn write(&self, w: &mut Writer) {
-        let mut body = Writer::default();
+        let at = w.0.len();
+        // Kind and length; nearly all are shorter than 128 bytes, so that one byte does for it.
+        w.bytes(&[0, 0]);
+        let body = &mut *w;
         let kind: u8 = match *self {
             Self::Beat(seq) => {
-                varint(&mut body, seq);
+                varint(body, seq);
                 1
             }
             Self::BeatReply(seq) => {
-                varint(&mut body, seq);
+                varint(body, seq);
                 2
             }
             Self::Status { digest, counter, seen } => {
@@ -146,9 +151,15 @@ impl<'a> Part<'a> {
                 8
             }
         };
-        w.u8(kind);
-        varint(w, body.0.len() as u64);
-        w.bytes(&body.0);
+        let len = w.0.len() - at - 2;
+        w.0[at] = kind;
+        if len < 0x80 {
+            w.0[at + 1] = len as u8;
+        } else {
+            let mut long = Writer::default();
+            varint(&mut long, len as u64);
+            w.0.splice(at + 1..at + 2, long.0);
+        }
     }
 
     /// The next part; `Ok(None)` for a kind that is not known here.

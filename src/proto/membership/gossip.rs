@@ -111,7 +111,7 @@ impl Membership {
         if real {
             self.tunnel.take_datagram(now);
         }
-        self.take_sign_of_life(now, from);
+        self.hear_member(now, from);
         while parts.left() > 0 && self.phase == Phase::Member {
             match Part::read(&mut parts) {
                 Ok(Some(part)) => self.take_part(now, from, envelope.counter, part),
@@ -160,12 +160,13 @@ impl Membership {
             return Err(Count::DropCluster);
         }
         let from = envelope.sender;
-        if self.is_out(from) {
-            self.tell(now, from);
-            return Err(Count::DropRemoved);
-        }
-        if from == self.me || !self.state.members.contains_key(&from) {
-            return Err(Count::DropSender);
+        match self.state.status(from) {
+            Some(status) if status < MemberStatus::Down && from != self.me => {}
+            _ if self.is_out(from) => {
+                self.tell(now, from);
+                return Err(Count::DropRemoved);
+            }
+            _ => return Err(Count::DropSender),
         }
         if self.watch.window(from).take(envelope.counter) { Ok(()) } else { Err(Count::DropReplay) }
     }
@@ -504,7 +505,7 @@ impl Membership {
                 && !verdict.unreachable.contains_key(&subject)
                 && fits(&Candidate { state, subject })
         };
-        let order = &state.roster().order;
+        let order = &state.members.roster().order;
         // Where most fit, a few draws find them; the rest of the work is for where few do.
         let mut chosen: Vec<NodeId> = vec![];
         for _ in 0..count * 4 {

@@ -20,7 +20,7 @@ pub(crate) struct Standing {
 impl Standing {
     pub(crate) fn derive(&mut self, state: &State, verdict: &Verdict, deputies: usize) {
         let reachable = || {
-            let members = state.roster().order.iter().filter(|id| !verdict.unreachable.contains_key(id));
+            let members = state.members.roster().order.iter().filter(|id| !verdict.unreachable.contains_key(id));
             members.filter_map(|id| state.status(*id).map(|status| (*id, status)))
         };
         let mut heads: Vec<NodeId> = reachable().filter(|&(_, s)| counts(s)).map(|(id, _)| id).take(1 + deputies).collect();

@@ -468,7 +468,7 @@ impl Membership {
             pool.share(&mut self.state.version);
         }
         let old = std::mem::replace(&mut self.derived, Arc::clone(&self.state.version));
-        if !Arc::ptr_eq(old.roster(), self.state.roster()) {
+        if !Arc::ptr_eq(old.members.roster(), self.state.members.roster()) {
             self.watch.others = true;
             let (former, new) = (&mut self.former, &self.state);
             let gone = old.members.iter().filter(|(id, _)| !new.members.contains_key(id));
@@ -476,8 +476,13 @@ impl Membership {
             former.retain(|id, _| new.tombstones.contains_key(id) && !new.members.contains_key(id));
         }
         let monitors = usize::from(self.config.detector.monitors);
-        let court =
-            reachability::Court { state: &self.state, ring: self.state.ring(), me: self.me, rule: self.config.detector.verdict, monitors };
+        let court = reachability::Court {
+            state: &self.state,
+            ring: self.state.members.ring(),
+            me: self.me,
+            rule: self.config.detector.verdict,
+            monitors,
+        };
         self.verdict = if self.suspicion.isolated { court.nobody_else() } else { court.judge() };
         self.standing.derive(&self.state, &self.verdict, usize::from(self.config.membership.deputies));
     }

@@ -9,7 +9,11 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::{codec::Body, state::Version};
+use super::{
+    Members,
+    codec::Body,
+    state::{Folk, Version},
+};
 use crate::proto::wire::Malformed;
 
 /// Shared by the machines that were given clones of it.
@@ -22,10 +26,12 @@ struct Shelves {
     versions: BTreeMap<u128, Vec<Weak<Version>>>,
     /// Versions at which the dead ones are looked for again.
     full: usize,
-    read: Memo<Arc<Version>>,
+    folks: BTreeMap<u128, Vec<Weak<Folk>>>,
+    read: Memo<Version, Arc<Version>>,
     /// Part and result, if it is another version, by version and place of the part, which is kept so that its place stays its own.
-    merged: Memo<(Arc<Version>, Option<Arc<Version>>)>,
-    answers: Memo<Answer>,
+    merged: Memo<Version, (Arc<Version>, Option<Arc<Version>>)>,
+    answers: Memo<Version, Answer>,
+    shown: Memo<Folk, Members>,
 }
 
 /// What a clock is answered with: what its owner lacks, and whether it knows more.
@@ -35,14 +41,14 @@ pub(crate) struct Answer {
     pub(crate) ahead: bool,
 }
 
-/// Results by the version that they were made of, and the other input.
+/// Results by the version, or members, that they were made of, and the other input.
 #[derive(Debug)]
-struct Memo<V> {
-    known: BTreeMap<(usize, u128), (Weak<Version>, V)>,
+struct Memo<K, V> {
+    known: BTreeMap<(usize, u128), (Weak<K>, V)>,
     full: usize,
 }
 
-impl<V> Default for Memo<V> {
+impl<K, V> Default for Memo<K, V> {
     fn default() -> Self {
         Self { known: BTreeMap::new(), full: SMALL }
     }
@@ -50,13 +56,13 @@ impl<V> Default for Memo<V> {
 
 const SMALL: usize = 256;
 
-impl<V: Clone> Memo<V> {
-    fn get(&self, version: &Arc<Version>, input: u128) -> Option<V> {
+impl<K, V: Clone> Memo<K, V> {
+    fn get(&self, version: &Arc<K>, input: u128) -> Option<V> {
         // As long as the weak reference stands, nothing else can come to lie there.
         self.known.get(&(Arc::as_ptr(version) as usize, input)).filter(|(of, _)| of.strong_count() > 0).map(|(_, value)| value.clone())
     }
 
-    fn put(&mut self, version: &Arc<Version>, input: u128, value: V) {
+    fn put(&mut self, version: &Arc<K>, input: u128, value: V) {
         if self.known.len() >= self.full {
             self.known.retain(|_, (of, _)| of.strong_count() > 0);
             self.full = SMALL.max(self.known.len() * 2);
@@ -65,27 +71,37 @@ impl<V: Clone> Memo<V> {
     }
 }
 
+/// Forgets what nobody holds.
+fn sweep<K>(shelf: &mut BTreeMap<u128, Vec<Weak<K>>>) {
+    shelf.retain(|_, alike| {
+        alike.retain(|one| one.strong_count() > 0);
+        !alike.is_empty()
+    });
+}
+
+/// Replaces it by an equal one that others hold.
+fn share<K: PartialEq>(shelf: &mut BTreeMap<u128, Vec<Weak<K>>>, digest: u128, one: &mut Arc<K>) {
+    let alike = shelf.entry(digest).or_default();
+    let equal = alike.iter().filter_map(Weak::upgrade).find(|other| Arc::ptr_eq(other, one) || **other == **one);
+    if let Some(other) = equal {
+        *one = other;
+    } else {
+        alike.retain(|one| one.strong_count() > 0);
+        alike.push(Arc::downgrade(one));
+    }
+}
+
 impl Shelves {
     fn share(&mut self, version: &mut Arc<Version>) {
         if self.versions.len() >= self.full {
-            self.versions.retain(|_, alike| {
-                alike.retain(|one| one.strong_count() > 0);
-                !alike.is_empty()
-            });
+            sweep(&mut self.versions);
+            sweep(&mut self.folks);
             self.full = SMALL.max(self.versions.len() * 2);
         }
-        let alike = self.versions.entry(version.digest()).or_default();
-        for other in alike.iter().filter_map(Weak::upgrade) {
-            if Arc::ptr_eq(&other, version) {
-                return;
-            }
-            if *other == **version {
-                *version = other;
-                return;
-            }
+        if let Some(version) = Arc::get_mut(version) {
+            share(&mut self.folks, version.members.digest(), &mut version.members);
         }
-        alike.retain(|one| one.strong_count() > 0);
-        alike.push(Arc::downgrade(version));
+        share(&mut self.versions, version.digest(), version);
     }
 }
 
@@ -129,6 +145,16 @@ impl Pool {
         shelves.share(&mut merged);
         shelves.merged.put(version, input, (Arc::clone(part), other.then(|| Arc::clone(&merged))));
         *version = merged;
+    }
+
+    /// Members as a view shows them under the verdict that `input` names.
+    pub(crate) fn shown(&self, folk: &Arc<Folk>, input: u128, show: impl FnOnce() -> Members) -> Members {
+        if let Some(known) = self.0.lock().shown.get(folk, input) {
+            return known;
+        }
+        let new = show();
+        self.0.lock().shown.put(folk, input, new.clone());
+        new
     }
 
     /// What the owner of `clock` is answered by one that stands at `version`.

@@ -82,13 +82,15 @@ impl Membership {
         let shown = |id: &&NodeId| hidden.is_empty() || !hidden.contains(id);
         let version = self.view.version + 1;
         let show = || -> Members {
-            let order = self.state.roster().order.iter().filter(shown);
+            let order = self.state.members.roster().order.iter().filter(shown);
             order.filter_map(|id| self.state.members.get(id)).map(|m| self.member(m)).collect()
         };
         let members = if self.state.members.is_empty() {
             vec![self.member(&Entry::joining(Arc::clone(&self.info), 0))].into()
         } else if hidden.is_empty() && self.verdict.unreachable.is_empty() {
-            self.state.shown(show).clone()
+            self.state.members.shown(show).clone()
+        } else if let Some(pool) = &self.pool {
+            pool.shown(&self.state.members, self.verdict.digest(hidden), show)
         } else {
             show()
         };

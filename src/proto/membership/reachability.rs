@@ -18,6 +18,20 @@ pub(crate) struct Verdict {
     pub(crate) gone: BTreeSet<NodeId>,
 }
 
+impl Verdict {
+    /// Names what a view shows of it that hides some members.
+    pub(crate) fn digest(&self, hidden: &BTreeSet<NodeId>) -> u128 {
+        let mut bytes = vec![];
+        for (subject, by) in &self.unreachable {
+            bytes.extend_from_slice(&subject.raw().to_le_bytes());
+            by.iter().for_each(|id| bytes.extend_from_slice(&id.raw().to_le_bytes()));
+            bytes.extend_from_slice(&(by.len() as u64).to_le_bytes());
+        }
+        hidden.iter().for_each(|id| bytes.extend_from_slice(&id.raw().to_le_bytes()));
+        xxhash_rust::xxh3::xxh3_128(&bytes)
+    }
+}
+
 /// How the rows are judged.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Court<'a> {

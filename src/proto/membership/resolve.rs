@@ -31,7 +31,7 @@ impl Membership {
         if self.config.downing.proof_of_death && self.down_the_gone(now) {
             return true;
         }
-        let before = Arc::clone(self.state.roster());
+        let before = Arc::clone(self.state.members.roster());
         if !leader::act(&mut self.state, &self.verdict, &self.config, now) {
             return false;
         }

@@ -46,8 +46,8 @@ impl Membership {
 
     /// Members by address: one life, and the others there if the address has several. Alone and not down is not worth a look.
     fn lives(&self) -> impl Iterator<Item = (&Entry, &[NodeId])> {
-        let order = &self.state.roster().order;
-        let crowds = self.state.census().crowds.iter().filter_map(|&(from, to)| order.get(from..to)?.split_first());
+        let order = &self.state.members.roster().order;
+        let crowds = self.state.members.census().crowds.iter().filter_map(|&(from, to)| order.get(from..to)?.split_first());
         crowds.filter_map(|(first, others)| self.state.members.get(first).map(|m| (m, others)))
     }
 

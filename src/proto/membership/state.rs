@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, ops::Deref, sync::Arc, time::Duration};
 
-pub(crate) use super::version::{Entry, Gone, Info, Mark, Row, Tombstone, Version};
+pub(crate) use super::version::{Entry, Folk, Gone, Info, Mark, Row, Tombstone, Version};
 use super::{
     MemberStatus,
     bits::Bits,
@@ -55,7 +55,7 @@ impl State {
     }
 
     pub(crate) fn members_mut(&mut self) -> &mut IdMap<Entry> {
-        Arc::make_mut(&mut self.edit().members)
+        Folk::edit(&mut self.edit().members)
     }
 
     pub(crate) fn rows_mut(&mut self) -> &mut IdMap<Row> {
@@ -206,8 +206,8 @@ impl State {
 
     /// Whether all that count have seen this version, those left out for whom `excused` holds.
     pub(crate) fn seen_by_all(&self, excused: impl Fn(&NodeId) -> bool) -> bool {
-        let counted = &self.census().counted;
-        self.seen.covers(counted) || counted.beyond(&self.seen).all(|at| self.roster().ids.get(at).is_some_and(&excused))
+        let counted = &self.members.census().counted;
+        self.seen.covers(counted) || counted.beyond(&self.seen).all(|at| self.members.roster().ids.get(at).is_some_and(&excused))
     }
 }
 

@@ -103,6 +103,7 @@ impl Membership {
             return;
         }
         self.suspicion.judged = Some(now);
+        self.watch.due.set(None);
         self.look_at_myself(now);
         if self.suspicion.sick {
             return;
@@ -140,7 +141,7 @@ impl Membership {
     fn fellows(&self, now: Time, id: NodeId) -> Vec<NodeId> {
         let silent = |id: NodeId| self.watch.subject(id).is_some_and(|s| s.suspect(now, &self.watch.tuning));
         let skip = |id: NodeId| id != self.me && (self.own_mark(id).is_some() || self.verdict.unreachable.contains_key(&id) || silent(id));
-        let mut fellows = self.state.ring().observers(id, usize::from(self.config.detector.monitors), skip);
+        let mut fellows = self.state.members.ring().observers(id, usize::from(self.config.detector.monitors), skip);
         fellows.retain(|&other| other != self.me && other != id && !skip(other));
         fellows
     }
@@ -176,7 +177,7 @@ impl Membership {
             (self.dirty, self.fresh) = (true, true);
         }
         self.suspicion.beaten_by.retain(|_, at| now.since(*at) <= 5 * heartbeat / 2);
-        let monitors = usize::from(self.config.detector.monitors).min(self.state.ring().len().saturating_sub(1));
+        let monitors = usize::from(self.config.detector.monitors).min(self.state.members.ring().len().saturating_sub(1));
         let deaf = self.watch.subjects().all(|id| {
             self.watch.subject(id).is_some_and(|s| s.seq() >= 3 && s.last_reply().is_none_or(|at| now.since(at) >= 3 * heartbeat))
         });

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Deref,
     sync::{Arc, OnceLock},
 };
 
@@ -131,21 +132,11 @@ pub(crate) struct Row {
     pub(crate) marks: BTreeMap<NodeId, Mark>,
 }
 
-/// Members, tombstones, rows and the clock that covers them. Each part is shared with other versions until it is changed, and what follows
-/// from a version is worked out once.
+/// The members, and what follows from them alone, as far as somebody asked: most changes are of rows and leave it as it is.
 #[derive(Default, Debug)]
-pub(crate) struct Version {
-    pub(crate) members: Arc<IdMap<Entry>>,
-    pub(crate) tombstones: Arc<BTreeMap<NodeId, Tombstone>>,
-    pub(crate) rows: Arc<IdMap<Row>>,
-    pub(crate) clock: Arc<VectorClock>,
-    derived: Derived,
-}
-
-/// What follows from a version, as far as somebody asked.
-#[derive(Default, Debug)]
-struct Derived {
-    /// Of the version before: few members come or go at a time.
+pub(crate) struct Folk {
+    map: IdMap<Entry>,
+    /// Of the members before: few come or go at a time.
     prior_roster: Option<Arc<Roster>>,
     prior_ring: Option<Arc<Ring>>,
     roster: OnceLock<Arc<Roster>>,
@@ -153,7 +144,6 @@ struct Derived {
     census: OnceLock<Census>,
     digest: OnceLock<u128>,
     short_ids: OnceLock<Vec<(u32, NodeId)>>,
-    whole: OnceLock<Arc<Body>>,
     shown: OnceLock<Members>,
 }
 
@@ -175,12 +165,127 @@ pub(crate) struct Census {
     pub(crate) crowds: Vec<(usize, usize)>,
 }
 
+impl Deref for Folk {
+    type Target = IdMap<Entry>;
+
+    fn deref(&self) -> &IdMap<Entry> {
+        &self.map
+    }
+}
+
+impl PartialEq for Folk {
+    fn eq(&self, other: &Self) -> bool {
+        self.map == other.map
+    }
+}
+
+impl Eq for Folk {}
+
+impl Clone for Folk {
+    /// To be changed: what was derived does not hold.
+    fn clone(&self) -> Self {
+        Self { map: self.map.clone(), ..self.next() }
+    }
+}
+
+impl Folk {
+    /// Access to change them. Whoever shares them keeps what was.
+    pub(crate) fn edit(this: &mut Arc<Self>) -> &mut IdMap<Entry> {
+        let folk = Arc::make_mut(this);
+        let map = std::mem::take(&mut folk.map);
+        *folk = Self { map, ..folk.next() };
+        &mut folk.map
+    }
+
+    fn next(&self) -> Self {
+        let prior_roster = self.roster.get().or(self.prior_roster.as_ref()).cloned();
+        let prior_ring = self.ring.get().or(self.prior_ring.as_ref()).cloned();
+        Self { prior_roster, prior_ring, ..Self::default() }
+    }
+
+    /// Names them by id, number and standing.
+    pub(crate) fn digest(&self) -> u128 {
+        *self.digest.get_or_init(|| {
+            let mut bytes = Vec::with_capacity(self.len() * 22);
+            for (id, m) in &self.map {
+                bytes.extend_from_slice(&id.raw().to_le_bytes());
+                bytes.extend_from_slice(&m.up_number.to_le_bytes());
+                bytes.extend_from_slice(&[m.status as u8, u8::from(m.proven)]);
+            }
+            xxhash_rust::xxh3::xxh3_128(&bytes)
+        })
+    }
+
+    /// Who they are.
+    pub(crate) fn roster(&self) -> &Arc<Roster> {
+        self.roster.get_or_init(|| match &self.prior_roster {
+            Some(prior) if self.keys().eq(&prior.ids) => Arc::clone(prior),
+            prior => {
+                let mut order = prior.as_ref().map(|p| p.order.clone()).unwrap_or_default();
+                leader::reorder(&mut order, prior.as_ref().map_or(&[], |p| &p.ids), self);
+                Arc::new(Roster { ids: self.keys().copied().collect(), order })
+            }
+        })
+    }
+
+    /// Who observes whom.
+    pub(crate) fn ring(&self) -> &Arc<Ring> {
+        let alive = || self.iter().filter(|(_, m)| m.status < MemberStatus::Down).map(|(&id, _)| id);
+        self.ring.get_or_init(|| match &self.prior_ring {
+            Some(prior) if prior.is_of(alive()) => Arc::clone(prior),
+            _ => Arc::new(Ring::new(alive())),
+        })
+    }
+
+    /// Where they stand.
+    pub(crate) fn census(&self) -> &Census {
+        self.census.get_or_init(|| {
+            let counted = self.values().enumerate().filter(|(_, m)| leader::counts(m.status)).map(|(at, _)| at).collect();
+            let down = |id: &NodeId| self.get(id).is_some_and(|m| m.status >= MemberStatus::Down);
+            let (mut crowds, mut at) = (vec![], 0);
+            for lives in self.roster().order.chunk_by(|a, b| a.addr_hash() == b.addr_hash()) {
+                if lives.len() > 1 || lives.iter().any(down) {
+                    crowds.push((at, at + lives.len()));
+                }
+                at += lives.len();
+            }
+            Census { counted, crowds }
+        })
+    }
+
+    /// The last four bytes of each member's id, in order.
+    pub(crate) fn short_ids(&self) -> &[(u32, NodeId)] {
+        self.short_ids.get_or_init(|| {
+            let mut keys: Vec<(u32, NodeId)> = self.keys().map(|&id| (super::codec::short(id), id)).collect();
+            keys.sort_unstable();
+            keys
+        })
+    }
+
+    /// All of them as a view shows them that holds nobody unreachable, made by `show` once.
+    pub(crate) fn shown(&self, show: impl FnOnce() -> Members) -> &Members {
+        self.shown.get_or_init(show)
+    }
+}
+
+/// Members, tombstones, rows and the clock that covers them. Each part is shared with other versions until it is changed, and what follows
+/// from a version is worked out once.
+#[derive(Default, Debug)]
+pub(crate) struct Version {
+    pub(crate) members: Arc<Folk>,
+    pub(crate) tombstones: Arc<BTreeMap<NodeId, Tombstone>>,
+    pub(crate) rows: Arc<IdMap<Row>>,
+    pub(crate) clock: Arc<VectorClock>,
+    digest: OnceLock<u128>,
+    whole: OnceLock<Arc<Body>>,
+}
+
 impl Clone for Version {
     /// To be changed: what was derived does not hold.
     fn clone(&self) -> Self {
-        let Self { members, tombstones, rows, clock, derived } = self;
+        let Self { members, tombstones, rows, clock, .. } = self;
         let (members, tombstones, rows, clock) = (members.clone(), tombstones.clone(), rows.clone(), clock.clone());
-        Self { members, tombstones, rows, clock, derived: derived.next() }
+        Self { members, tombstones, rows, clock, digest: OnceLock::new(), whole: OnceLock::new() }
     }
 }
 
@@ -190,19 +295,11 @@ impl PartialEq for Version {
     }
 }
 
-impl Derived {
-    fn next(&self) -> Self {
-        let prior_roster = self.roster.get().or(self.prior_roster.as_ref()).cloned();
-        let prior_ring = self.ring.get().or(self.prior_ring.as_ref()).cloned();
-        Self { prior_roster, prior_ring, ..Self::default() }
-    }
-}
-
 impl Version {
     /// Access to change it. Whoever shares it keeps what was.
     pub(crate) fn edit(this: &mut Arc<Self>) -> &mut Self {
         let version = Arc::make_mut(this);
-        version.derived = version.derived.next();
+        (version.digest, version.whole) = (OnceLock::new(), OnceLock::new());
         version
     }
 
@@ -234,7 +331,7 @@ impl Version {
             }
         }
         if members {
-            Arc::make_mut(&mut version.members).merge(&other.members, Entry::merge);
+            Folk::edit(&mut version.members).merge(&other.members, Entry::merge);
         }
         if rows {
             let mine = Arc::make_mut(&mut version.rows);
@@ -255,7 +352,7 @@ impl Version {
     pub(crate) fn normalise(&mut self) {
         let Self { members, tombstones, rows, clock, .. } = self;
         if tombstones.keys().any(|id| members.contains_key(id)) {
-            Arc::make_mut(members).retain(|id, _| !tombstones.contains_key(id));
+            Folk::edit(members).retain(|id, _| !tombstones.contains_key(id));
         }
         if rows.iter().any(|(id, row)| !members.contains_key(id) || !row.marks.keys().all(|id| members.contains_key(id))) {
             let rows = Arc::make_mut(rows);
@@ -271,7 +368,7 @@ impl Version {
         let buried = |id: NodeId| tombstones.contains_key(&id);
         let stale = |dots: &Dots| dots.iter().any(|(id, _)| buried(id));
         if !tombstones.is_empty() && members.values().any(|m| stale(&m.dots)) {
-            Arc::make_mut(members).values_mut().for_each(|m| m.dots.retain(|id| !buried(id)));
+            Folk::edit(members).values_mut().for_each(|m| m.dots.retain(|id| !buried(id)));
         }
         if tombstones.values().any(|t| stale(&t.dots)) {
             let ids: BTreeSet<NodeId> = tombstones.keys().copied().collect();
@@ -286,13 +383,12 @@ impl Version {
 
     /// Names this version by what it says.
     pub(crate) fn digest(&self) -> u128 {
-        *self.derived.digest.get_or_init(|| {
-            let mut bytes = Vec::with_capacity(self.members.len() * 32 + self.rows.len() * 20);
-            for (&id, m) in &*self.members {
+        *self.digest.get_or_init(|| {
+            let mut bytes = Vec::with_capacity(16 + self.clock.len() * 24 + self.rows.len() * 20);
+            bytes.extend_from_slice(&self.members.digest().to_le_bytes());
+            for (id, count) in self.clock.iter() {
                 bytes.extend_from_slice(&id.raw().to_le_bytes());
-                bytes.extend_from_slice(&self.clock.get(id).to_le_bytes());
-                bytes.extend_from_slice(&m.up_number.to_le_bytes());
-                bytes.extend_from_slice(&[m.status as u8, u8::from(m.proven)]);
+                bytes.extend_from_slice(&count.to_le_bytes());
             }
             for (&id, row) in &*self.rows {
                 bytes.extend_from_slice(&id.raw().to_le_bytes());
@@ -314,58 +410,8 @@ impl Version {
         self.members.range(range).map(|(_, m)| m).next()
     }
 
-    /// Who the members are.
-    pub(crate) fn roster(&self) -> &Arc<Roster> {
-        self.derived.roster.get_or_init(|| match &self.derived.prior_roster {
-            Some(prior) if self.members.keys().eq(&prior.ids) => Arc::clone(prior),
-            prior => {
-                let mut order = prior.as_ref().map(|p| p.order.clone()).unwrap_or_default();
-                leader::reorder(&mut order, prior.as_ref().map_or(&[], |p| &p.ids), &self.members);
-                Arc::new(Roster { ids: self.members.keys().copied().collect(), order })
-            }
-        })
-    }
-
-    /// Who observes whom.
-    pub(crate) fn ring(&self) -> &Arc<Ring> {
-        let alive = || self.members.iter().filter(|(_, m)| m.status < MemberStatus::Down).map(|(&id, _)| id);
-        self.derived.ring.get_or_init(|| match &self.derived.prior_ring {
-            Some(prior) if prior.is_of(alive()) => Arc::clone(prior),
-            _ => Arc::new(Ring::new(alive())),
-        })
-    }
-
-    /// Where the members stand.
-    pub(crate) fn census(&self) -> &Census {
-        self.derived.census.get_or_init(|| {
-            let counted = self.members.values().enumerate().filter(|(_, m)| leader::counts(m.status)).map(|(at, _)| at).collect();
-            let (mut crowds, mut at) = (vec![], 0);
-            for lives in self.roster().order.chunk_by(|a, b| a.addr_hash() == b.addr_hash()) {
-                if lives.len() > 1 || self.status(lives[0]) >= Some(MemberStatus::Down) {
-                    crowds.push((at, at + lives.len()));
-                }
-                at += lives.len();
-            }
-            Census { counted, crowds }
-        })
-    }
-
-    /// The last four bytes of each member's id, in order.
-    pub(crate) fn short_ids(&self) -> &[(u32, NodeId)] {
-        self.derived.short_ids.get_or_init(|| {
-            let mut keys: Vec<(u32, NodeId)> = self.members.keys().map(|&id| (super::codec::short(id), id)).collect();
-            keys.sort_unstable();
-            keys
-        })
-    }
-
     /// All of it as it travels, made by `encode` once.
     pub(crate) fn whole(&self, encode: impl FnOnce() -> Body) -> &Arc<Body> {
-        self.derived.whole.get_or_init(|| Arc::new(encode()))
-    }
-
-    /// All members as a view shows them that holds nobody unreachable and hides nobody, made by `show` once.
-    pub(crate) fn shown(&self, show: impl FnOnce() -> Members) -> &Members {
-        self.derived.shown.get_or_init(show)
+        self.whole.get_or_init(|| Arc::new(encode()))
     }
 }

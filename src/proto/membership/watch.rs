@@ -1,6 +1,6 @@
 //! What this node observes: heartbeats to its subjects on the ring, suspicion, signs of life, refused ports.
 
-use std::collections::BTreeMap;
+use std::{cell::Cell, collections::BTreeMap};
 
 use super::{
     LinkReport, MemberFrame, Membership, Phase,
@@ -26,6 +26,8 @@ pub(crate) struct Watch {
     cut_off: u32,
     subjects: BTreeMap<NodeId, Subject>,
     beat_at: Option<Time>,
+    /// When something is due, at the earliest: what is heard meanwhile only puts it off. `None`: to be worked out.
+    pub(super) due: Cell<Option<Time>>,
     windows: IdMap<ReplayWindow>,
     /// Members came or went since what is kept of them was looked through.
     pub(crate) others: bool,
@@ -46,6 +48,7 @@ impl Watch {
             cut_off: 0,
             subjects: BTreeMap::new(),
             beat_at: None,
+            due: Cell::new(None),
             windows: IdMap::default(),
             others: false,
             reset: BTreeMap::new(),
@@ -73,6 +76,7 @@ impl Watch {
         self.asked.clear();
         self.proven = None;
         self.beat_at = None;
+        self.due.set(None);
     }
 
     pub(crate) fn subject(&self, id: NodeId) -> Option<&Subject> {
@@ -118,6 +122,7 @@ impl Membership {
             self.suspicion.late(now);
             (self.dirty, self.fresh) = (true, true);
             self.watch.beat_at = Some(now);
+            self.watch.due.set(None);
             self.restart_split(now);
         }
         self.phase != Phase::Ended
@@ -126,12 +131,17 @@ impl Membership {
     /// Something authentic came from a peer: it lives.
     pub(super) fn take_sign_of_life(&mut self, now: Time, from: NodeId) {
         if from != self.me && self.state.members.contains_key(&from) {
-            self.hears_cluster(now);
-            self.suspicion.hear(now);
-            if self.suspicion.isolated {
-                self.suspicion.isolated = false;
-                (self.dirty, self.fresh) = (true, true);
-            }
+            self.hear_member(now, from);
+        }
+    }
+
+    /// The same of what is known to be another member.
+    pub(super) fn hear_member(&mut self, now: Time, from: NodeId) {
+        self.hears_cluster(now);
+        self.suspicion.hear(now);
+        if self.suspicion.isolated {
+            self.suspicion.isolated = false;
+            (self.dirty, self.fresh) = (true, true);
         }
         if let Some(subject) = self.watch.subjects.get_mut(&from) {
             subject.sign_of_life(now);
@@ -145,7 +155,15 @@ impl Membership {
 
     /// A heartbeat was answered.
     pub(super) fn take_reply(&mut self, now: Time, from: NodeId, seq: u64) {
-        let sent = self.watch.subjects.get_mut(&from).and_then(|s| s.reply(now, seq));
+        let floor = self.floor();
+        let Watch { subjects, tuning, due, .. } = &mut self.watch;
+        let sent = subjects.get_mut(&from).and_then(|s| {
+            let sent = s.reply(now, seq);
+            // A steadier subject is suspected earlier.
+            let next = [due.get(), s.deadline(tuning), s.since().map(|at| at + floor)];
+            due.set(due.get().and(next.into_iter().flatten().min()));
+            sent
+        });
         self.watch.proven = self.watch.proven.max(sent);
         self.counters.add(if sent.is_some() { Count::RepliesTaken } else { Count::RepliesStray });
         let refused_before = sent.is_some_and(|sent| self.watch.refused.get(&from).is_none_or(|&at| sent > at));
@@ -235,12 +253,13 @@ impl Membership {
         self.watch.cut_off = if cut_off { self.watch.cut_off.max(1) } else { 0 };
         let count = match (cut_off, usize::from(self.config.detector.monitors)) {
             (false, monitors) => monitors,
-            (true, _) if self.state.ring().len() <= SMALL => usize::MAX,
+            (true, _) if self.state.members.ring().len() <= SMALL => usize::MAX,
             (true, monitors) => monitors.saturating_mul(1 << self.watch.cut_off.min(16)),
         };
-        let mut wanted = self.state.ring().subjects(self.me, count, skip);
+        let mut wanted = self.state.members.ring().subjects(self.me, count, skip);
         wanted.extend(own.keys());
         let Self { watch, state, .. } = self;
+        watch.due.set(None);
         watch.subjects.retain(|id, _| wanted.contains(id));
         let since = now - watch.tuning.suspicious();
         for id in wanted {
@@ -272,10 +291,19 @@ impl Membership {
         }
     }
 
+    /// When to look at the subjects, or earlier.
     pub(super) fn watch_due(&self) -> Option<Time> {
         if self.phase != Phase::Member {
             return None;
         }
+        self.watch.due.get().or_else(|| {
+            let due = self.watch_due_now();
+            self.watch.due.set(due);
+            due
+        })
+    }
+
+    fn watch_due_now(&self) -> Option<Time> {
         let floor = self.floor();
         let own = self.state.rows.get(&self.me).map(|row| &row.marks).filter(|marks| !marks.is_empty());
         let open = self.watch.subjects.iter().filter(|(id, _)| own.is_none_or(|marks| !marks.contains_key(id)));
@@ -286,9 +314,10 @@ impl Membership {
 
     /// Beats and suspicions that are due.
     pub(super) fn watch_on(&mut self, now: Time) {
-        if self.phase != Phase::Member {
+        if self.phase != Phase::Member || self.watch_due().is_none_or(|at| at > now) {
             return;
         }
+        self.watch.due.set(None);
         if self.watch.beat_at.is_some_and(|at| at <= now) {
             let next = self.watch.beat_at.map_or(now, |at| at + self.watch.tuning.heartbeat);
             self.watch.beat_at = Some(if next > now { next } else { now + self.watch.tuning.heartbeat });
@@ -307,14 +336,14 @@ impl Membership {
                 self.send_parts(id, &[Part::Beat(seq)]);
             }
         }
-        if self.watch_due().is_some_and(|at| at <= now) {
+        if self.watch_due_now().is_some_and(|at| at <= now) {
             self.judge_subjects(now);
         }
     }
 
     /// This node's observations, by address of the subject.
     pub(super) fn reports(&self, now: Time) -> Vec<LinkReport> {
-        let by_address = self.state.roster().order.iter().filter_map(|id| self.watch.subjects.get(id).map(|s| (*id, s)));
+        let by_address = self.state.members.roster().order.iter().filter_map(|id| self.watch.subjects.get(id).map(|s| (*id, s)));
         by_address
             .map(|(id, s)| {
                 let phi = s.phi(now, &self.watch.tuning);
@@ -348,6 +377,7 @@ impl Membership {
 
     /// Changes this node's row.
     pub(super) fn set_mark(&mut self, id: NodeId, mark: Option<Mark>) {
+        self.watch.due.set(None);
         let row = self.state.rows_mut().get_or_insert_with(self.me, Row::default);
         (row.version, row.dot) = (row.version + 1, 0);
         match mark {

@@ -324,7 +324,7 @@ fn read_node(r: &mut Reader<'_>) -> Result<(NodeId, NodeAddr, u64), Malformed> {
     let host = r.text("host", HOST_BYTES_MAX)?;
     let addr = NodeAddr::new(host, r.u16("port")?);
     // What cannot be written as an address cannot be dialled, and would end up in logs.
-    if addr.host != host || addr.to_string().parse().as_ref() != Ok(&addr) {
+    if *addr.host != *host || addr.to_string().parse().as_ref() != Ok(&addr) {
         return Err(Malformed::Layout { field: "host", why: "no canonical host name or address" });
     }
     if node.addr_hash() != addr.hash64() {
