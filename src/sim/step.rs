@@ -119,6 +119,10 @@ impl World<'_> {
                 self.worker_step(life, w, |core, now, host| core.set_hosting_until(now, until, host));
             }
             Inner::Send { sender, entity } => self.client_sends(life, sender, entity),
+            Inner::Lease(id, answer) => {
+                self.log(21, index, id, || format!("the lease answers: {answer:?}"));
+                self.net_step(life, |core, now| core.handle_lease(now, id, answer));
+            }
             Inner::AskEnds(id) => self.ledger.answered(id, Answered::TimedOut),
             Inner::Exit { rejoin } => {
                 self.log(22, index, u64::from(rejoin), || "process ends".into());
@@ -248,6 +252,7 @@ impl World<'_> {
                     self.moves_refused += 1;
                 }
             }
+            Effect::Lease { id, call } => self.ask_lease(index, p.life, id, &call),
             Effect::Ended(how) => {
                 self.log(37, index, 0, || format!("membership is over: {how:?}"));
                 if p.ending {

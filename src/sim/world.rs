@@ -21,6 +21,7 @@ use crate::{
     NodeAddr, NodeId, ShardKey, Time, TypeId,
     proto::{
         handoff::{Envelope, Word},
+        lease::{LeaseAnswer, LeaseTable},
         link::LinkEvent,
         rng::Rng,
         shard::{LaneId, LaneItem, ShardCommand},
@@ -102,6 +103,7 @@ pub(super) enum Inner {
     Hosting(u16, Time),
     Send { sender: u32, entity: u32 },
     AskEnds(u64),
+    Lease(u64, LeaseAnswer),
     Exit { rejoin: bool },
 }
 
@@ -139,6 +141,7 @@ pub(super) struct World<'a> {
     pub moves_refused: u64,
     pub max_datagram: u64,
     pub ty: TypeId,
+    pub leases: LeaseTable,
 }
 
 impl<'a> World<'a> {
@@ -196,6 +199,7 @@ impl<'a> World<'a> {
             moves_refused: 0,
             max_datagram: 0,
             ty: TypeId::of("probe"),
+            leases: LeaseTable::default(),
         };
         for i in 0..scenario.started {
             world.queue.push(start_at(i), Event::Start(i, Vec::new()));

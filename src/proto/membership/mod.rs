@@ -16,6 +16,7 @@ mod leaving;
 mod monitors;
 mod outbox;
 mod pack;
+mod plea;
 mod pooled;
 mod publish;
 mod reachability;
@@ -35,17 +36,24 @@ use std::{
     time::Duration,
 };
 
-pub use downing::exhaustive::{DowningCheck, NODES_MAX as DOWNING_CHECK_NODES_MAX, check_all as check_downing};
+pub use downing::exhaustive::{
+    DowningCheck, NODES_MAX as DOWNING_CHECK_NODES_MAX, PendingCheck, checks as downing_checks, planted as planted_downing_checks,
+};
 pub use frame::{JoinRequest, MemberFrame};
 pub use view::{ClusterView, Event, LinkReport, Member, MemberStatus};
 
 use self::{
     counters::Counters, downing::Strategy, gossip::Spread, join::Seeker, leader::Standing, leaving::Farewell, monitors::Ring,
-    outbox::Outbox, reachability::Verdict, resolve::Split, state::Info, state::State, suspicion::Suspicion, tunnel::Tunnel, watch::Watch,
+    outbox::Outbox, plea::Plea, reachability::Verdict, resolve::Split, state::Info, state::State, suspicion::Suspicion, tunnel::Tunnel,
+    watch::Watch,
 };
 use crate::{
     Config, NodeAddr, NodeId, Time,
-    proto::{link::LinkEvent, rng::Rng},
+    proto::{
+        lease::{LeaseAnswer, LeaseCall},
+        link::LinkEvent,
+        rng::Rng,
+    },
 };
 
 /// Who this node is.
@@ -115,6 +123,13 @@ pub enum MemberOutput {
     },
     /// `view` changed.
     View(Arc<ClusterView>),
+    /// Ask the lease outside; an `Acquire` is answered by `handle_lease`.
+    Lease {
+        /// Comes back.
+        id: u64,
+        /// What.
+        call: LeaseCall,
+    },
     /// Tell the world.
     Event(Event),
     /// A member is gone for good. Emitted before the `View` that lacks it.
@@ -163,6 +178,7 @@ pub struct Membership {
     welcome: Vec<(NodeId, NodeAddr)>,
     farewell: Farewell,
     split: Option<Split>,
+    plea: Plea,
     unconverged_since: Option<Time>,
     /// Addresses of members and, for as long as their tombstones stand, of the removed: they are told when they speak.
     addrs: BTreeMap<NodeId, NodeAddr>,
@@ -224,6 +240,7 @@ impl Membership {
             welcome: vec![],
             farewell: Farewell::default(),
             split: None,
+            plea: Plea::default(),
             unconverged_since: None,
             addrs: BTreeMap::new(),
             view: Arc::new(ClusterView { me: id, members: vec![], leader: None, deputies: vec![], converged: false, version: 0 }),
@@ -334,6 +351,14 @@ impl Membership {
         Ok(())
     }
 
+    /// The lease answered the `Acquire` of that number.
+    pub fn handle_lease(&mut self, now: Time, id: u64, answer: LeaseAnswer) {
+        if self.awake(now) {
+            self.take_lease(now, id, answer);
+            self.settle(now);
+        }
+    }
+
     /// An exiting node withholds its seen mark until its hand-offs are done (at most `shutdown.leave_timeout`).
     pub fn set_drained(&mut self, now: Time, drained: bool) {
         if self.awake(now) {
@@ -399,8 +424,16 @@ impl Membership {
     ///
     /// Both sides wait equally long once their picture stands still; the pictures differ by the phase of heartbeats, the width of the
     /// intervals and the rounds of gossip in which the rows of monitors travel (measured in virtual time: one heartbeat with up to 10 nodes,
-    /// four with 30).
+    /// four with 30). Where a lease decides, a side may have to ask it more than once; see `downing::Waits`.
     pub fn lag_bound(&self) -> Duration {
+        match self.strategy {
+            Strategy::LeaseMajority => self.waits().apart,
+            _ => self.picture_lag(),
+        }
+    }
+
+    /// By how much two sides begin to see the same split apart at most.
+    fn picture_lag(&self) -> Duration {
         4 * self.config.detector.heartbeat_interval.get() + 2 * self.config.membership.gossip_interval.get()
     }
 
@@ -501,6 +534,9 @@ impl Membership {
     fn end(&mut self, ending: Ending) {
         if self.phase != Phase::Ended {
             self.phase = Phase::Ended;
+            if ending == Ending::Left {
+                self.release_lease();
+            }
             self.out.end(ending);
         }
     }

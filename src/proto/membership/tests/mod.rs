@@ -1,5 +1,6 @@
 //! Behaviours of whole clusters.
 
+mod lease;
 mod world;
 
 use std::time::Duration;
