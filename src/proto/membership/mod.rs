@@ -36,6 +36,7 @@ use std::{
     time::Duration,
 };
 
+pub(crate) use downing::Strategy;
 pub use downing::exhaustive::{
     DowningCheck, NODES_MAX as DOWNING_CHECK_NODES_MAX, PendingCheck, checks as downing_checks, planted as planted_downing_checks,
 };
@@ -43,9 +44,8 @@ pub use frame::{JoinRequest, MemberFrame};
 pub use view::{ClusterView, Event, LinkReport, Member, MemberStatus};
 
 use self::{
-    counters::Counters, downing::Strategy, gossip::Spread, join::Seeker, leader::Standing, leaving::Farewell, monitors::Ring,
-    outbox::Outbox, plea::Plea, reachability::Verdict, resolve::Split, state::Info, state::State, suspicion::Suspicion, tunnel::Tunnel,
-    watch::Watch,
+    counters::Counters, gossip::Spread, join::Seeker, leader::Standing, leaving::Farewell, monitors::Ring, outbox::Outbox, plea::Plea,
+    reachability::Verdict, resolve::Split, state::Info, state::State, suspicion::Suspicion, tunnel::Tunnel, watch::Watch,
 };
 use crate::{
     Config, NodeAddr, NodeId, Time,
