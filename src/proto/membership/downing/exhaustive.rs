@@ -68,7 +68,7 @@ pub fn planted() -> Vec<DowningCheck> {
     };
     vec![
         check("wrong: half is enough".into(), 3, false, false, &half),
-        check("wrong: majority of what is known".into(), 4, false, false, &rash),
+        check("wrong: majority of what is known".into(), 3, false, false, &rash),
         check("wrong: the larger side needs no lease".into(), 3, false, false, &proud),
     ]
 }
