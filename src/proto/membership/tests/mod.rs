@@ -1,5 +1,6 @@
 //! Behaviours of whole clusters.
 
+mod conformance;
 mod lease;
 mod world;
 

@@ -69,6 +69,8 @@ pub(super) struct World {
     /// No datagram gets through.
     pub(super) udp_blocked: bool,
     pub(super) max_datagram_seen: usize,
+    /// Datagrams sent, by who and to whom.
+    pub(super) sent: BTreeMap<(usize, usize), u64>,
     pub(super) leases: LeaseTable,
     /// The lease does not answer them.
     pub(super) no_lease: BTreeSet<usize>,
@@ -95,6 +97,7 @@ impl World {
             deaf: BTreeSet::new(),
             udp_blocked: false,
             max_datagram_seen: 0,
+            sent: BTreeMap::new(),
             leases: LeaseTable::default(),
             no_lease: BTreeSet::new(),
             lease_calls: vec![],
@@ -217,6 +220,7 @@ impl World {
                 MemberOutput::Datagram { to, bytes } => {
                     self.max_datagram_seen = self.max_datagram_seen.max(bytes.len());
                     let to = usize::from(to.port) - 7300;
+                    *self.sent.entry((n, to)).or_default() += 1;
                     let lost = self.udp_blocked || (self.deaf.contains(&to) && is_reply(&bytes));
                     if !lost && !self.cut.contains(&(n, to)) && self.nodes.contains_key(&to) && !self.rng.chance(self.loss) {
                         self.post(to, Delivery::Datagram(bytes));
