@@ -26,6 +26,7 @@ seed=()
 for ((i = 0; i < nodes; i++)); do
     "$bin" node --listen 127.0.0.1:0 --admin 127.0.0.1:0 --json "${seed[@]}" >"$work/$i.json" 2>"$work/$i.log" &
     pids+=($!)
+    disown $!
     until [ -s "$work/$i.json" ]; do
         kill -0 "${pids[$i]}" 2>/dev/null || { cat "$work/$i.log" >&2; exit 1; }
         sleep 0.05
