@@ -242,9 +242,16 @@ fn other_contradictions_are_found() {
     says("[admin]\nlisten = \"127.0.0.1:7301\"\n", "E-CFG-009", "admin.listen", &["taken by node.listen"]);
     says("[downing]\nstrategy = \"static-quorum\"\n", "E-CFG-009", "downing.quorum_size", &["not set"]);
     says("[downing]\nstrategy = \"keep-referee\"\n", "E-CFG-009", "downing.referee", &["not set"]);
-    says("[downing]\nstrategy = \"lease-majority\"\n", "E-CFG-014", "downing.strategy", &["choose \"keep-majority\""]);
+    assert_eq!(errors("[downing]\nstrategy = \"lease-majority\"\n"), [], "a lease is no setting");
     says("[node]\npin = [1, 1]\n", "E-CFG-009", "node.pin", &["twice"]);
     says("[node]\nworkers = 1\npin = [0, 1]\n", "E-CFG-009", "node.pin", &["2 cores for 1 workers"]);
+}
+
+#[test]
+fn a_node_without_a_lease_does_not_start_with_lease_majority() {
+    let config = Config::from_toml("[downing]\nstrategy = \"lease-majority\"\n[node]\nlisten = \"127.0.0.1:0\"\n").unwrap();
+    let refused = wingbeat::Cluster::builder(config).start().unwrap_err().to_string();
+    assert!(refused.contains("E-CFG-014 downing.strategy") && refused.contains("ClusterBuilder::lease"), "{refused}");
 }
 
 #[test]

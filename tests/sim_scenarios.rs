@@ -36,6 +36,11 @@ fn a_split_leaves_one_side() {
 }
 
 #[test]
+fn a_lease_decides_a_split_and_a_crash() {
+    holds("lease-split", 1..4);
+}
+
+#[test]
 fn a_leave_under_load_loses_nothing() {
     holds("leave-under-load", 1..4);
 }

@@ -244,6 +244,26 @@ fn has_blank_line(bytes: &[u8], searched: usize) -> bool {
     bytes[from..].windows(2).any(|w| w == b"\n\n") || bytes[from..].windows(3).any(|w| w == b"\n\r\n")
 }
 
+/// Bodies of the requests that arrive in parts of that size, and the status with which the rest is refused. For fuzz targets, which stand
+/// outside this crate.
+#[doc(hidden)]
+pub fn read_requests(bytes: &[u8], part: usize) -> (Vec<Vec<u8>>, Option<u16>) {
+    let gate = Gate::new(std::net::SocketAddr::from(([127, 0, 0, 1], 1)), None);
+    let (mut exchange, mut bodies) = (Exchange::new(), vec![]);
+    for part in bytes.chunks(part.max(1)) {
+        exchange.push(part);
+        loop {
+            match exchange.step(RequestBounds { headers: 32, body_bytes: 4096 }, &gate) {
+                Step::More => break,
+                Step::Continue => {}
+                Step::Whole(request, _) => bodies.push(request.body),
+                Step::Refuse(problem) => return (bodies, Some(problem.status)),
+            }
+        }
+    }
+    (bodies, None)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -21,6 +21,8 @@ pub mod server;
 pub mod source;
 
 pub use events::EventRing;
+#[doc(hidden)]
+pub use exchange::read_requests;
 pub use http::{Method, Request, Response};
 pub use problem::Problem;
 pub use responder::{Responder, StreamWriter};

@@ -15,7 +15,7 @@ use super::{
     shutdown::{Reaper, ShutdownHandle, ShutdownReason, ShutdownReport},
 };
 use crate::{
-    Config, Deadline, Entity, EntityId, EntityRef, EntityType, HostOptions, KeyOf, NodeAddr, NodeId, Region, ShardId, Time, TypeId,
+    Config, Deadline, Entity, EntityId, EntityRef, EntityType, HostOptions, KeyOf, Lease, NodeAddr, NodeId, Region, ShardId, Time, TypeId,
     config::ConfigErrors,
     engine::{
         self,
@@ -62,7 +62,7 @@ impl fmt::Debug for Cluster {
 impl Cluster {
     /// From a [`Config`], or from a name and defaults. What the builder sets wins over environment, file and defaults.
     pub fn builder(config: impl Into<Config>) -> ClusterBuilder {
-        ClusterBuilder { config: config.into() }
+        ClusterBuilder { config: config.into(), lease: None }
     }
 
     pub(crate) fn node(&self) -> &Arc<Node> {
@@ -273,10 +273,16 @@ pub struct DeadLetter {
 }
 
 /// Settings of a node that is about to start.
-#[derive(Clone, Debug)]
 #[must_use = "`start` makes the node"]
 pub struct ClusterBuilder {
     config: Config,
+    lease: Option<Box<dyn Lease>>,
+}
+
+impl fmt::Debug for ClusterBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClusterBuilder").field("config", &self.config).field("lease", &self.lease.is_some()).finish()
+    }
 }
 
 impl ClusterBuilder {
@@ -316,6 +322,12 @@ impl ClusterBuilder {
         self
     }
 
+    /// What decides which side of a split lives with `downing.strategy = "lease-majority"`, which needs one; no other strategy asks it.
+    pub fn lease(mut self, lease: impl Lease) -> Self {
+        self.lease = Some(Box::new(lease));
+        self
+    }
+
     /// Checks everything before it opens a socket; reports all that is wrong at once.
     ///
     /// # Errors
@@ -324,11 +336,11 @@ impl ClusterBuilder {
         if cfg!(panic = "abort") {
             return Err(StartError::PanicAbort);
         }
-        self.config.validate()?;
+        self.config.validate_with(self.lease.is_some())?;
         let config = Arc::new(self.config);
         #[cfg(feature = "admin")]
         let listening = super::surface::listen(&config)?;
-        let engine = engine::start(config)?;
+        let engine = engine::start(config, self.lease)?;
         let node = engine.node.clone();
         #[cfg(feature = "admin")]
         let (admin, server) = match super::surface::serve(&node, listening) {

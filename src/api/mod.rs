@@ -6,6 +6,7 @@ mod entity;
 mod error;
 mod hosting;
 mod key;
+mod lease;
 mod messages;
 mod reference;
 mod region;
@@ -23,6 +24,7 @@ pub use {
     entity::{Entity, Failure, HandedOver, Handoff, KeyOf, MsgOf, StartCause, StopReason},
     error::{AskError, CodecError, Ran, Refusal, TellError},
     key::{Addressed, EntityId, EntityKey, IntoKey, KEY_BYTES_MAX},
+    lease::{Lease, LeaseError, MemoryLease},
     messages::{EntityType, Message, ReplyTag, Request},
     reference::EntityRef,
     region::{HostOptions, QueryError, Region},

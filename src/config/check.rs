@@ -38,8 +38,8 @@ struct Misfit {
 
 /// Settings that contradict each other.
 const INCONSISTENT: &str = "E-CFG-009";
-/// Known, and not in this version.
-const NOT_YET: &str = "E-CFG-014";
+/// Needs something that a configuration cannot give.
+const NO_LEASE: &str = "E-CFG-014";
 /// An address that others cannot reach.
 const UNREACHABLE: &str = "E-CFG-010";
 /// Open to others without protection.
@@ -47,10 +47,23 @@ const UNPROTECTED: &str = "E-CFG-011";
 
 impl Config {
     /// Judges all values and whether they fit each other. Every error is reported, not only the first. Opens nothing.
+    ///
+    /// `downing.strategy = "lease-majority"` also needs a lease, which is given to [`ClusterBuilder::lease`](crate::ClusterBuilder::lease):
+    /// [`start`](crate::ClusterBuilder::start) refuses to do without.
     pub fn validate(&self) -> Result<(), ConfigErrors> {
+        self.validate_with(true)
+    }
+
+    /// As [`validate`](Self::validate), for a node that has a lease to ask or not.
+    pub(crate) fn validate_with(&self, lease: bool) -> Result<(), ConfigErrors> {
         let mut errors: Vec<ConfigError> =
             Self::reference().iter().filter_map(|s| (s.check)(self).err().map(|f| ConfigError::new(f.code, s.key, f.why))).collect();
         self.add_inconsistencies(&mut errors);
+        if self.downing.strategy == DowningStrategy::LeaseMajority && !lease {
+            let why = "\"lease-majority\" decides by a lease outside the cluster, and this node was given none: a program gives one with \
+                       ClusterBuilder::lease, the wingbeat binary has none; choose \"keep-majority\" without";
+            errors.push(ConfigError::new(NO_LEASE, "downing.strategy", why));
+        }
         if errors.is_empty() { Ok(()) } else { Err(ConfigErrors(errors)) }
     }
 
@@ -186,10 +199,6 @@ impl Config {
     }
 
     fn downing_needs(&self, found: &mut Vec<Misfit>) {
-        if self.downing.strategy == DowningStrategy::LeaseMajority {
-            let why = "\"lease-majority\" asks an outside lease, which this version does not have; choose \"keep-majority\"".into();
-            found.push(Misfit { keys: vec!["downing.strategy"], code: NOT_YET, why });
-        }
         let (key, missing) = match self.downing.strategy {
             DowningStrategy::StaticQuorum if self.downing.quorum_size.is_none() => ("downing.quorum_size", "static-quorum"),
             DowningStrategy::KeepReferee if self.downing.referee.is_none() => ("downing.referee", "keep-referee"),

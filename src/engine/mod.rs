@@ -34,7 +34,7 @@ use std::{
 use crossbeam::channel::unbounded;
 
 use crate::{
-    Config, NodeAddr, StartError,
+    Config, Lease, NodeAddr, StartError,
     config::Workers,
     engine::{
         lane::{Bell, Door},
@@ -86,7 +86,7 @@ fn advertised(config: &Config, bound: SocketAddr) -> NodeAddr {
 }
 
 /// Binds the sockets and starts the threads of a node. The configuration has been validated.
-pub fn start(config: Arc<Config>) -> Result<Engine, StartError> {
+pub fn start(config: Arc<Config>, lease: Option<Box<dyn Lease>>) -> Result<Engine, StartError> {
     let sockets = Sockets::bind(config.node.listen).map_err(|e| StartError::Bind {
         proto: match e.proto {
             Transport::Tcp => "TCP",
@@ -115,7 +115,7 @@ pub fn start(config: Arc<Config>) -> Result<Engine, StartError> {
         let _ = waker.wake();
     })));
     let (jobs, job_queue) = unbounded();
-    let node = Arc::new(Node::new(config, me.id(), me.addr.clone(), doors.collect(), network_door, jobs));
+    let node = Arc::new(Node::new(config, me.id(), me.addr.clone(), doors.collect(), network_door, jobs, lease));
 
     let mut engine = Engine { node: node.clone(), threads: vec![] };
     let spawned = (|| {

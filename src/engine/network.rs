@@ -26,6 +26,7 @@ use crate::{
     net::{Net, NetEvent, Unsent},
     proto::{
         handoff::{DropReason, Item, ReplyBody},
+        lease::LeaseCall,
         membership::{Event, Identity, MemberStatus},
         node::{Command, Effect, NodeCore},
         shard::{LaneItem, Parcel, ShardCommand},
@@ -280,6 +281,7 @@ impl Network {
             }
             ToNet::Deadline(at, correlation) => self.asks.insert(at, correlation),
             ToNet::Resolved(addr, result) => self.net.resolved(now, &addr, result),
+            ToNet::Lease(id, answer) => self.core.handle_lease(now, id, answer),
             ToNet::WorkerDone => self.workers_left = self.workers_left.saturating_sub(1),
             ToNet::Quit => {
                 self.quit_at.get_or_insert(now + LINGER);
@@ -391,6 +393,7 @@ impl Network {
                         completion(answer);
                     }
                 }
+                Effect::Lease { id, call } => self.ask_lease(id, call),
                 Effect::Ended(ending) => {
                     tracing::info!(target: "wingbeat::membership", ?ending, "membership is over");
                     self.node.set_life(Life::Ended(ending));
@@ -467,6 +470,16 @@ impl Network {
             let found = (&*addr.host, addr.port).to_socket_addrs();
             let result = found.map(Iterator::collect).map_err(|e| e.to_string());
             node.network.post(ToNet::Resolved(addr, result));
+        }));
+    }
+
+    /// Has the helper thread ask the lease.
+    fn ask_lease(&self, id: u64, call: LeaseCall) {
+        let node = self.node.clone();
+        self.node.help(Box::new(move || {
+            if let Some(answer) = node.call_lease(&call) {
+                node.network.post(ToNet::Lease(id, answer));
+            }
         }));
     }
 

@@ -17,7 +17,7 @@ use crossbeam::{
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
-    Config, DeadLetter, NodeAddr, NodeId, Time, TypeId,
+    Config, DeadLetter, Lease, NodeAddr, NodeId, Time, TypeId,
     engine::{
         exits,
         lane::Door,
@@ -30,6 +30,7 @@ use crate::{
     metrics::Metrics,
     proto::{
         handoff::{Ask, DropReason, Envelope, ReplyBody},
+        lease::{LeaseAnswer, LeaseCall},
         membership::{ClusterView, Ending, Event, Members},
         node::{Answer, Command},
         shard::{LaneItem, Parcel, ShardCommand, ShardReport},
@@ -76,6 +77,8 @@ pub enum ToNet {
     Deadline(Time, u64),
     /// The helper has looked a name up.
     Resolved(NodeAddr, Result<Vec<SocketAddr>, String>),
+    /// The lease has answered a call.
+    Lease(u64, LeaseAnswer),
     /// A worker's thread has come to its end.
     WorkerDone,
     /// End of the thread: workers are told, then links are flushed and closed.
@@ -135,6 +138,7 @@ pub struct Node {
     events: Mutex<EventHub>,
     dead_letters: Mutex<Vec<Sender<DeadLetter>>>,
     dead_letter_log: LogGate,
+    lease: Option<Mutex<Box<dyn Lease>>>,
     moving: AtomicU64,
     core_counters: Mutex<CoreCounters>,
     /// Types that HTTP can address.
@@ -166,6 +170,7 @@ impl Node {
         workers: Box<[Door<ToWorker>]>,
         network: Door<ToNet>,
         helper: Sender<Job>,
+        lease: Option<Box<dyn Lease>>,
     ) -> Self {
         let metrics = Arc::new(Metrics::new(workers.len()));
         let busy = workers.iter().map(|_| Busy::default()).collect();
@@ -196,6 +201,7 @@ impl Node {
             kept_events: Arc::default(),
             dead_letters: Mutex::default(),
             dead_letter_log: LogGate::default(),
+            lease: lease.map(Mutex::new),
             config,
         }
     }
@@ -405,6 +411,24 @@ impl Node {
     pub fn help(&self, job: Job) {
         if self.helper.send(job).is_err() {
             self.metrics.shared.callbacks_lost.add(1);
+        }
+    }
+
+    /// Carries a call to the lease out. Helper thread only, as it may block.
+    pub fn call_lease(&self, call: &LeaseCall) -> Option<LeaseAnswer> {
+        let Some(lease) = &self.lease else { return Some(LeaseAnswer::Failed("this node has none".into())) };
+        match call {
+            LeaseCall::Acquire { name, owner, ttl } => Some(match lease.lock().acquire(name, *owner, *ttl) {
+                Ok(Some(term)) => LeaseAnswer::Held(term),
+                Ok(None) => LeaseAnswer::Taken,
+                Err(error) => LeaseAnswer::Failed(error.to_string()),
+            }),
+            LeaseCall::Release { name, term } => {
+                if let Err(error) = lease.lock().release(name, *term) {
+                    tracing::warn!(target: "wingbeat::membership", %error, "the lease was not given back; it ends by itself");
+                }
+                None
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 
 pub mod coordinator;
 pub mod handoff;
+pub mod lease;
 pub mod link;
 pub mod membership;
 pub mod node;

@@ -178,6 +178,11 @@ pub(super) fn read(item: &Item, nodes: u32, shards: Option<u32>) -> Result<Actio
                     return Err(item.error(format!("`groups`: node {twice} is in two groups; a node is on one side")));
                 }
             }
+            if parsed.iter().all(|g| g.fixed(nodes).is_some_and(|g| g.is_empty() || g.len() == nodes as usize)) {
+                return Err(f
+                    .required("groups")?
+                    .error("`groups` cuts nothing: name a part of the nodes, as in [\"0..2\"]; the rest is a group too"));
+            }
             Ok(Act::Partition { groups: parsed })
         }),
         "heal" => f.only(&[]).map(|()| Act::Heal),
@@ -259,6 +264,12 @@ impl Fields<'_> {
                 .item
                 .error("action \"link\" does nothing: give `loss`, `latency`, `duplicate`, `reorder`, `cut` or `tcp_reset`"));
         }
+        if let (Some(from), Some(to)) = (act.from.fixed(self.nodes), act.to.fixed(self.nodes))
+            && from.iter().all(|a| to.iter().all(|b| a == b))
+        {
+            let what = format!("action \"link\": there is no link from \"{}\" to \"{}\"; name two different nodes", act.from, act.to);
+            return Err(self.item.error(what));
+        }
         match (act.span, act.every) {
             (None, Some(_)) if !act.tcp_reset => {
                 Err(self.item.error("action \"link\": `every` needs `for`, so that the fault ends before it comes again"))
@@ -329,6 +340,9 @@ mod tests {
             ("do = \"crash\"\nnodes = \"1\"\nspread = \"1s\"", "unknown key `spread`"),
             ("do = \"link\"\nfrom = \"1\"\nto = \"2\"", "does nothing"),
             ("do = \"link\"\nfrom = \"1\"\nto = \"2\"\ncut = true\nevery = \"1s\"", "needs `for`"),
+            ("do = \"link\"\nfrom = \"1\"\nto = \"1\"\ncut = true", "no link from"),
+            ("do = \"partition\"\ngroups = []", "cuts nothing"),
+            ("do = \"partition\"\ngroups = [\"all\"]", "cuts nothing"),
             ("do = \"move\"\nshards = \"60\"\nto = \"1\"", "outside 0..50"),
             ("do = \"clock\"\nnodes = \"1\"\nwall = \"soon\"", "a jump like"),
             ("do = \"clock\"\nnodes = \"1\"", "give `wall`, `rate` or `suspend`"),

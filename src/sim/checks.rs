@@ -1,6 +1,6 @@
 //! Invariants of failures.md, watched at every step: E1, E2, E6 (entities), M1 to M3 (membership), C1 (coordinator).
 //!
-//! E3 and E4 are watched by the ledger, which knows every message.
+//! E3 and E4 are watched by the ledger, which knows every message. R3 is watched here too: a core that has nothing to do is not woken.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -291,6 +291,29 @@ impl Terms {
     }
 }
 
+/// A core that is woken by its own timers more often than this in one second is in a loop.
+const WAKES_PER_SECOND_MAX: u32 = 50_000;
+
+/// R3: how often one core's timers woke it in this second of virtual time.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Wakes {
+    second: u64,
+    count: u32,
+}
+
+impl Wakes {
+    /// The core asked to be woken at `now`, nanoseconds, and was.
+    pub(super) fn woke(&mut self, life: u32, now: u64) -> Option<Broken> {
+        let second = now / 1_000_000_000;
+        *self = Self { second, count: if second == self.second { self.count + 1 } else { 1 } };
+        (self.count > WAKES_PER_SECOND_MAX).then(|| Broken {
+            invariant: "R3",
+            lives: vec![life],
+            what: format!("the node's core was woken more than {WAKES_PER_SECOND_MAX} times in one second"),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -402,5 +425,17 @@ mod tests {
         assert_eq!(t.acted(Term(1), 0), None);
         assert_eq!(t.acted(Term(2), 1), None);
         assert_eq!(t.acted(Term(1), 1).unwrap().invariant, "C1");
+    }
+
+    /// A core that is awake all the time, whether its clock stands or goes on by a hair, against one that works hard.
+    #[test]
+    fn a_core_that_never_rests_is_caught() {
+        for step in [0u64, 1, 10_000] {
+            let mut w = Wakes::default();
+            let found = (0..200_000u64).find_map(|n| w.woke(3, 7_000_000_000 + n * step));
+            assert_eq!(found.map(|f| (f.invariant, f.lives)), Some(("R3", vec![3])), "{step}");
+        }
+        let mut w = Wakes::default();
+        assert!((0..200_000u64).all(|n| w.woke(3, n * 100_000).is_none()), "ten thousand times a second");
     }
 }

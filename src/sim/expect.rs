@@ -58,7 +58,8 @@ impl Expect {
             let Some(value) = t.get(key) else { continue };
             let limit = match rule {
                 Rule::By | Rule::SpanAtMost => value.duration(key)?.as_secs_f64(),
-                Rule::AtMost | Rule::Equal => value.number(key, 0.0, 1e18)?,
+                Rule::Equal => value.int(key, 0, u32::MAX.into())? as f64,
+                Rule::AtMost => value.number(key, 0.0, 1e18)?,
             };
             wanted.push((key, rule, limit));
         }
@@ -157,6 +158,12 @@ mod tests {
         assert!(judge("max_detect = \"1s\"", &r).is_empty(), "nothing crashed");
         r.undetected = 1;
         assert_eq!(judge("max_detect = \"1s\"", &r), ["max_detect"], "a crash nobody noticed");
+    }
+
+    #[test]
+    fn a_number_that_no_count_can_equal_is_refused() {
+        let error = Expect::read(&Item::document("removed = 0.5").unwrap()).unwrap_err();
+        assert!(error.what.contains("`removed`"), "{error}");
     }
 
     #[test]

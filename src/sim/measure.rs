@@ -60,6 +60,8 @@ pub(super) struct Subject {
     pub blameless: bool,
     /// It was told to leave, or another life replaced it.
     pub expected_to_go: bool,
+    /// Some fault was laid on its links: what it alone holds is not what the cluster holds.
+    pub touched: bool,
 }
 
 /// All measurements of membership.
@@ -168,12 +170,13 @@ impl Measure {
         let Some(mut o) = self.observers.remove(&life) else { return vec![] };
         let is_live = self.live.contains_key(&life);
         let changes = changes(o.view.as_deref(), &view);
+        let touched = subject(view.me).is_some_and(|s| s.touched);
         for &change in &changes {
             match change {
                 Change::New(_) => {}
                 Change::Reachable(id, reachable) => {
                     *o.flips.entry(id).or_default() += 1;
-                    let first = self.mark(id, !reachable);
+                    let first = !touched && self.mark(id, !reachable);
                     if !reachable {
                         self.crash_marked(id, life, now, is_live);
                         if first && subject(id).is_some_and(|s| s.blameless) {
@@ -463,11 +466,13 @@ mod tests {
         measure: Measure,
         blameless: bool,
         live: bool,
+        /// A fault lies on the links of this one.
+        touched: Option<u32>,
     }
 
     impl World {
         fn formed() -> Self {
-            let mut w = Self { measure: Measure::new(Some(2 * SECOND), 0), blameless: true, live: true };
+            let mut w = Self { measure: Measure::new(Some(2 * SECOND), 0), blameless: true, live: true, touched: None };
             (0..3).for_each(|n| w.measure.born(n, id(n), 0));
             (0..3).for_each(|n| w.sees(n, 1, &[(0, true), (1, true), (2, true)]));
             w
@@ -475,10 +480,10 @@ mod tests {
 
         fn sees(&mut self, observer: u32, second: u64, up: &[(u32, bool)]) {
             let all: Vec<_> = up.iter().map(|&(n, reachable)| (n, MemberStatus::Up, reachable)).collect();
-            let (blameless, live) = (self.blameless, self.live);
+            let (blameless, live, at_fault) = (self.blameless, self.live, self.touched);
             let subject = |who: NodeId| {
                 let life = (0..3).find(|n| id(*n) == who)?;
-                Some(Subject { life, live, in_majority: live, blameless, expected_to_go: false })
+                Some(Subject { life, live, in_majority: live, blameless, expected_to_go: false, touched: at_fault == Some(life) })
             };
             self.measure.saw(observer, view(observer, &all), second * SECOND, subject);
             self.measure.settle(second * SECOND);
@@ -497,6 +502,16 @@ mod tests {
         w.blameless = false;
         w.sees(0, 7, &[(0, true), (1, false), (2, false)]);
         assert_eq!(w.measure.false_unreachable, 1, "its links have a fault");
+    }
+
+    #[test]
+    fn what_a_node_holds_that_is_cut_off_is_not_what_the_cluster_holds() {
+        let mut w = World::formed();
+        w.touched = Some(0);
+        w.sees(0, 3, &[(0, true), (1, false), (2, false)]);
+        assert_eq!(w.measure.false_unreachable, 0);
+        w.sees(1, 4, &[(0, true), (1, true), (2, false)]);
+        assert_eq!(w.measure.false_unreachable, 1, "one that nothing was done to holds it too");
     }
 
     #[test]

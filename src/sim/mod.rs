@@ -11,6 +11,7 @@ mod digest;
 mod entity;
 mod expect;
 mod lanes;
+mod lease;
 mod ledger;
 mod links;
 mod lognormal;

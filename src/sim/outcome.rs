@@ -23,6 +23,7 @@ impl World<'_> {
             in_majority: live && !node.paused && self.reaches_majority(l.node),
             blameless: running && settled && !node.told_to_leave && !node.downed && !self.net.was_touched(l.node),
             expected_to_go: node.told_to_leave || replaced,
+            touched: self.net.was_touched(l.node),
         })
     }
 

@@ -8,7 +8,7 @@ use std::{
 use foldhash::fast::FixedState;
 
 use super::{
-    checks::{Observed, Terms},
+    checks::{Observed, Terms, Wakes},
     clock::Clock,
     entity::SimHost,
     lanes::{Client, Fifo},
@@ -51,7 +51,7 @@ pub(super) struct Process {
     pub id: NodeId,
     pub core: NodeCore,
     pub wake_at: u64,
-    pub wakes: (u64, u32),
+    pub wakes: Wakes,
     pub workers: Vec<Worker>,
     pub clients: Vec<Client>,
     pub words: HashMap<ShardKey, Word, FixedState>,
@@ -122,7 +122,7 @@ impl World<'_> {
             id,
             core: NodeCore::new(config.clone(), me, workers, seed, now).pooled(self.pool.clone()),
             wake_at: u64::MAX,
-            wakes: (0, 0),
+            wakes: Wakes::default(),
             workers: (0..workers).map(worker).collect(),
             clients: Vec::new(),
             words: HashMap::default(),

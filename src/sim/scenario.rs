@@ -146,7 +146,16 @@ fn read(document: &Item) -> Result<Scenario, ScenarioError> {
         Some(item) => item
             .table("roles")?
             .iter()
-            .map(|(role, s)| Ok((role.clone(), selector(s, &format!("roles.{role}"), nodes)?)))
+            .map(|(role, s)| {
+                let chosen = selector(s, &format!("roles.{role}"), nodes)?;
+                match chosen.fits_unborn() && chosen.top_region().is_none_or(|r| r < network.regions) {
+                    true => Ok((role.clone(), chosen)),
+                    false => Err(s.error(format!(
+                        "`roles.{role}` is \"{chosen}\"; roles are given before anything runs: by \"3\", \"3,7\", \"10..20\", \"random:5\", \"all\" or a region \
+                         that [network] has"
+                    ))),
+                }
+            })
             .collect::<Result<_, ScenarioError>>()?,
     };
     let mut config = Vec::new();
@@ -383,6 +392,15 @@ converged_by = "60s"
         }
         let error = Scenario::parse("nodes = 3\n", &[]).unwrap_err();
         assert!(error.what.contains("`duration` is missing"));
+    }
+
+    #[test]
+    fn roles_are_given_to_whom_is_known_before_the_run() {
+        for selector in ["leader", "all - oldest", "region:1"] {
+            let text = format!("nodes = 6\nduration = \"1s\"\nroles = {{ backend = \"{selector}\" }}\n");
+            let error = Scenario::parse(&text, &[]).unwrap_err();
+            assert!(error.what.contains("before anything runs"), "{error}");
+        }
     }
 
     #[test]

@@ -143,6 +143,15 @@ impl Selector {
         }
     }
 
+    /// Whether it means somebody before anything runs: by number, by lot or by region.
+    pub(super) fn fits_unborn(&self) -> bool {
+        match self {
+            Self::List(_) | Self::Range(..) | Self::Random(_) | Self::Region(_) | Self::All => true,
+            Self::Minus(a, b) => a.fits_unborn() && b.fits_unborn(),
+            _ => false,
+        }
+    }
+
     /// Whether it can mean shards: by number or by lot, not by what a node is.
     pub(super) fn fits_shards(&self) -> bool {
         match self {

@@ -3,7 +3,11 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{Scenario, selector::Scene, tree::ScenarioError};
-use crate::{Config, NodeAddr, config::Workers, proto::rng::Rng};
+use crate::{
+    Config, NodeAddr,
+    config::Workers,
+    proto::{membership::Strategy, rng::Rng},
+};
 
 /// Workers of a node when the scenario leaves it open: the least number that has two of anything.
 const WORKERS_AUTO: u16 = 2;
@@ -27,6 +31,13 @@ pub(super) fn configs(scenario: &Scenario) -> Result<Vec<Arc<Config>>, ScenarioE
     for (key, line, value) in settings {
         base.set(key, value).map_err(|error| ScenarioError { line: *line, what: error.to_string() })?;
     }
+    let line_of = |key: &str| scenario.config.iter().find(|(k, ..)| k == key).map_or(0, |(_, line, _)| *line);
+    if line_of("cluster.seeds") > 0 {
+        let what = "`cluster.seeds`: in a scenario the seeds are the first nodes; say how many with `seeds = 3` at the top".to_owned();
+        return Err(ScenarioError { line: line_of("cluster.seeds"), what });
+    }
+    // A node would refuse to start, and a run without nodes holds what it should not.
+    Strategy::new(&base.downing).map_err(|what| ScenarioError { line: line_of("downing.strategy"), what })?;
     base.cluster.seeds = (0..scenario.seeds).map(|i| address(i).to_string()).collect();
     let mut roles_of: Vec<Vec<String>> = vec![base.cluster.roles.clone(); scenario.nodes as usize];
     for (role, selector) in &scenario.roles {
@@ -98,6 +109,16 @@ mod tests {
         assert!(Arc::ptr_eq(&c[0], &c[3]) && Arc::ptr_eq(&c[4], &c[5]) && !Arc::ptr_eq(&c[3], &c[4]));
         assert_eq!(c[0].cluster.roles, ["backend"]);
         assert_eq!(c[5].cluster.seeds, [address(0).to_string()]);
+    }
+
+    #[test]
+    fn settings_with_which_no_node_would_start_are_refused() {
+        for (key, what) in [("\"downing.strategy\" = \"static-quorum\"", "quorum_size"), ("\"cluster.seeds\" = [\"a:1\"]", "`seeds = 3`")] {
+            let s = Scenario::parse(&format!("nodes = 6\nduration = \"1s\"\n[config]\n{key}\n"), &[]).unwrap();
+            let error = configs(&s).unwrap_err();
+            assert_eq!(error.line, 4);
+            assert!(error.what.contains(what), "{error}");
+        }
     }
 
     #[test]

@@ -31,8 +31,6 @@ const EXIT_AFTER: u64 = 50_000_000;
 const REJOIN_AFTER: u64 = 500_000_000;
 /// Steps between two calls of the cores' own checks.
 const CHECK_EVERY: u64 = if cfg!(debug_assertions) { 256 } else { 4096 };
-/// A core that asks to be woken more often than this at one instant is in a loop.
-const WAKES_MAX: u32 = 100_000;
 
 impl World<'_> {
     pub(super) fn inner(&mut self, life: u32, inner: Inner) {
@@ -71,11 +69,9 @@ impl World<'_> {
             Inner::Wake(at) => {
                 let Some(p) = node.process.as_mut().filter(|p| p.wake_at == at) else { return };
                 p.wake_at = u64::MAX;
-                p.wakes = if p.wakes.0 == at { (at, p.wakes.1 + 1) } else { (at, 1) };
-                if p.wakes.1 > WAKES_MAX {
+                if let Some(broken) = p.wakes.woke(life, at) {
                     p.wake_at = 0;
-                    let what = "the node's core asks again and again to be woken at one instant".to_owned();
-                    return self.violated(Broken { invariant: "R3", lives: vec![life], what });
+                    return self.violated(broken);
                 }
                 self.log(13, index, 0, || "timer".into());
                 self.net_step(life, NodeCore::handle_timeout);
@@ -119,6 +115,10 @@ impl World<'_> {
                 self.worker_step(life, w, |core, now, host| core.set_hosting_until(now, until, host));
             }
             Inner::Send { sender, entity } => self.client_sends(life, sender, entity),
+            Inner::Lease(id, answer) => {
+                self.log(21, index, id, || format!("the lease answers: {answer:?}"));
+                self.net_step(life, |core, now| core.handle_lease(now, id, answer));
+            }
             Inner::AskEnds(id) => self.ledger.answered(id, Answered::TimedOut),
             Inner::Exit { rejoin } => {
                 self.log(22, index, u64::from(rejoin), || "process ends".into());
@@ -248,6 +248,7 @@ impl World<'_> {
                     self.moves_refused += 1;
                 }
             }
+            Effect::Lease { id, call } => self.ask_lease(index, p.life, id, &call),
             Effect::Ended(how) => {
                 self.log(37, index, 0, || format!("membership is over: {how:?}"));
                 if p.ending {

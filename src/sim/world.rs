@@ -21,6 +21,7 @@ use crate::{
     NodeAddr, NodeId, ShardKey, Time, TypeId,
     proto::{
         handoff::{Envelope, Word},
+        lease::{LeaseAnswer, LeaseTable},
         link::LinkEvent,
         membership::Pool,
         rng::Rng,
@@ -103,6 +104,7 @@ pub(super) enum Inner {
     Hosting(u16, Time),
     Send { sender: u32, entity: u32 },
     AskEnds(u64),
+    Lease(u64, LeaseAnswer),
     Exit { rejoin: bool },
 }
 
@@ -141,6 +143,7 @@ pub(super) struct World<'a> {
     pub max_datagram: u64,
     pub ty: TypeId,
     pub pool: Pool,
+    pub leases: LeaseTable,
 }
 
 impl<'a> World<'a> {
@@ -199,6 +202,7 @@ impl<'a> World<'a> {
             max_datagram: 0,
             ty: TypeId::of("probe"),
             pool: Pool::default(),
+            leases: LeaseTable::default(),
         };
         for i in 0..scenario.started {
             world.queue.push(start_at(i), Event::Start(i, Vec::new()));

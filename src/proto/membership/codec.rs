@@ -20,6 +20,11 @@ pub(crate) const ROLES_MAX: usize = 64;
 /// Longest role or version, in bytes.
 pub(crate) const LABEL_BYTES_MAX: usize = 128;
 
+/// Highest number of a member, a join or a row; nobody counts that far in the life of a cluster.
+const SMALL_MAX: u32 = u32::MAX >> 1;
+/// Highest count of changes, likewise.
+const COUNTER_MAX: u64 = u64::MAX >> 2;
+
 const STATUSES: [MemberStatus; 6] =
     [MemberStatus::Joining, MemberStatus::WeaklyUp, MemberStatus::Up, MemberStatus::Leaving, MemberStatus::Exiting, MemberStatus::Down];
 const GONE: [Gone; 3] = [Gone::Left, Gone::Downed, Gone::Proven];
@@ -201,7 +206,7 @@ pub(crate) fn decode(bytes: &[u8], known: &Version) -> Result<Version, Malformed
     let clock = Arc::make_mut(&mut part.clock);
     for _ in 0..counted(r, "actors", 17, MEMBERS_MAX)? {
         let id = NodeId::from_raw(r.u128("actor")?);
-        clock.set(id, read_varint(r, "counter")?);
+        clock.set(id, counter(r, "counter")?);
         actors.push(id);
     }
     let (mut last, members) = (None, Folk::edit(&mut part.members));
@@ -215,7 +220,7 @@ pub(crate) fn decode(bytes: &[u8], known: &Version) -> Result<Version, Malformed
         let observer = NodeId::from_raw(r.u128("observer")?);
         in_order("row order", &mut last, observer)?;
         let version = small(r, "row version")?;
-        let dot = read_varint(r, "row change")?;
+        let dot = counter(r, "row change")?;
         let mut row = Row { version, dot, ..Row::default() };
         for _ in 0..counted(r, "marks", 17, MEMBERS_MAX)? {
             let subject = NodeId::from_raw(r.u128("subject")?);
@@ -250,7 +255,7 @@ fn read_history(r: &mut Reader<'_>, actors: &[NodeId]) -> Result<Dots, Malformed
         let at = read_varint(r, "actor")?;
         let max = actors.len().saturating_sub(1) as u64;
         let id = usize::try_from(at).ok().and_then(|at| actors.get(at)).ok_or(Malformed::TooLarge { field: "actor", value: at, max })?;
-        dots.merge(&Dots::one(*id, read_varint(r, "change")?));
+        dots.merge(&Dots::one(*id, counter(r, "change")?));
     }
     Ok(dots)
 }
@@ -267,7 +272,14 @@ pub(crate) fn encode_clock(w: &mut Writer, clock: &VectorClock) {
 pub(crate) fn decode_clock(bytes: &[u8], mine: &Version) -> Result<(VectorClock, bool), Malformed> {
     let (r, keys) = (&mut Reader::new(bytes), mine.members.short_ids());
     let (mut clock, mut ahead) = (VectorClock::default(), false);
-    while r.left() > 0 {
+    let max = MEMBERS_MAX + TOMBSTONES_MAX;
+    for n in 0.. {
+        if r.left() == 0 {
+            break;
+        }
+        if n >= max {
+            return Err(Malformed::TooLarge { field: "clock", value: n as u64 + 1, max: max as u64 });
+        }
         let (key, count) = (r.u32("key")?, read_varint(r, "counter")?);
         let alike = &keys[keys.partition_point(|&(k, _)| k < key)..];
         match alike {
@@ -276,7 +288,8 @@ pub(crate) fn decode_clock(bytes: &[u8], mine: &Version) -> Result<(VectorClock,
                 clock.set(*id, count);
                 ahead |= count > mine.clock.get(*id);
             }
-            _ => ahead |= !mine.tombstones.keys().any(|&id| short(id) == key),
+            // Once is enough: looking through the buried for each of many would take long.
+            _ => ahead = ahead || !mine.tombstones.keys().any(|&id| short(id) == key),
         }
     }
     Ok((clock, ahead))
@@ -312,9 +325,16 @@ pub(crate) fn read_varint(r: &mut Reader<'_>, field: &'static str) -> Result<u64
     Err(Malformed::Layout { field, why: "a number of more than 64 bits" })
 }
 
+/// A number that is counted up by whoever takes it over: never so high that this could overflow.
 fn small(r: &mut Reader<'_>, field: &'static str) -> Result<u32, Malformed> {
     let value = read_varint(r, field)?;
-    u32::try_from(value).map_err(|_| Malformed::TooLarge { field, value, max: u64::from(u32::MAX) })
+    u32::try_from(value).ok().filter(|n| *n <= SMALL_MAX).ok_or(Malformed::TooLarge { field, value, max: u64::from(SMALL_MAX) })
+}
+
+/// As [`small`], of changes.
+fn counter(r: &mut Reader<'_>, field: &'static str) -> Result<u64, Malformed> {
+    let value = read_varint(r, field)?;
+    if value > COUNTER_MAX { Err(Malformed::TooLarge { field, value, max: COUNTER_MAX }) } else { Ok(value) }
 }
 
 /// A count of elements of at least `each` bytes: at most `max`, and no more than can follow.
@@ -358,7 +378,7 @@ fn member(r: &mut Reader<'_>, known: &Version, actors: &[NodeId]) -> Result<(Nod
     let dots = read_history(r, actors)?;
     let have = known.members.get(&id);
     let (info, born) = if flags & BRIEF == 0 {
-        let born = (NodeId::from_raw(r.u128("admitted by")?), read_varint(r, "admission")?);
+        let born = (NodeId::from_raw(r.u128("admitted by")?), counter(r, "admission")?);
         (whole_info(r, id, have)?, born)
     } else {
         match have {

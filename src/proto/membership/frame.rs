@@ -10,6 +10,21 @@ use crate::{NodeAddr, NodeId};
 #[derive(Clone, PartialEq, Eq)]
 pub struct Packed(pub(crate) Arc<[u8]>);
 
+impl std::ops::Deref for Packed {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl From<Vec<u8>> for Packed {
+    /// Of bytes that say themselves how they are packed.
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(bytes.into())
+    }
+}
+
 impl fmt::Debug for Packed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Packed({} bytes)", self.0.len())

@@ -17,6 +17,7 @@ mod leaving;
 mod monitors;
 mod outbox;
 mod pack;
+mod plea;
 mod pool;
 mod pooled;
 mod publish;
@@ -38,20 +39,27 @@ use std::{
     time::Duration,
 };
 
-pub use downing::exhaustive::{DowningCheck, NODES_MAX as DOWNING_CHECK_NODES_MAX, check_all as check_downing};
+pub(crate) use downing::Strategy;
+pub use downing::exhaustive::{
+    DowningCheck, NODES_MAX as DOWNING_CHECK_NODES_MAX, PendingCheck, checks as downing_checks, planted as planted_downing_checks,
+};
 pub use frame::{JoinRequest, MemberFrame, Packed};
 pub(crate) use outbox::take;
 pub use pool::Pool;
 pub use view::{ClusterView, Event, LinkReport, Member, MemberStatus, Members};
 
 use self::{
-    admission::Admissions, counters::Counters, downing::Strategy, gossip::Spread, join::Seeker, leader::Standing, leaving::Farewell,
-    outbox::Outbox, reachability::Verdict, resolve::Split, state::Info, state::State, state::Version, suspicion::Suspicion, tunnel::Tunnel,
+    admission::Admissions, counters::Counters, gossip::Spread, join::Seeker, leader::Standing, leaving::Farewell, outbox::Outbox,
+    plea::Plea, reachability::Verdict, resolve::Split, state::Info, state::State, state::Version, suspicion::Suspicion, tunnel::Tunnel,
     watch::Watch,
 };
 use crate::{
     Config, NodeAddr, NodeId, Time,
-    proto::{link::LinkEvent, rng::Rng},
+    proto::{
+        lease::{LeaseAnswer, LeaseCall},
+        link::LinkEvent,
+        rng::Rng,
+    },
 };
 
 /// Who this node is.
@@ -121,6 +129,13 @@ pub enum MemberOutput {
     },
     /// `view` changed.
     View(Arc<ClusterView>),
+    /// Ask the lease outside; an `Acquire` is answered by `handle_lease`.
+    Lease {
+        /// Comes back.
+        id: u64,
+        /// What.
+        call: LeaseCall,
+    },
     /// Tell the world.
     Event(Event),
     /// A member is gone for good. Emitted before the `View` that lacks it.
@@ -165,6 +180,7 @@ pub struct Membership {
     admissions: Admissions,
     farewell: Farewell,
     split: Option<Split>,
+    plea: Plea,
     unconverged_since: Option<Time>,
     /// Addresses of the removed for as long as their tombstones stand: they are told when they speak.
     former: BTreeMap<NodeId, NodeAddr>,
@@ -224,6 +240,7 @@ impl Membership {
             admissions: Admissions::default(),
             farewell: Farewell::default(),
             split: None,
+            plea: Plea::default(),
             unconverged_since: None,
             former: BTreeMap::new(),
             view: Arc::new(ClusterView {
@@ -348,6 +365,14 @@ impl Membership {
         Ok(())
     }
 
+    /// The lease answered the `Acquire` of that number.
+    pub fn handle_lease(&mut self, now: Time, id: u64, answer: LeaseAnswer) {
+        if self.awake(now) {
+            self.take_lease(now, id, answer);
+            self.settle(now);
+        }
+    }
+
     /// An exiting node withholds its seen mark until its hand-offs are done (at most `shutdown.leave_timeout`).
     pub fn set_drained(&mut self, now: Time, drained: bool) {
         if self.awake(now) {
@@ -415,8 +440,16 @@ impl Membership {
     ///
     /// Both sides wait equally long once their picture stands still; the pictures differ by the phase of heartbeats, the width of the
     /// intervals and the rounds of gossip in which the rows of monitors travel (measured in virtual time: one heartbeat with up to 10 nodes,
-    /// four with 30).
+    /// four with 30). Where a lease decides, a side may have to ask it more than once; see `downing::Waits`.
     pub fn lag_bound(&self) -> Duration {
+        match self.strategy {
+            Strategy::LeaseMajority => self.waits().apart,
+            _ => self.picture_lag(),
+        }
+    }
+
+    /// By how much two sides begin to see the same split apart at most.
+    fn picture_lag(&self) -> Duration {
         4 * self.config.detector.heartbeat_interval.get() + 2 * self.config.membership.gossip_interval.get()
     }
 
@@ -521,6 +554,9 @@ impl Membership {
     fn end(&mut self, ending: Ending) {
         if self.phase != Phase::Ended {
             self.phase = Phase::Ended;
+            if ending == Ending::Left {
+                self.release_lease();
+            }
             self.out.end(ending);
         }
     }

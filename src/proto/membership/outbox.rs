@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::{ClusterView, Ending, Event, MemberFrame, MemberOutput, Peer, Removal};
-use crate::{NodeAddr, NodeId};
+use crate::{NodeAddr, NodeId, proto::lease::LeaseCall};
 
 /// Three queues: what the world is told goes first, so that who receives a frame's consequences knows the members; the end goes last, so
 /// that farewells leave.
@@ -57,6 +57,11 @@ impl Outbox {
     /// To that life if it is a member; to its address if it is to learn that it no longer is.
     pub(crate) fn gossip(&mut self, to: NodeId, known: bool, addr: NodeAddr, frame: MemberFrame) {
         self.wire.push_back(MemberOutput::Frame { to: if known { Peer::Node(to) } else { Peer::Addr(addr) }, frame });
+    }
+
+    /// For the lease that decides splits.
+    pub(crate) fn lease(&mut self, id: u64, call: LeaseCall) {
+        self.wire.push_back(MemberOutput::Lease { id, call });
     }
 
     pub(crate) fn end(&mut self, ending: Ending) {

@@ -61,6 +61,7 @@ impl Membership {
     pub(super) fn follow_split(&mut self, now: Time) {
         self.unconverged_since = if self.standing.converged { None } else { self.unconverged_since.or(Some(now)) };
         let unreachable: Vec<NodeId> = self.lost().collect();
+        self.follow_plea(now, &unreachable);
         if unreachable.is_empty() {
             self.split = None;
             return;
@@ -69,12 +70,14 @@ impl Membership {
         if self.split.as_ref().is_none_or(|s| s.unreachable != unreachable || s.members != members) {
             let judge_at = Some(now + self.stable_after());
             self.split = Some(Split { unreachable, members, since: now, judge_at });
+            self.plea.new_picture();
         }
     }
 
     /// This node was away: what it sees is not still.
     pub(super) fn restart_split(&mut self, now: Time) {
         let after = self.stable_after();
+        self.plea.was_away(self.watch.proven().unwrap_or(now), now);
         if let Some(split) = &mut self.split {
             (split.since, split.judge_at) = (now, Some(now + after));
         }
@@ -84,7 +87,10 @@ impl Membership {
         if self.phase != Phase::Member {
             return None;
         }
-        [self.split.as_ref().and_then(|s| s.judge_at), self.auto_down_at(), self.weakly_up_at()].into_iter().flatten().min()
+        [self.split.as_ref().and_then(|s| s.judge_at), self.auto_down_at(), self.weakly_up_at(), self.plea_due()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Judges a still picture; downs by time or raises joiners weakly where that is set.
@@ -102,9 +108,10 @@ impl Membership {
         if self.split.as_ref().and_then(|s| s.judge_at).is_some_and(|at| at <= now) {
             self.judge_split(now);
         }
+        self.plea_on(now);
     }
 
-    fn stable_after(&self) -> std::time::Duration {
+    pub(super) fn stable_after(&self) -> std::time::Duration {
         downing::stable_after(self.config.downing.stable_after, self.state.members.len(), self.config.detector.heartbeat_interval.get())
     }
 
@@ -127,24 +134,18 @@ impl Membership {
         if let Some(split) = &mut self.split {
             split.judge_at = (decision != Decision::Nothing).then_some(again);
         }
-        if decision == Decision::Nothing {
-            return;
-        }
-        let (mine, theirs) = (voters.iter().filter(|v| v.reachable).count(), voters.iter().filter(|v| !v.reachable).count());
+        let (mine, theirs) = sides(&voters);
         let words = match decision {
             Decision::DownOthers => "this side lives",
             Decision::DownMine => "the other side lives",
-            Decision::DownAll | Decision::Nothing => "no side lives",
+            Decision::DownAll => "no side lives",
+            Decision::AskLease { late } => return self.plead(now, late),
+            Decision::Nothing => return,
         };
         let verdict = format!("{}: {words} ({mine} here, {theirs} out of reach)", self.strategy_name());
         match decision {
-            Decision::DownOthers if self.leads() => {
-                self.announce(mine, theirs, &verdict);
-                let lost: Vec<NodeId> = self.lost().collect();
-                self.down_all(&lost);
-                self.tell_downed(now, &lost);
-            }
-            Decision::DownOthers | Decision::Nothing => {}
+            Decision::DownOthers if self.leads() => self.win(now, mine, theirs, &verdict),
+            Decision::DownOthers | Decision::Nothing | Decision::AskLease { .. } => {}
             Decision::DownMine => self.lose(mine, theirs, verdict),
             Decision::DownAll => {
                 if self.leads() {
@@ -159,17 +160,25 @@ impl Membership {
         }
     }
 
+    /// This side lives: whoever is out of reach is down.
+    pub(super) fn win(&mut self, now: Time, mine: usize, theirs: usize, verdict: &str) {
+        self.announce(mine, theirs, verdict);
+        let lost: Vec<NodeId> = self.lost().collect();
+        self.down_all(&lost);
+        self.tell_downed(now, &lost);
+    }
+
     fn announce(&mut self, mine: usize, theirs: usize, verdict: &str) {
         self.out.event(Event::Split { mine, theirs, verdict: verdict.into() });
     }
 
-    fn lose(&mut self, mine: usize, theirs: usize, verdict: String) {
+    pub(super) fn lose(&mut self, mine: usize, theirs: usize, verdict: String) {
         self.announce(mine, theirs, &verdict);
         let left = self.farewell.drained && self.status() == Some(MemberStatus::Exiting);
         self.end(if left { Ending::Left } else { Ending::Downed(verdict) });
     }
 
-    fn down_all(&mut self, nodes: &[NodeId]) {
+    pub(super) fn down_all(&mut self, nodes: &[NodeId]) {
         if nodes.iter().fold(false, |any, &id| self.state.raise(id, MemberStatus::Down) | any) {
             self.touch();
         }
@@ -183,10 +192,11 @@ impl Membership {
             Strategy::StaticQuorum(_) => "static-quorum",
             Strategy::KeepOldest { .. } => "keep-oldest",
             Strategy::KeepReferee(_) => "keep-referee",
+            Strategy::LeaseMajority => "lease-majority",
         }
     }
 
-    fn voters(&self) -> Vec<Voter> {
+    pub(super) fn voters(&self) -> Vec<Voter> {
         self.state
             .members
             .values()
@@ -200,4 +210,10 @@ impl Membership {
             })
             .collect()
     }
+}
+
+/// How many are here, and how many out of reach.
+pub(super) fn sides(voters: &[Voter]) -> (usize, usize) {
+    let here = voters.iter().filter(|v| v.reachable).count();
+    (here, voters.len() - here)
 }

@@ -6,6 +6,7 @@ use crate::{
     Epoch, NodeAddr, NodeId, ShardKey, Time, TypeId,
     proto::{
         handoff::{DropReason, Envelope, ReplyBody, Word},
+        lease::LeaseCall,
         membership::{ClusterView, Ending, Event, LinkReport},
         shard::ShardCommand,
         sharding::{TableRow, TypeInfo},
@@ -178,6 +179,13 @@ pub enum Effect {
         id: u64,
         /// What came of it.
         answer: Answer,
+    },
+    /// Ask the lease that decides splits; an `Acquire` is answered by `handle_lease`.
+    Lease {
+        /// Comes back.
+        id: u64,
+        /// What.
+        call: LeaseCall,
     },
     /// This node's membership is over; stop serving. Emitted once.
     Ended(Ending),

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     NodeAddr, NodeId, Time,
     proto::{
+        lease::LeaseAnswer,
         link::LinkEvent,
         membership::{ClusterView, LinkReport, MemberFrame, MemberOutput, Membership},
     },
@@ -22,6 +23,8 @@ pub trait Members {
     fn leave(&mut self, now: Time, node: NodeId) -> Result<(), String>;
     fn down(&mut self, now: Time, node: NodeId) -> Result<(), String>;
     fn set_drained(&mut self, now: Time, drained: bool);
+    /// The lease that decides splits has answered.
+    fn handle_lease(&mut self, _now: Time, _id: u64, _answer: LeaseAnswer) {}
     fn handle_timeout(&mut self, now: Time);
     fn poll_timeout(&self) -> Option<Time>;
     fn poll_output(&mut self) -> Option<MemberOutput>;
@@ -64,6 +67,9 @@ impl Members for Membership {
     }
     fn set_drained(&mut self, now: Time, drained: bool) {
         self.set_drained(now, drained);
+    }
+    fn handle_lease(&mut self, now: Time, id: u64, answer: LeaseAnswer) {
+        self.handle_lease(now, id, answer);
     }
     fn handle_timeout(&mut self, now: Time) {
         self.handle_timeout(now);

@@ -26,6 +26,7 @@ use crate::{
     proto::{
         coordinator::{Coordinator, CoordinatorOut},
         handoff::{DropReason, Envelope, ReplyBody},
+        lease::LeaseAnswer,
         link::LinkEvent,
         membership::{ClusterView, Identity, Membership, Pool, take},
         region::{Region, RegionOut, Relay, RelayOut},
@@ -290,6 +291,12 @@ impl<M: Members> NodeCore<M> {
     /// An answer given on this node to an ask of another one (or of this one): goes straight to the asker's node.
     pub fn handle_reply(&mut self, _now: Time, to: NodeId, correlation: u64, body: ReplyBody) {
         self.reply(to, correlation, body);
+    }
+
+    /// The lease answered the `Acquire` of that number.
+    pub fn handle_lease(&mut self, now: Time, id: u64, answer: LeaseAnswer) {
+        self.membership.handle_lease(now, id, answer);
+        self.finish(now);
     }
 
     /// The moment named by `poll_timeout` has come.

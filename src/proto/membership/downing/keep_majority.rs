@@ -30,7 +30,7 @@ fn majority(voters: &[Voter], mine: fn(&Voter) -> bool, theirs: fn(&Voter) -> bo
     if lives { Decision::DownOthers } else { Decision::DownMine }
 }
 
-fn first(voters: &[Voter], which: impl Fn(&Voter) -> bool) -> Option<&Voter> {
+pub(super) fn first(voters: &[Voter], which: impl Fn(&Voter) -> bool) -> Option<&Voter> {
     voters.iter().filter(|v| which(v)).min_by(|a, b| address_order((&a.addr, a.id), (&b.addr, b.id)))
 }
 

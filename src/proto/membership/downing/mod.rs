@@ -2,9 +2,12 @@
 
 pub(crate) mod exhaustive;
 mod keep_majority;
+mod lease_majority;
 mod others;
 
 use std::time::Duration;
+
+pub(crate) use lease_majority::Waits;
 
 use super::MemberStatus;
 use crate::{
@@ -51,6 +54,11 @@ pub(crate) enum Decision {
     DownAll,
     /// Nobody is downed.
     Nothing,
+    /// The side that gets the lease lives; `late`: this one lets the other one ask first.
+    AskLease {
+        /// It is the smaller one.
+        late: bool,
+    },
 }
 
 /// A strategy with what it needs.
@@ -62,13 +70,14 @@ pub(crate) enum Strategy {
     StaticQuorum(usize),
     KeepOldest { down_if_alone: bool },
     KeepReferee(NodeAddr),
+    LeaseMajority,
 }
 
 impl Strategy {
     /// The configured strategy.
     ///
     /// # Errors
-    /// Names what is missing, or the strategy that this version does not have.
+    /// Names what is missing.
     pub(crate) fn new(config: &DowningConfig) -> Result<Self, String> {
         match config.strategy {
             DowningStrategy::None => Ok(Self::None),
@@ -83,11 +92,7 @@ impl Strategy {
                 Some(addr) => Ok(Self::KeepReferee(addr.clone())),
                 None => Err("downing.strategy = \"keep-referee\" needs downing.referee, the address of a member".into()),
             },
-            DowningStrategy::LeaseMajority => {
-                Err("downing.strategy = \"lease-majority\" is not in this version: use keep-majority, static-quorum, keep-oldest, \
-                 keep-referee, down-all or none"
-                    .into())
-            }
+            DowningStrategy::LeaseMajority => Ok(Self::LeaseMajority),
         }
     }
 
@@ -106,6 +111,7 @@ impl Strategy {
             Self::StaticQuorum(n) => others::static_quorum(voters, *n),
             Self::KeepOldest { down_if_alone } => others::keep_oldest(voters, *down_if_alone),
             Self::KeepReferee(addr) => others::keep_referee(voters, addr),
+            Self::LeaseMajority => lease_majority::decide(voters),
         }
     }
 }
@@ -168,9 +174,8 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_strategy_that_is_not_there_is_refused_by_name() {
+    fn a_strategy_that_lacks_what_it_decides_by_is_refused_by_name() {
         let refused = |strategy| Strategy::new(&DowningConfig { strategy, ..DowningConfig::default() }).unwrap_err();
-        assert!(refused(DowningStrategy::LeaseMajority).contains("lease-majority"));
         assert!(refused(DowningStrategy::StaticQuorum).contains("quorum_size"));
         assert!(refused(DowningStrategy::KeepReferee).contains("referee"));
     }

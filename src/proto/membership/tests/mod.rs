@@ -1,5 +1,7 @@
 //! Behaviours of whole clusters.
 
+mod conformance;
+mod lease;
 mod world;
 
 use std::time::Duration;

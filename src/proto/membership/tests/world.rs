@@ -12,6 +12,7 @@ use crate::{
     Config, NodeAddr, NodeId, Time,
     config::{Preset, Span},
     proto::{
+        lease::{LeaseAnswer, LeaseCall, LeaseTable},
         link::{LinkDown, LinkEvent},
         rng::Rng,
     },
@@ -53,6 +54,7 @@ enum Delivery {
     Datagram(Vec<u8>),
     Frame(NodeId, MemberFrame),
     Link(LinkEvent),
+    Lease(u64, LeaseAnswer),
 }
 
 pub(super) struct World {
@@ -67,6 +69,13 @@ pub(super) struct World {
     /// No datagram gets through.
     pub(super) udp_blocked: bool,
     pub(super) max_datagram_seen: usize,
+    /// Datagrams sent, by who and to whom.
+    pub(super) sent: BTreeMap<(usize, usize), u64>,
+    pub(super) leases: LeaseTable,
+    /// The lease does not answer them.
+    pub(super) no_lease: BTreeSet<usize>,
+    /// Calls to the lease: when, by whom, what, and what it answered.
+    pub(super) lease_calls: Vec<(Time, usize, LeaseCall, Option<LeaseAnswer>)>,
     queue: BTreeMap<(Time, u64), (usize, Delivery)>,
     order: u64,
     /// Sessions between nodes, by the ids that said hello.
@@ -88,6 +97,10 @@ impl World {
             deaf: BTreeSet::new(),
             udp_blocked: false,
             max_datagram_seen: 0,
+            sent: BTreeMap::new(),
+            leases: LeaseTable::default(),
+            no_lease: BTreeSet::new(),
+            lease_calls: vec![],
             queue: BTreeMap::new(),
             order: 0,
             links: BTreeSet::new(),
@@ -183,6 +196,7 @@ impl World {
         let (to, delivery) = self.queue.remove(&delivery.unwrap()).unwrap();
         match delivery {
             Delivery::Datagram(bytes) => self.with(to, |m, now| m.handle_datagram(now, &bytes)),
+            Delivery::Lease(id, answer) => self.with(to, |m, now| m.handle_lease(now, id, answer)),
             Delivery::Link(event) => self.with(to, |m, now| m.handle_link(now, &event)),
             Delivery::Frame(from, frame) => {
                 let from_addr = self.addr_of(from);
@@ -206,6 +220,7 @@ impl World {
                 MemberOutput::Datagram { to, bytes } => {
                     self.max_datagram_seen = self.max_datagram_seen.max(bytes.len());
                     let to = usize::from(to.port) - 7300;
+                    *self.sent.entry((n, to)).or_default() += 1;
                     let lost = self.udp_blocked || (self.deaf.contains(&to) && is_reply(&bytes));
                     if !lost && !self.cut.contains(&(n, to)) && self.nodes.contains_key(&to) && !self.rng.chance(self.loss) {
                         self.post(to, Delivery::Datagram(bytes));
@@ -213,6 +228,7 @@ impl World {
                 }
                 MemberOutput::Frame { to, frame } => self.send_frame(n, &to, frame),
                 MemberOutput::View(_) => {}
+                MemberOutput::Lease { id, call } => self.call_lease(n, id, call),
                 MemberOutput::Event(event) => {
                     let now = self.now;
                     self.nodes.get_mut(&n).unwrap().events.push((now, event));
@@ -223,6 +239,17 @@ impl World {
                     self.nodes.get_mut(&n).unwrap().ended = Some((now, ending));
                 }
             }
+        }
+    }
+
+    fn call_lease(&mut self, n: usize, id: u64, call: LeaseCall) {
+        let answer = match self.no_lease.contains(&n) {
+            true => None,
+            false => self.leases.call(self.now, &call),
+        };
+        self.lease_calls.push((self.now, n, call, answer.clone()));
+        if let Some(answer) = answer {
+            self.post(n, Delivery::Lease(id, answer));
         }
     }
 

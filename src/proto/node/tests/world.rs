@@ -277,7 +277,7 @@ impl World {
                 Effect::TypeReady { result, .. } => node.ready.push(result),
                 Effect::HostingUntil(time) => node.hosting.push(time),
                 Effect::CloseLink { node: peer, .. } => node.closed.push(peer),
-                Effect::Datagram { .. } | Effect::View(_) | Effect::TypeSized { .. } | Effect::Ended(_) => {}
+                Effect::Datagram { .. } | Effect::View(_) | Effect::TypeSized { .. } | Effect::Lease { .. } | Effect::Ended(_) => {}
             }
         }
         self.nodes[n].core.check();

@@ -1,0 +1,203 @@
+//! Asking the lease which side of a split lives: when, how often, and until when it is held.
+
+use std::collections::BTreeMap;
+
+use super::{
+    Membership,
+    downing::{Strategy, Waits},
+    resolve::sides,
+};
+use crate::{
+    NodeId, Term, Time,
+    proto::lease::{LeaseAnswer, LeaseCall},
+};
+
+/// Where this node stands with the lease.
+#[derive(Debug, Default)]
+pub(crate) struct Plea {
+    /// Since when each member that is out of reach has been so without a break.
+    lost: BTreeMap<NodeId, Time>,
+    /// This node was away, and what it loses now it may have lost then.
+    away: Option<Away>,
+    step: Step,
+    calls: u64,
+    held: Option<Held>,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+enum Step {
+    #[default]
+    Idle,
+    AskAt(Time),
+    Asked {
+        call: u64,
+        /// An answer after this is none.
+        until: Time,
+    },
+}
+
+#[derive(Copy, Clone, Debug)]
+struct Away {
+    /// Last sign of the cluster before.
+    from: Time,
+    /// When it found out.
+    back: Time,
+}
+
+#[derive(Copy, Clone, Debug)]
+struct Held {
+    term: Term,
+    until: Time,
+}
+
+impl Plea {
+    /// Who is out of reach, or a member at all, has changed: what is under way is about another split.
+    pub(super) fn new_picture(&mut self) {
+        self.step = Step::Idle;
+    }
+
+    pub(super) fn was_away(&mut self, last_sign: Time, now: Time) {
+        let from = self.away.map_or(last_sign, |away| away.from);
+        self.away = Some(Away { from, back: now });
+    }
+
+    fn first_loss(&self) -> Option<Time> {
+        self.lost.values().copied().min()
+    }
+}
+
+impl Membership {
+    fn by_lease(&self) -> bool {
+        matches!(self.strategy, Strategy::LeaseMajority)
+    }
+
+    pub(super) fn waits(&self) -> Waits {
+        Waits::new(self.stable_after(), self.picture_lag(), self.config.detector.heartbeat_interval.get())
+    }
+
+    fn lease_name(&self) -> String {
+        format!("{}/downing", self.config.cluster.name)
+    }
+
+    pub(super) fn follow_plea(&mut self, now: Time, unreachable: &[NodeId]) {
+        if !self.by_lease() {
+            return;
+        }
+        // By now a node that was lost meanwhile has been found out: whoever is lost later was there when this one came back.
+        let found_out = 2 * self.watch.patience() + self.picture_lag();
+        self.plea.away = self.plea.away.filter(|away| now < away.back + found_out);
+        // Others may have decided about it since then.
+        let since = self.plea.away.map_or(now, |away| away.from);
+        self.plea.lost.retain(|id, _| unreachable.contains(id));
+        for id in unreachable {
+            self.plea.lost.entry(*id).or_insert(since);
+        }
+    }
+
+    /// The picture stands still: the leader asks, at once or a little later.
+    pub(super) fn plead(&mut self, now: Time, late: bool) {
+        let Some(first) = self.plea.first_loss().filter(|_| self.leads() && self.plea.step == Step::Idle) else { return };
+        let waits = self.waits();
+        let at = if late { (now + waits.late).min(first + waits.forced) } else { now };
+        self.plea.step = Step::AskAt(at.max(now));
+    }
+
+    pub(super) fn plea_due(&self) -> Option<Time> {
+        if !self.by_lease() {
+            return None;
+        }
+        let release = self.plea.held.map(|h| h.until);
+        let ask = self.plea.first_loss().filter(|_| self.leads()).map(|f| match self.plea.step {
+            Step::Idle => f + self.waits().forced,
+            Step::AskAt(at) => at,
+            Step::Asked { until, .. } => until,
+        });
+        [release, ask].into_iter().flatten().min()
+    }
+
+    pub(super) fn plea_on(&mut self, now: Time) {
+        if self.plea_due().is_none_or(|at| at > now) {
+            return;
+        }
+        if self.plea.held.is_some_and(|h| h.until <= now) {
+            self.release_lease();
+        }
+        let Some(first) = self.plea.first_loss().filter(|_| self.leads()) else { return };
+        match self.plea.step {
+            Step::Asked { until, .. } if until <= now => self.unanswered(now, "it did not answer in time"),
+            Step::AskAt(at) if at <= now => self.ask_lease(now, first),
+            Step::Idle if first + self.waits().forced <= now => self.ask_lease(now, first),
+            Step::Asked { .. } | Step::Idle | Step::AskAt(_) => {}
+        }
+    }
+
+    fn ask_lease(&mut self, now: Time, first: Time) {
+        let waits = self.waits();
+        if now > first + waits.last_ask {
+            return self.lose_plea(now, "it is too late to ask for the lease, as others may have had it and given it back");
+        }
+        self.plea.calls += 1;
+        let call = self.plea.calls;
+        self.plea.step = Step::Asked { call, until: now + waits.answer };
+        let name = self.lease_name();
+        self.out.lease(call, LeaseCall::Acquire { name, owner: self.me, ttl: waits.hold });
+    }
+
+    /// The lease answered.
+    pub(super) fn take_lease(&mut self, now: Time, call: u64, answer: LeaseAnswer) {
+        let waits = self.waits();
+        let asked = match self.plea.step {
+            Step::Asked { call: asked, until } if asked == call && self.leads() => Some(until),
+            _ => None,
+        };
+        if let LeaseAnswer::Held(term) = answer {
+            // Given at some time after it was asked for; who asked for another split keeps it too, and asks again in time.
+            let given = asked.map_or(now, |until| until - waits.answer);
+            self.plea.held = Some(Held { term, until: given + waits.hold });
+        }
+        let Some(until) = asked else { return };
+        match answer {
+            // Who was paused over the answer cannot know whether it still holds.
+            LeaseAnswer::Held(_) if now <= until => {
+                self.plea.step = Step::Idle;
+                let (mine, theirs) = sides(&self.voters());
+                self.win(
+                    now,
+                    mine,
+                    theirs,
+                    &format!("lease-majority: this side has the lease and lives ({mine} here, {theirs} out of reach)"),
+                );
+            }
+            LeaseAnswer::Held(_) => self.unanswered(now, "its answer came too late"),
+            LeaseAnswer::Taken => self.lose_plea(now, "another side has the lease"),
+            LeaseAnswer::Failed(why) => self.unanswered(now, &why),
+        }
+    }
+
+    /// Tries again while there is time.
+    fn unanswered(&mut self, now: Time, why: &str) {
+        let waits = self.waits();
+        let next = now + waits.again;
+        match self.plea.first_loss() {
+            Some(first) if next <= first + waits.last_ask => self.plea.step = Step::AskAt(next),
+            _ => self.lose_plea(now, &format!("the lease could not be asked ({why}), so another side may have it")),
+        }
+    }
+
+    /// This side stops: its members are told by their leader, who has the only answer.
+    fn lose_plea(&mut self, now: Time, why: &str) {
+        let voters = self.voters();
+        let (mine, theirs) = sides(&voters);
+        let here: Vec<NodeId> = voters.iter().filter(|v| v.reachable && v.id != self.me).map(|v| v.id).collect();
+        self.down_all(&here);
+        self.tell_downed(now, &here);
+        self.lose(mine, theirs, format!("lease-majority: {why} ({mine} here, {theirs} out of reach)"));
+    }
+
+    pub(super) fn release_lease(&mut self) {
+        if let Some(held) = self.plea.held.take() {
+            let name = self.lease_name();
+            self.out.lease(0, LeaseCall::Release { name, term: held.term });
+        }
+    }
+}

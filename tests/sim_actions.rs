@@ -1,0 +1,140 @@
+//! Each action of a scenario does what the contract says of it, and each selector means whom it says.
+
+use wingbeat::sim::{Options, RunResult, Scenario, run};
+
+const WORKLOAD: &str = "[workload]\nentities = 50\nshards = 24\nsenders = 3\nrate = 50\nmode = \"tell\"\nfrom = \"10s\"\nuntil = \"70s\"\n";
+
+fn at(time: &str, what: &str) -> String {
+    format!("[[at]]\ntime = \"{time}\"\n{what}\n")
+}
+
+/// Twelve nodes for 80 s with these additions; run twice, and the same both times.
+#[track_caller]
+fn twelve(additions: &[&str]) -> RunResult {
+    let text = format!("nodes = 12\nduration = \"80s\"\nstart_spread = \"1s\"\n{}", additions.join("\n"));
+    let scenario = Scenario::parse(&text, &[]).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    let once = || run(&scenario, 5, &Options::default()).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    let (r, again) = (once(), once());
+    assert_eq!((&r.digest, r.events), (&again.digest, again.events), "{text}");
+    assert!(r.holds(), "{text}\n{:?} {:?}", r.failed_why, r.violations);
+    r
+}
+
+#[test]
+fn selectors_mean_whom_they_say() {
+    let regions = "[network]\nregions = 3\nregion_latency = [[\"1ms\", \"20ms\", \"40ms\"], [\"20ms\", \"1ms\", \"30ms\"], [\"40ms\", \"30ms\", \"1ms\"]]";
+    for (selector, how_many) in [
+        ("3", 1),
+        ("3,7", 2),
+        ("2..5", 3),
+        ("random:4", 4),
+        ("random:2 - 0..6", 2),
+        ("all - 0..8", 4),
+        ("region:2", 4),
+        ("leader", 1),
+        ("oldest", 1),
+        ("youngest", 1),
+        ("coordinator", 1),
+        ("region:1 - coordinator", 4),
+    ] {
+        let expect = format!("[expect]\nremoved = {how_many}\nmembers_up = {}\nmax_removal = \"30s\"", 12 - how_many);
+        let r = twelve(&[regions, &at("30s", &format!("do = \"crash\"\nnodes = \"{selector}\"")), &expect]);
+        assert!(r.detect_s.max.is_some_and(|t| t < 10.0), "{selector}: {:?}", r.detect_s);
+    }
+}
+
+#[test]
+fn restarted_nodes_are_back_at_once_with_new_lives() {
+    for wipe in ["", "\nwipe = true"] {
+        let restart = at("30s", &format!("do = \"restart\"\nnodes = \"5,6\"{wipe}"));
+        twelve(&[&restart, "[expect]\nall_up_by = \"33s\"\nmembers_up = 12\nremoved = 0\nfalse_unreachable = 0"]);
+    }
+    twelve(&[&at("30s", "do = \"restart\"\nnodes = \"all\""), "[expect]\nall_up_by = \"33s\"\nmembers_up = 12\nremoved = 0"]);
+}
+
+#[test]
+fn who_is_paused_for_a_while_goes_on() {
+    let there = "[expect]\nmembers_up = 12\nremoved = 0\nfalse_unreachable = 0";
+    twelve(&[&at("30s", "do = \"pause\"\nnodes = \"random:3 - leader\"\nfor = \"4s\""), there]);
+    twelve(&[&at("30s", "do = \"pause\"\nnodes = \"7\""), &at("33s", "do = \"resume\"\nnodes = \"7\""), there]);
+}
+
+#[test]
+fn nodes_join_leave_and_are_downed() {
+    let join = at("20s", "do = \"join\"\nnodes = \"5..12\"\nspread = \"2s\"\nto = \"3\"");
+    twelve(&["started = 5", &join, "[expect]\nmembers_up = 12\nall_up_by = \"26s\"\nmax_view_changes = 8\nsurvivor_groups = 1"]);
+    let leave = at("30s", "do = \"leave\"\nnodes = \"youngest\"") + &at("40s", "do = \"leave\"\nnodes = \"3,4\"\nspread = \"3s\"");
+    twelve(&[&leave, "[expect]\nmembers_up = 9\nremoved = 0\nfalse_unreachable = 0\nmax_flips = 0"]);
+    for by in ["", "\nby = \"5\""] {
+        let down = at("30s", &format!("do = \"down\"\nnodes = \"oldest\"{by}"));
+        twelve(&[&down, "[expect]\nmembers_up = 11\nremoved = 1\nfalse_removals = 0\nconverged_by = \"33s\""]);
+    }
+}
+
+#[test]
+fn partitions_cut_and_heal() {
+    let cut = at("30s", "do = \"partition\"\ngroups = [\"0..6\", \"6..9\"]");
+    twelve(&[&cut, &at("33s", "do = \"heal\""), "[expect]\nmembers_up = 12\nremoved = 0"]);
+    // No group of three has half of all.
+    let three = at("30s", "do = \"partition\"\ngroups = [\"0..5\", \"5..9\"]");
+    twelve(&[&three, "[expect]\nsurvivors = 0\nsurvivor_groups = 0"]);
+    let two = at("30s", "do = \"partition\"\ngroups = [\"leader\", \"youngest\"]");
+    twelve(&[&two, "[expect]\nmembers_up = 10\nremoved = 2\nsurvivor_groups = 1\nsurvivors = 10"]);
+    let rejoin = "[config]\n\"membership.on_downed\" = \"rejoin\"";
+    let split = at("20s", "do = \"partition\"\ngroups = [\"0..8\"]") + &at("60s", "do = \"heal\"");
+    twelve(&[rejoin, &split, "[expect]\nmembers_up = 12\nremoved = 4\nall_up_by = \"65s\""]);
+}
+
+#[test]
+fn links_lose_delay_double_cut_and_reset() {
+    let link = |fields: &str| at("20s", &format!("do = \"link\"\n{fields}"));
+    // All to all is every pair, not none.
+    let all = twelve(&[&link("from = \"all\"\nto = \"all\"\ncut = true"), "[expect]\nmax_dual_active = \"0s\""]);
+    assert!(all.all_up_at_s.is_none() || all.removed > 0 || all.survivors < 12, "nothing was cut: {all:?}");
+    twelve(&[&link("from = \"all\"\nto = \"3\"\nloss = 1.0"), "[expect]\nremoved = 1\nmembers_up = 11\nfalse_removals = 0"]);
+    twelve(&[&link("from = \"3\"\nto = \"all\"\ncut = true"), "[expect]\nremoved = 1\nmembers_up = 11\nfalse_removals = 0"]);
+    let slow = link("from = \"3\"\nto = \"all\"\nlatency = \"400ms\"\nboth = true") + &at("50s", "do = \"heal\"");
+    twelve(&[&slow, "[expect]\nremoved = 0\nfalse_unreachable = 0\nmax_flips = 0"]);
+    let doubled = link("from = \"all\"\nto = \"0..6\"\nduplicate = 0.5\nreorder = 0.5");
+    twelve(&[WORKLOAD, &doubled, "[expect]\nremoved = 0\nmax_flips = 0\nlost = 0\nreordered = 0\nduplicated = 0\nundelivered = 0"]);
+    let resets = link("from = \"all\"\nto = \"4\"\ntcp_reset = true\nevery = \"2s\"\nboth = true");
+    twelve(&[WORKLOAD, &resets, "[expect]\nremoved = 0\nmax_flips = 0\nlost = 0\nreordered = 0\nduplicated = 0"]);
+    let flaps = link("from = \"2\"\nto = \"all\"\ncut = true\nevery = \"10s\"\nfor = \"2s\"");
+    twelve(&[WORKLOAD, &flaps, "[expect]\nremoved = 0\nlost = 0\nreordered = 0\nduplicated = 0"]);
+}
+
+#[test]
+fn clocks_and_deafness_accuse_nobody() {
+    let quiet = "[expect]\nremoved = 0\nfalse_unreachable = 0\nmax_view_changes = 0\nmembers_up = 12";
+    let clocks = at("20s", "do = \"clock\"\nnodes = \"4\"\nwall = \"-1h\"")
+        + &at("25s", "do = \"clock\"\nnodes = \"5\"\nrate = 1.05")
+        + &at("30s", "do = \"clock\"\nnodes = \"6\"\nsuspend = \"60s\"");
+    twelve(&[&clocks, quiet]);
+    twelve(&[&at("20s", "do = \"deaf\"\nnodes = \"4\"\nto = \"replies\"\nfor = \"30s\""), quiet]);
+}
+
+#[test]
+fn shards_move_where_they_are_told() {
+    let moves =
+        at("30s", "do = \"move\"\nshards = \"random:5\"\nto = \"3\"") + &at("35s", "do = \"move\"\nshards = \"0..4\"\nto = \"youngest\"");
+    let r = twelve(&[WORKLOAD, &moves, "[expect]\nlost = 0\nreordered = 0\nduplicated = 0\nundelivered = 0\nmax_dual_active = \"0s\""]);
+    // Where a shard is already it is not moved to.
+    assert!(r.moves == 9 && r.moves_refused < 5, "{} {}", r.moves, r.moves_refused);
+}
+
+#[test]
+fn every_strategy_decides_its_way() {
+    for (strategy, more, left) in [
+        ("keep-majority", "", 7),
+        ("static-quorum", "\"downing.quorum_size\" = 7", 7),
+        ("keep-oldest", "", 5),
+        ("keep-referee", "\"downing.referee\" = \"n00009:7301\"", 7),
+        ("lease-majority", "", 7),
+        ("down-all", "", 0),
+        ("none", "", 12),
+    ] {
+        let config = format!("[config]\n\"downing.strategy\" = \"{strategy}\"\n{more}");
+        let split = at("30s", "do = \"partition\"\ngroups = [\"0..5\"]");
+        twelve(&[&config, &split, &format!("[expect]\nsurvivors = {left}\nmax_dual_active = \"0s\"")]);
+    }
+}
