@@ -19,8 +19,8 @@ use crate::{
     config::ConfigErrors,
     engine::{
         self,
+        clock::Waited,
         node::{Node, ToNet},
-        sys,
         types::{TypeEntry, TypeHost},
     },
     error::codes,
@@ -65,6 +65,17 @@ impl Cluster {
         ClusterBuilder { config: config.into() }
     }
 
+    /// The handle of a node whose threads somebody else sees to.
+    pub(crate) fn of(node: Arc<Node>, reaper: Reaper) -> Self {
+        let inner = Inner {
+            node,
+            reaper,
+            #[cfg(feature = "admin")]
+            admin: None,
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
     pub(crate) fn node(&self) -> &Arc<Node> {
         &self.inner.node
     }
@@ -81,7 +92,7 @@ impl Cluster {
 
     /// Time on this node's clock.
     pub fn now(&self) -> Time {
-        sys::now()
+        self.node().now()
     }
 
     /// All settings in force.
@@ -111,7 +122,9 @@ impl Cluster {
         let myself_up = |view: &Arc<ClusterView>| view.myself().is_some_and(|m| m.status == MemberStatus::Up);
         // The last view of a node that has ended still shows it up.
         let running = || !self.node().is_closing() && self.node().life() == engine::node::Life::Running;
-        let found = self.node().wait_view(resolve(deadline), |view| (running() && myself_up(view) && up(view) >= n).then(|| view.clone()));
+        let found = self
+            .node()
+            .wait_view(resolve(self.node(), deadline), |view| (running() && myself_up(view) && up(view) >= n).then(|| view.clone()));
         found.ok_or_else(|| match self.node().life() {
             engine::node::Life::Running if !self.node().is_closing() => JoinError::Timeout { up: up(&self.view()), wanted: n },
             engine::node::Life::Ended(crate::proto::membership::Ending::Refused(why)) => JoinError::Refused { why },
@@ -412,11 +425,16 @@ impl Admin {
         }
         let (tx, rx) = crossbeam::channel::bounded(1);
         self.node.command(make, Some(Box::new(move |answer| drop(tx.send(answer)))));
-        match rx.recv_timeout(ACT_LIMIT) {
-            Ok(Answer::NoMember(node)) => Err(ActError::NoMember(node)),
-            Ok(Answer::Refused(why)) => Err(ActError::Refused(why)),
-            Ok(Answer::NoAuthority) | Err(_) => Err(ActError::NoAuthority),
-            Ok(answer) => Ok(answer),
+        let answer = match self.node.clock.wait(self.node.now() + ACT_LIMIT, || rx.try_recv().ok()) {
+            Waited::Machine => rx.recv_timeout(ACT_LIMIT).ok(),
+            Waited::Found(answer) => Some(answer),
+            Waited::Late => None,
+        };
+        match answer {
+            Some(Answer::NoMember(node)) => Err(ActError::NoMember(node)),
+            Some(Answer::Refused(why)) => Err(ActError::Refused(why)),
+            Some(Answer::NoAuthority) | None => Err(ActError::NoAuthority),
+            Some(answer) => Ok(answer),
         }
     }
 }

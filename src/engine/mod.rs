@@ -11,6 +11,8 @@
 //! 6. `ShardCore` calls the host's `handle`, which calls the entity's.
 
 pub mod asker;
+pub mod carrier;
+pub mod clock;
 pub mod exits;
 pub mod helper;
 pub mod idle;
@@ -31,14 +33,18 @@ use std::{
     thread::{JoinHandle, Thread},
 };
 
-use crossbeam::channel::unbounded;
+use crossbeam::channel::{Receiver, unbounded};
 
 use crate::{
     Config, NodeAddr, StartError,
     config::Workers,
     engine::{
+        carrier::Carrier,
+        clock::Clock,
         lane::{Bell, Door},
-        node::{Node, ToNet},
+        network::Network,
+        node::{Job, Node, ToNet},
+        worker::Worker,
     },
     net::{Net, Sockets, Transport},
     proto::membership::Identity,
@@ -85,6 +91,30 @@ fn advertised(config: &Config, bound: SocketAddr) -> NodeAddr {
     }
 }
 
+/// A node without threads: whoever has it takes their turns, at moments of its own choice.
+pub struct Stepped<N> {
+    /// What the parts share.
+    pub node: Arc<Node>,
+    /// What the network thread would do.
+    pub network: Network<N>,
+    /// What the workers would do.
+    pub workers: Vec<Worker>,
+    /// What the helper thread would run.
+    pub jobs: Receiver<Job>,
+}
+
+/// Builds a node that starts now on the clock that is given, and has no threads. The configuration has been validated.
+pub fn stepped<N: Carrier>(config: Arc<Config>, me: Identity, net: N, seed: u64, clock: Clock) -> Stepped<N> {
+    let count = workers(config.node.workers);
+    let door = || Arc::new(Bell::new(|| {}));
+    let (helper, jobs) = unbounded();
+    let doors = (0..count).map(|_| Door::new(door())).collect();
+    let node = Arc::new(Node::new(config, me.id(), me.addr.clone(), doors, Door::new(door()), helper, clock));
+    let workers = (0..count).map(|index| Worker::new(node.clone(), index, seed ^ u64::from(index))).collect();
+    let now = node.now();
+    Stepped { network: Network::new(node.clone(), net, me, seed, now), node, workers, jobs }
+}
+
 /// Binds the sockets and starts the threads of a node. The configuration has been validated.
 pub fn start(config: Arc<Config>) -> Result<Engine, StartError> {
     let sockets = Sockets::bind(config.node.listen).map_err(|e| StartError::Bind {
@@ -115,7 +145,7 @@ pub fn start(config: Arc<Config>) -> Result<Engine, StartError> {
         let _ = waker.wake();
     })));
     let (jobs, job_queue) = unbounded();
-    let node = Arc::new(Node::new(config, me.id(), me.addr.clone(), doors.collect(), network_door, jobs));
+    let node = Arc::new(Node::new(config, me.id(), me.addr.clone(), doors.collect(), network_door, jobs, Clock::Machine));
 
     let mut engine = Engine { node: node.clone(), threads: vec![] };
     let spawned = (|| {

@@ -12,7 +12,12 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::{
     NodeId, ShardId, ShardKey, TypeId,
-    engine::{node::Node, parcel::EngineParcel, worker::Out},
+    engine::{
+        clock::{Clock, Waited},
+        node::Node,
+        parcel::EngineParcel,
+        worker::Out,
+    },
     proto::{
         handoff::Word,
         shard::{Place, StartCause, StopReason, Turn},
@@ -134,10 +139,15 @@ impl TypeEntry {
     }
 
     /// Waits until the coordinator has said something, at most until `deadline`.
-    pub fn wait_standing(&self, deadline: crate::Time) -> Standing {
+    pub fn wait_standing(&self, clock: &Clock, deadline: crate::Time) -> Standing {
+        match clock.wait(deadline, || Some(self.standing.lock().clone()).filter(|standing| *standing != Standing::Asked)) {
+            Waited::Found(standing) => return standing,
+            Waited::Late => return Standing::Asked,
+            Waited::Machine => {}
+        }
         let mut standing = self.standing.lock();
         while *standing == Standing::Asked {
-            let left = deadline.since(crate::engine::sys::now());
+            let left = deadline.since(clock.now());
             if left.is_zero() {
                 break;
             }
