@@ -11,7 +11,7 @@ use crossbeam::channel::Receiver;
 
 use super::{
     context::resolve,
-    hosting::HostOf,
+    hosting::host_of,
     shutdown::{Reaper, ShutdownHandle, ShutdownReason, ShutdownReport},
 };
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
         self,
         clock::Waited,
         node::{Node, ToNet},
-        types::{TypeEntry, TypeHost},
+        types::TypeEntry,
     },
     error::codes,
     proto::{
@@ -162,7 +162,7 @@ impl Cluster {
         options: HostOptions<E>,
         factory: impl Fn(&KeyOf<E>) -> E + Send + Sync + 'static,
     ) -> Result<Region<E::Type>, RegisterError> {
-        let host: Arc<dyn TypeHost> = Arc::new(HostOf::<E> { factory: Arc::new(factory) });
+        let host = host_of::<E>(Arc::new(factory));
         let entry = self.enter::<E::Type>(Some(options.shards))?;
         if entry.host.set(host).is_err() {
             return Err(RegisterError::Duplicate { name: entry.name.to_string() });

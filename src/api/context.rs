@@ -146,7 +146,7 @@ impl<'a, E: Entity> Cx<'a, E> {
 }
 
 /// A reply as it travels. One that cannot be encoded is an answer too: it ran, and its reply was lost on the way.
-fn encode_reply<V: Wire>(value: &V) -> ReplyBody {
+pub(crate) fn encode_reply<V: Wire>(value: &V) -> ReplyBody {
     let mut bytes = Vec::new();
     match value.encode(*V::VERSIONS.end(), &mut bytes) {
         Ok(()) => ReplyBody::Value(bytes),

@@ -14,7 +14,6 @@ mod shutdown;
 pub mod surface;
 mod wire;
 
-pub(crate) use reference::mark_worker_thread;
 #[doc(hidden)]
 pub use wire::private as __private;
 pub use {
@@ -29,3 +28,4 @@ pub use {
     shutdown::{ShutdownHandle, ShutdownReason, ShutdownReport},
     wire::{Added, Wire, wire_id},
 };
+pub(crate) use {context::encode_reply, hosting::host_of, reference::mark_worker_thread};

@@ -40,6 +40,8 @@ pub trait Instance {
     fn hand_over(&mut self, turn: &mut Env<'_>) -> Result<Option<Vec<u8>>, String>;
     /// Canonical bytes of its key.
     fn key(&self) -> &[u8];
+    /// The user's value, for tests.
+    fn entity(&self) -> &dyn std::any::Any;
     /// Last call.
     fn stop(self: Box<Self>, turn: &mut Env<'_>, why: StopReason);
 }

@@ -329,6 +329,11 @@ impl Worker {
         self.core.poll_timeout()
     }
 
+    /// A live instance, for tests.
+    pub fn instance(&self, shard: ShardKey, key: &[u8]) -> Option<&dyn Instance> {
+        self.core.entity(shard, key).map(|instance| &**instance)
+    }
+
     /// Last act of a worker that was told to quit.
     pub fn end(mut self) {
         self.host.out.flush();
