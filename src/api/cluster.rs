@@ -19,11 +19,13 @@ use crate::{
     config::ConfigErrors,
     engine::{
         self,
+        carrier::Carrier,
         clock::Waited,
         node::{Node, ToNet},
         types::TypeEntry,
     },
     error::codes,
+    net::Net,
     proto::{
         handoff::DropReason,
         membership::{ClusterView, Event, MemberStatus},
@@ -74,6 +76,11 @@ impl Cluster {
             admin: None,
         };
         Self { inner: Arc::new(inner) }
+    }
+
+    /// Ends the node at once, without leaving the cluster.
+    pub(crate) fn kill(&self) {
+        self.inner.reaper.kill();
     }
 
     pub(crate) fn node(&self) -> &Arc<Node> {
@@ -334,6 +341,11 @@ impl ClusterBuilder {
     /// # Errors
     /// [`StartError`]; nothing is left behind.
     pub fn start(self) -> Result<Cluster, StartError> {
+        self.start_behind(|net| net)
+    }
+
+    /// As `start`, with something between node and sockets.
+    pub(crate) fn start_behind<N: Carrier + Send + 'static>(self, wrap: impl FnOnce(Net) -> N) -> Result<Cluster, StartError> {
         if cfg!(panic = "abort") {
             return Err(StartError::PanicAbort);
         }
@@ -341,7 +353,7 @@ impl ClusterBuilder {
         let config = Arc::new(self.config);
         #[cfg(feature = "admin")]
         let listening = super::surface::listen(&config)?;
-        let engine = engine::start(config)?;
+        let engine = engine::start(config, wrap)?;
         let node = engine.node.clone();
         #[cfg(feature = "admin")]
         let (admin, server) = match super::surface::serve(&node, listening) {

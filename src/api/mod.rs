@@ -28,4 +28,9 @@ pub use {
     shutdown::{ShutdownHandle, ShutdownReason, ShutdownReport},
     wire::{Added, Wire, wire_id},
 };
-pub(crate) use {context::encode_reply, hosting::host_of, reference::mark_worker_thread};
+pub(crate) use {
+    context::encode_reply,
+    hosting::host_of,
+    reference::mark_worker_thread,
+    shutdown::{Awaits, End, Reaper},
+};

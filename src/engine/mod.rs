@@ -115,8 +115,9 @@ pub fn stepped<N: Carrier>(config: Arc<Config>, me: Identity, net: N, seed: u64,
     Stepped { network: Network::new(node.clone(), net, me, seed, now), node, workers, jobs }
 }
 
-/// Binds the sockets and starts the threads of a node. The configuration has been validated.
-pub fn start(config: Arc<Config>) -> Result<Engine, StartError> {
+/// Binds the sockets and starts the threads of a node. The configuration has been validated. `wrap` may put something between node and
+/// sockets.
+pub fn start<N: Carrier + Send + 'static>(config: Arc<Config>, wrap: impl FnOnce(Net) -> N) -> Result<Engine, StartError> {
     let sockets = Sockets::bind(config.node.listen).map_err(|e| StartError::Bind {
         proto: match e.proto {
             Transport::Tcp => "TCP",
@@ -130,6 +131,7 @@ pub fn start(config: Arc<Config>) -> Result<Engine, StartError> {
     let workers = workers(config.node.workers);
     let net = Net::new(sockets, &config, &me, sys::random_u64()).map_err(StartError::Network)?;
     let waker = net.waker();
+    let net = wrap(net);
 
     let sleepers: Arc<[OnceLock<Thread>]> = (0..workers).map(|_| OnceLock::new()).collect();
     let doors = (0..usize::from(workers)).map(|i| {

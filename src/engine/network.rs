@@ -24,7 +24,7 @@ use crate::{
         types::{Standing, TypeEntry},
         watch::Watch,
     },
-    net::{Net, NetEvent, Unsent},
+    net::{NetEvent, Unsent},
     proto::{
         handoff::{DropReason, Item, ReplyBody},
         membership::{Event, Identity, MemberStatus},
@@ -107,7 +107,7 @@ pub struct Network<N> {
 const COUNT_EVERY: Duration = Duration::from_millis(200);
 
 /// Runs the network thread until it is told to quit.
-pub fn run(node: Arc<Node>, net: Net, me: Identity, seed: u64) {
+pub fn run(node: Arc<Node>, net: impl Carrier, me: Identity, seed: u64) {
     let mut network = Network::new(node, net, me, seed, sys::now());
     let mut idler = Idler::new(network.node.config.node.idle);
     loop {

@@ -49,6 +49,8 @@ pub enum ToWorker {
     Command(ShardCommand),
     /// A type that can run here from now on; precedes its `ShardCommand::Host`.
     Type(Arc<TypeEntry>),
+    /// To be run between two turns, for a test that wants the worker to stand still.
+    Run(Job),
     /// End of the thread.
     Quit,
 }

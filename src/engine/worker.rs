@@ -289,12 +289,17 @@ impl Worker {
                         }
                     }
                     ToWorker::Type(entry) => drop(self.host.types.insert(entry.id, entry)),
+                    ToWorker::Run(job) => job(),
                     ToWorker::Quit => quit = true,
                 }
             }
         }
-        while let Some(ToWorker::Quit) = self.node.workers[usize::from(self.index)].take_posted() {
-            quit = true;
+        while let Some(posted) = self.node.workers[usize::from(self.index)].take_posted() {
+            match posted {
+                ToWorker::Quit => quit = true,
+                ToWorker::Run(job) => job(),
+                ToWorker::Lane(_) | ToWorker::Command(_) | ToWorker::Type(_) => unreachable!("what has an order comes in lanes"),
+            }
         }
         if self.core.poll_timeout().is_some_and(|due| due <= now) {
             self.core.handle_timeout(now, &mut self.host);

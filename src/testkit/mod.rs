@@ -1,8 +1,22 @@
 //! Tests of what is built on wingbeat.
 //!
 //! * [`Solo`] runs one entity without a cluster.
+mod carrier;
+mod driver;
+mod fence;
 mod ground;
+mod probe;
+mod real;
 mod solo;
+mod story;
 mod time;
+mod wires;
+mod world;
 
-pub use {ground::reference, solo::Solo};
+pub(crate) use world::SEED_VARIABLE;
+pub use {
+    ground::reference,
+    probe::Probe,
+    solo::Solo,
+    world::{World, WorldBuilder},
+};
