@@ -12,7 +12,7 @@ use super::{driver::Sim, real::Real, wires::Paths};
 use crate::{
     Cluster, Config, EntityRef, EntityType, IntoKey, NodeAddr, NodeId, RegisterError, ShardKey, Time, TypeId,
     config::{Preset, Workers},
-    engine::{clock::Waited, sys},
+    engine::{clock::Waited, node::Life, sys},
     proto::node::{Answer, Command},
 };
 
@@ -333,7 +333,8 @@ impl World {
     #[track_caller]
     pub fn owner_of<T: EntityType>(&self, key: impl IntoKey<T::Key>) -> usize {
         let key = key.into_key();
-        let nodes: Vec<Cluster> = self.nodes.borrow().iter().flatten().cloned().collect();
+        let nodes: Vec<Cluster> =
+            self.nodes.borrow().iter().flatten().filter(|node| node.node().life() == Life::Running).cloned().collect();
         let found = nodes.iter().filter_map(|node| {
             let shard = node.region::<T>()?.shard_of(&key)?;
             locate(node, ShardKey { ty: TypeId::of(T::TYPE), shard })
