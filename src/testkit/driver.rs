@@ -199,20 +199,16 @@ impl Sim {
         true
     }
 
-    fn round(&self, until: Time) {
+    /// A turn for everybody. False if nobody had anything to do.
+    fn round(&self) -> bool {
         let now = self.time.now();
         let mut machine = self.machine.borrow_mut();
         let mut worked = self.wires.borrow_mut().advance(now);
         worked |= machine.turns(now);
         let gone = self.look(&mut machine, now, &mut worked);
-        let due = machine.due(now);
         drop(machine);
         gone.into_iter().for_each(|seat| self.vacate(seat));
-        let next = match worked {
-            true => now + ROUND,
-            false => [due, self.wires.borrow().due()].into_iter().flatten().min().map_or(until, |due| due.max(now + ROUND)),
-        };
-        self.time.set(next.min(until));
+        worked
     }
 
     /// What nodes say of themselves, and the way of those that end. Returns those that have ended.
@@ -293,14 +289,17 @@ impl Machine {
 }
 
 impl Driver for Sim {
-    fn pass(&self, until: Time) {
+    fn step(&self) -> Option<Duration> {
         assert!(
             self.machine.try_borrow_mut().is_ok(),
             "a call that waits was made inside the turn of an entity: nothing could happen before its end, neither here nor on a worker thread"
         );
-        if !self.call_back() {
-            self.round(until);
-        }
+        if self.call_back() { Some(Duration::ZERO) } else { self.round().then_some(ROUND) }
+    }
+
+    fn due(&self) -> Option<Time> {
+        let (nodes, network) = (self.machine.borrow().due(self.time.now()), self.wires.borrow().due());
+        nodes.into_iter().chain(network).min()
     }
 }
 

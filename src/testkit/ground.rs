@@ -2,7 +2,7 @@
 
 use std::{
     any::Any,
-    cell::{OnceCell, RefCell},
+    cell::{Cell, OnceCell, RefCell},
     collections::BTreeMap,
     rc::Rc,
     sync::Arc,
@@ -35,6 +35,8 @@ pub(super) struct Ground {
     pub node: Arc<Node>,
     pub jobs: Receiver<Job>,
     rings: RefCell<Vec<Arc<Ring<ToNet>>>>,
+    /// Homes of entities so far.
+    homes: Cell<u64>,
 }
 
 thread_local! {
@@ -54,7 +56,13 @@ impl Ground {
         let (helper, jobs) = unbounded();
         let door = Door::new(Arc::new(Bell::new(|| {})));
         let node = Arc::new(Node::new(config(), me.id(), me.addr, Box::new([]), door, helper, time.clock()));
-        Self { time, node, jobs, rings: RefCell::default() }
+        Self { time, node, jobs, rings: RefCell::default(), homes: Cell::new(0) }
+    }
+
+    /// A number for a home.
+    pub fn next_home(&self) -> u64 {
+        self.homes.set(self.homes.get() + 1);
+        self.homes.get()
     }
 
     /// What was sent through its node since the last time.

@@ -10,6 +10,7 @@ mod real;
 mod solo;
 mod story;
 mod time;
+mod unchanged;
 mod wires;
 mod world;
 
@@ -18,5 +19,6 @@ pub use {
     ground::reference,
     probe::Probe,
     solo::Solo,
+    unchanged::assert_wire_unchanged,
     world::{World, WorldBuilder},
 };

@@ -6,10 +6,7 @@ use std::{
     collections::{BTreeSet, VecDeque},
     fmt,
     rc::Rc,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
@@ -17,12 +14,13 @@ use crossbeam::channel::{Receiver, unbounded};
 
 use super::{
     ground::{self, Ground},
-    time::Ticker,
+    time::{Driver, Ticker},
 };
 use crate::{
     AskError, DeadLetter, Deadline, Entity, EntityKey, EntityRef, EntityType, Epoch, Failure, IntoKey, KeyOf, Message, NodeAddr, NodeId,
     Request, ShardId, ShardKey, Time, TypeId, Wire,
     engine::{
+        clock::VirtualTime,
         exits::{Lanes, on_behalf},
         helper,
         lane::{Bell, Door, LaneSender, Ring},
@@ -54,8 +52,7 @@ const SHARD: ShardId = ShardId(0);
 /// What the entity sends elsewhere goes nowhere: [`sent_to`](Self::sent_to) shows it, [`answer`](Self::answer) answers what it asks.
 /// Where it sends is a [`reference`](crate::testkit::reference), given to it by its factory.
 ///
-/// All clocks of the lone entities of one thread are one: what passes for one of them has passed for all, and the others do what became
-/// due with their next call.
+/// The lone entities of one thread share a clock: while time passes for one of them, the others do what becomes due.
 ///
 /// ```
 /// use wingbeat::{testkit::Solo, *};
@@ -136,16 +133,14 @@ struct Home {
     letters: Receiver<DeadLetter>,
 }
 
-static HOMES: AtomicU64 = AtomicU64::new(1);
-
 impl Home {
-    fn new(time: &Arc<Ticker>, entry: TypeEntry, known: impl Iterator<Item = TypeEntry>) -> Self {
-        let number = HOMES.fetch_add(1, Ordering::Relaxed);
+    fn new(ground: &Ground, entry: TypeEntry, known: impl Iterator<Item = TypeEntry>) -> Self {
+        let number = ground.next_home();
         let me = Identity { addr: NodeAddr::new("solo", 1), incarnation: number };
         let door = || Arc::new(Bell::new(|| {}));
         let (helper, jobs) = unbounded();
         let workers = Box::new([Door::new(door())]);
-        let node = Arc::new(Node::new(ground::config(), me.id(), me.addr, workers, Door::new(door()), helper, time.clock()));
+        let node = Arc::new(Node::new(ground::config(), me.id(), me.addr, workers, Door::new(door()), helper, ground.time.clock()));
         node.set_hosting_until(Time::MAX);
         let entry = node.enter_type(entry);
         known.for_each(|entry| drop(node.enter_type(entry)));
@@ -275,12 +270,6 @@ impl Inner {
         state.sent.push(envelope);
     }
 
-    fn due(&self) -> Option<Time> {
-        let state = self.state.borrow();
-        let ask = state.deadlines.first().map(|(due, ..)| *due);
-        [state.home.worker.due(), ask].into_iter().flatten().min()
-    }
-
     /// Lets time pass until `done`, or until the moment.
     fn run(&self, until: Time, mut done: impl FnMut() -> bool) {
         loop {
@@ -289,8 +278,24 @@ impl Inner {
             if done() || now >= until {
                 return;
             }
-            self.time.set(self.due().map_or(until, |due| due.min(until)));
+            self.time.pass(until);
         }
+    }
+}
+
+impl Driver for Inner {
+    fn step(&self) -> Option<Duration> {
+        assert!(
+            self.state.try_borrow_mut().is_ok(),
+            "a call that waits was made inside a turn: nothing could happen before its end, neither here nor on a worker thread"
+        );
+        Inner::step(self).then_some(Duration::ZERO)
+    }
+
+    fn due(&self) -> Option<Time> {
+        let state = self.state.borrow();
+        let ask = state.deadlines.first().map(|(due, ..)| *due);
+        [state.home.worker.due(), ask].into_iter().flatten().min()
     }
 }
 
@@ -312,7 +317,7 @@ impl Inner {
 
     fn new_home(&self) -> Home {
         let state = self.state.borrow();
-        Home::new(&self.time, (self.make_entry)(), state.known.iter().map(|make| make()))
+        Home::new(&self.ground, (self.make_entry)(), state.known.iter().map(|make| make()))
     }
 
     fn move_away(&self) -> Result<(), Failure> {
@@ -358,7 +363,7 @@ impl<E: Entity> Solo<E> {
             entry
         });
         let entity = ground::reference_on::<E::Type>(&ground.node, id.clone());
-        let home = Home::new(&time, make_entry(), std::iter::empty());
+        let home = Home::new(&ground, make_entry(), std::iter::empty());
         let mut bytes = vec![];
         id.write_to(&mut bytes);
         let shard = ShardKey { ty: TypeId::of(E::Type::TYPE), shard: SHARD };
@@ -377,6 +382,7 @@ impl<E: Entity> Solo<E> {
         // What the test, or another entity, has sent to nowhere before is nothing of this one's.
         drop(ground.drain());
         let inner = Rc::new(Inner { ground, time, key: Key::new(&bytes), shard, make_entry, state: RefCell::new(state) });
+        inner.time.driven_by(&inner);
         inner.assign();
         Self { inner, id, entity }
     }

@@ -8,6 +8,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     thread::ThreadId,
+    time::Duration,
 };
 
 use crate::{
@@ -18,10 +19,15 @@ use crate::{
 /// Where every virtual clock begins.
 const BEGIN: Time = Time::from_nanos(1_000_000_000);
 
+/// The least that time moves on when nobody has anything to do.
+const TICK: Duration = Duration::from_nanos(1);
+
 /// Makes things happen in virtual time, on one thread.
 pub(super) trait Driver {
-    /// See [`VirtualTime::pass`].
-    fn pass(&self, until: Time);
+    /// Does what there is to do at this moment, or some of it. How long that takes; `None` if there was nothing to do.
+    fn step(&self) -> Option<Duration>;
+    /// When there is something to do again.
+    fn due(&self) -> Option<Time>;
 }
 
 /// A clock that its driver moves.
@@ -29,7 +35,7 @@ pub(super) trait Driver {
 pub(super) struct Ticker {
     now: AtomicU64,
     home: ThreadId,
-    /// Names its driver on that thread.
+    /// Names its drivers on that thread.
     number: u64,
 }
 
@@ -51,7 +57,7 @@ impl Ticker {
         Clock::Virtual(self.clone())
     }
 
-    /// Says who passes time, for as long as the driver lives.
+    /// Says for whom time passes, for as long as the driver lives.
     pub fn driven_by(&self, driver: &Rc<impl Driver + 'static>) {
         let driver: Weak<dyn Driver> = Rc::downgrade(&(driver.clone() as Rc<dyn Driver>));
         DRIVERS.with_borrow_mut(|drivers| {
@@ -71,8 +77,16 @@ impl Ticker {
     }
 
     /// How long it has run.
-    pub fn elapsed(&self) -> std::time::Duration {
+    pub fn elapsed(&self) -> Duration {
         self.now().since(BEGIN)
+    }
+
+    fn drivers(&self) -> Vec<Rc<dyn Driver>> {
+        let find = |drivers: &RefCell<Vec<(u64, Weak<dyn Driver>)>>| {
+            drivers.borrow().iter().filter(|(number, _)| *number == self.number).filter_map(|(_, driver)| driver.upgrade()).collect()
+        };
+        // Fails only while the thread is torn down, and all drivers with it.
+        DRIVERS.try_with(find).unwrap_or_default()
     }
 }
 
@@ -87,14 +101,13 @@ impl VirtualTime for Ticker {
             "a call that waits in virtual time came from another thread than the one that made the world: nodes in virtual time have no \
              threads of their own, so only that one can pass time; use `World::real` for a test with threads"
         );
-        let driver = DRIVERS.try_with(|drivers| {
-            let drivers = drivers.borrow();
-            drivers.iter().find(|(number, _)| *number == self.number).and_then(|(_, driver)| driver.upgrade())
-        });
-        match driver.ok().flatten() {
-            Some(driver) => driver.pass(until),
-            // Whoever moved this clock is gone: nothing happens any longer, so the wait is over.
-            None => self.set(until),
-        }
+        let drivers = self.drivers();
+        let took = drivers.iter().filter_map(|driver| driver.step()).max();
+        let next = match took {
+            Some(took) => self.now() + took,
+            // Without drivers nothing happens any longer, and the wait is over.
+            None => drivers.iter().filter_map(|driver| driver.due()).min().map_or(until, |due| due.max(self.now() + TICK)),
+        };
+        self.set(next.min(until));
     }
 }

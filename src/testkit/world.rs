@@ -12,7 +12,11 @@ use super::{driver::Sim, real::Real, wires::Paths};
 use crate::{
     Cluster, Config, EntityRef, EntityType, IntoKey, NodeAddr, NodeId, RegisterError, ShardKey, Time, TypeId,
     config::{Preset, Workers},
-    engine::{clock::Waited, node::Life, sys},
+    engine::{
+        clock::{VirtualTime, Waited},
+        node::Life,
+        sys,
+    },
     proto::node::{Answer, Command},
 };
 
@@ -249,7 +253,7 @@ impl World {
         match &self.backend {
             Backend::Simulated(sim) => {
                 while sim.time.now() < until {
-                    super::time::Driver::pass(&**sim, until);
+                    sim.time.pass(until);
                 }
             }
             Backend::Real(real) => real.run_until(until),
