@@ -30,7 +30,7 @@ pub use {
 };
 pub(crate) use {
     context::encode_reply,
-    hosting::host_of,
+    hosting::{Factory, host_of},
     reference::mark_worker_thread,
     shutdown::{Awaits, End, Reaper},
 };

@@ -13,6 +13,7 @@ use crossbeam::channel::{Receiver, unbounded};
 use super::{solo::drain, time::Ticker};
 use crate::{
     Config, Entity, EntityRef, EntityType, IntoKey, KeyOf, NodeAddr,
+    api::Factory,
     config::{Preset, Workers},
     engine::{
         lane::{Bell, Door, Ring},
@@ -86,7 +87,7 @@ pub fn reference<T: EntityType>(key: impl IntoKey<T::Key>) -> EntityRef<T> {
 }
 
 /// A factory that need not be `Send`, as hosts want one: it works on the calling thread, which keeps it.
-pub(super) fn local_factory<E: Entity>(f: impl Fn(&KeyOf<E>) -> E + 'static) -> Arc<dyn Fn(&KeyOf<E>) -> E + Send + Sync> {
+pub(super) fn local_factory<E: Entity>(f: impl Fn(&KeyOf<E>) -> E + 'static) -> Factory<E> {
     type Local<E> = Box<dyn Fn(&KeyOf<E>) -> E>;
     let local: Rc<dyn Any> = Rc::new(Box::new(f) as Local<E>);
     let number = FACTORIES.with_borrow_mut(|all| {
