@@ -173,6 +173,20 @@ fn what_it_asks_is_answered_by_the_test_or_times_out_in_virtual_time() {
 }
 
 #[test]
+fn a_callback_may_wait_and_lone_entities_share_their_clock() {
+    let ((mut account, seen), (mut other, _)) = (account("a"), account("b"));
+    account.tell(Deposit { cents: 5 });
+    other.tell(Break);
+    assert!(!other.is_live());
+    let began = account.now();
+    assert_eq!(account.ask_within(Later, 10 * SECOND), Err(AskError::Timeout { maybe_ran: true }));
+    assert_eq!((other.now(), other.now().since(began)), (account.now(), 10 * SECOND));
+    drop(seen.owed.take());
+    assert_eq!(other.ask(Balance), Ok(0), "its back-off is over");
+    assert_eq!(other.now().since(began), 10 * SECOND);
+}
+
+#[test]
 fn an_answer_that_is_owed_comes_when_the_promise_is_kept() {
     let (mut account, seen) = account("a");
     let before = account.now();

@@ -238,6 +238,29 @@ fn callbacks_may_wait_as_on_the_helper_thread() {
 }
 
 #[test]
+fn steps_show_every_moment_of_a_move() {
+    let world = three().start();
+    let entity = world.entity::<Hits>(0, "a");
+    assert_eq!(entity.ask(Add { n: 4 }, SECOND), Ok(4));
+    let (from, node) = (world.owner_of::<Hits>("a"), world.node(0));
+    let shard = node.region::<Hits>().unwrap().shard_of(&"a".to_owned()).unwrap();
+    node.admin().move_shard::<Hits>(shard, world.node((from + 1) % 3).id()).unwrap();
+    let (tx, rx) = wingbeat::channel::unbounded();
+    let (mut sent, began) = (0, world.now());
+    while world.now().since(began) < SECOND {
+        world.step();
+        if sent < 500 {
+            sent += 1;
+            let tx = tx.clone();
+            entity.ask_then(Add { n: 1 }, SECOND, move |total| tx.send(total).unwrap());
+        }
+    }
+    let totals: Vec<_> = rx.try_iter().map(Result::unwrap).collect();
+    assert!(totals.iter().copied().eq(5..505), "in order, through the move: {totals:?}");
+    assert_ne!(world.owner_of::<Hits>("a"), from);
+}
+
+#[test]
 fn operators_move_shards_in_virtual_time() {
     let world = three().start();
     let entity = world.entity::<Hits>(0, "a");

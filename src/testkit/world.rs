@@ -26,6 +26,8 @@ pub(crate) const SEED_VARIABLE: &str = "WINGBEAT_TEST_SEED";
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often a condition is looked at.
 const LOOK: Duration = Duration::from_millis(1);
+/// The most that a step takes where nothing ever happens.
+const IDLE_STEP: Duration = Duration::from_secs(1);
 /// Port of the first simulated node.
 const FIRST_PORT: u16 = 7301;
 
@@ -247,6 +249,15 @@ impl World {
     /// Lets time pass.
     pub fn run_for(&self, d: Duration) {
         self.run_until(self.now() + d);
+    }
+
+    /// Lets the next thing happen: everything that has something to do takes one turn, or, if nothing has, time goes on to the next moment at
+    /// which something does. For a test that looks at its nodes as closely as possible. On real nodes a millisecond passes.
+    pub fn step(&self) {
+        match &self.backend {
+            Backend::Simulated(sim) => sim.time.pass(self.now() + IDLE_STEP),
+            Backend::Real(_) => self.run_for(LOOK),
+        }
     }
 
     fn run_until(&self, until: Time) {
