@@ -229,6 +229,6 @@ fn what_was_given_up_is_shown() {
     assert_eq!(error, AskError::Timeout { maybe_ran: true }, "the instance was still in its back-off");
     account.advance(10 * SECOND);
     let dropped = account.dropped();
-    assert!(matches!(&dropped[..], [letter] if &*letter.key == b"a" && letter.reason == DropReason::Expired), "{dropped:?}");
+    assert!(dropped.iter().any(|letter| &*letter.key == b"a" && letter.reason == DropReason::Expired), "{dropped:?}");
     assert!(account.dropped().is_empty(), "taken");
 }
