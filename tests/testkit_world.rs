@@ -4,7 +4,9 @@
 use std::{cell::RefCell, panic::AssertUnwindSafe, rc::Rc, time::Duration};
 
 use wingbeat::{
-    AskError, Cluster, Cx, Entity, Failure, HandedOver, Handoff, HostOptions, MemberStatus, Ran, Refusal, RegisterError, ShutdownReason,
+    AskError, Cluster, Config, Cx, Entity, Failure, HandedOver, Handoff, HostOptions, MemberStatus, Ran, Refusal, RegisterError,
+    ShutdownReason,
+    config::Preset,
     messages,
     testkit::{Probe, World, WorldBuilder},
 };
@@ -227,6 +229,41 @@ fn loss_costs_time_and_never_order() {
 }
 
 #[test]
+fn a_link_that_takes_nothing_gives_messages_back_and_loses_none() {
+    let mut config = Config::preset(Preset::LocalTest);
+    config.limits.message_bytes = 64 << 10;
+    config.limits.frame_bytes = 128 << 10;
+    config.limits.link_bytes = 256 << 10;
+    let world = World::simulated(2).seed(4).config(config).start();
+    let probe = Probe::<Log>::host(&world);
+    let (near, log) = (world.entity::<Log>(1, 7u64), world.entity::<Log>(0, 7u64));
+    assert_eq!((near.ask(Silent, SECOND), log.ask(Silent, SECOND)), (Err(AskError::NoReply), Err(AskError::NoReply)));
+    let sender = if world.owner_of::<Log>(7u64) == 0 { &near } else { &log };
+    let line = |n: u64| Line { text: format!("{n:0>4000}") };
+    let mut sent = 0;
+    for _ in 0..3 {
+        world.cut(&[&[0], &[1]]);
+        let refused = loop {
+            match sender.tell_within(line(sent), Duration::from_millis(20)) {
+                Ok(()) => sent += 1,
+                Err(refused) => break refused,
+            }
+            assert!(sent < 10_000, "the link has no end");
+        };
+        assert_eq!(refused.reason(), &Refusal::NoCredit);
+        world.heal();
+        sender.tell_within(refused.into_message(), LONG).unwrap();
+        sent += 1;
+        world.eventually(LONG, || probe.count() as u64 == sent + 2);
+    }
+    let lines = probe.received(7u64).into_iter().skip(2).map(|msg| match msg {
+        LogMsg::Line(Line { text }) => text.parse::<u64>().unwrap(),
+        LogMsg::Silent(..) => panic!("nobody asked"),
+    });
+    assert!(lines.eq(0..sent), "in order, none lost, none twice");
+}
+
+#[test]
 fn callbacks_may_wait_as_on_the_helper_thread() {
     let world = three().start();
     let entity = world.entity::<Hits>(1, "a");
@@ -329,6 +366,38 @@ fn a_condition_that_does_not_come_to_hold_tells_the_story_and_the_seed() {
     assert!(said.contains("n0 is killed\n"), "{said}");
     assert!(said.contains(&format!("World::simulated(2).seed({seed})")), "{said}");
     assert_eq!(fails(Some(seed)), (seed, said), "the seed repeats it");
+}
+
+/// Fails, when it is run by the test below.
+#[test]
+fn fails_on_purpose() {
+    if std::env::var_os("FAIL_ON_PURPOSE").is_some() {
+        let world = World::simulated(2).on_each(hits).start();
+        world.entity::<Hits>(1, "a").tell(Note { n: 1 }).unwrap();
+        world.run_for(SECOND);
+        panic!("an assertion of the test");
+    }
+}
+
+#[test]
+fn any_failure_prints_the_seed_and_the_variable_repeats_it() {
+    let fails = |seed: Option<&str>| {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "fails_on_purpose", "--nocapture"]).env("FAIL_ON_PURPOSE", "1").env_remove("WINGBEAT_TEST_SEED");
+        if let Some(seed) = seed {
+            child.env("WINGBEAT_TEST_SEED", seed);
+        }
+        let out = child.output().unwrap();
+        assert!(!out.status.success());
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        said.split_once("what happened:\n").unwrap_or_else(|| panic!("no story: {said}")).1.to_owned()
+    };
+    let story = fails(None);
+    let (_, hint) = story.split_once("WINGBEAT_TEST_SEED=").unwrap();
+    let seed = hint.split_whitespace().next().unwrap();
+    assert!(story.contains(&format!("this was World::simulated(2).seed({seed});")), "{story}");
+    let told = |story: &str| story.lines().take_while(|line| !line.starts_with("this was")).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(told(&fails(Some(seed))), told(&story));
 }
 
 #[test]

@@ -466,3 +466,44 @@ fn locate(node: &Cluster, shard: ShardKey) -> Option<(NodeId, crate::Epoch)> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_variable_of_the_seed_is_no_wrong_setting() {
+        let config = Config::default().with_env_from([(SEED_VARIABLE, "7")]).unwrap();
+        assert_eq!(config.cluster.name, Config::default().cluster.name);
+        let other = Config::default().with_env_from([("WINGBEAT_TEST_SEEDS", "7")]);
+        assert!(other.is_err());
+    }
+
+    #[test]
+    #[should_panic(expected = "there is no node 2: this world has 2, counted from 0")]
+    fn a_node_that_is_not_there_is_named() {
+        World::simulated(2).seed(1).start().kill(2);
+    }
+
+    #[test]
+    #[should_panic(expected = "n0 was killed, and was not restarted")]
+    fn a_node_that_was_killed_has_no_handle() {
+        let world = World::simulated(1).seed(1).start();
+        world.kill(0);
+        world.node(0);
+    }
+
+    #[test]
+    #[should_panic(expected = "a share of 1.5 cannot be lost")]
+    fn more_than_everything_cannot_be_lost() {
+        let _ = World::simulated(1).network(Duration::ZERO, Duration::ZERO, 1.5);
+    }
+
+    #[test]
+    #[should_panic(expected = "sharding.lease")]
+    fn a_wrong_configuration_is_reported_as_ever() {
+        let mut config = Config::default();
+        config.sharding.lease = crate::config::Span::millis(1);
+        let _ = World::simulated(1).config(config).start();
+    }
+}
