@@ -155,6 +155,18 @@ fn a_short_pause_costs_time_and_nothing_else_on_sockets() {
     a_short_pause_costs_time_and_nothing_else(World::real(3).on_each(hits).start());
 }
 
+#[test]
+fn a_node_that_cannot_leave_in_order_can_be_killed() {
+    let world = World::real(2).on_each(hits).start();
+    world.cut(&[&[0], &[1]]);
+    let leaving = world.node(1).shutdown(ShutdownReason::Requested);
+    assert!(leaving.wait(Duration::from_millis(50)).is_none(), "nobody hears that it wants to leave");
+    let began = world.now();
+    world.kill(1);
+    assert!(leaving.wait(Duration::ZERO).is_some());
+    assert!(world.now().since(began) < 5 * SECOND, "it was not waited for");
+}
+
 // ---- virtual time -----------------------------------------------------------------------------------------------------------
 
 #[test]

@@ -190,10 +190,9 @@ impl End {
         let node = self.shared.node.clone();
         let limit = node.config.shutdown.leave_timeout.get() + node.config.shutdown.drain_timeout.get();
         let running = node.life() == Life::Running;
+        let killed = self.shared.state.lock().killed;
         if matches!(self.stage, Stage::Serving) {
-            let state = self.shared.state.lock();
-            let (requested, killed) = (state.requested.clone(), state.killed);
-            drop(state);
+            let requested = self.shared.state.lock().requested.clone();
             if requested.is_none() && running {
                 return Awaits::Request;
             }
@@ -209,6 +208,7 @@ impl End {
         }
         if let Stage::Leaving(until) = self.stage
             && running
+            && !killed
         {
             if now < until {
                 return Awaits::Life(until.since(now));
@@ -247,7 +247,8 @@ fn run_to_the_end(mut end: End, engine: Engine, #[cfg(feature = "admin")] server
                 }
             }
             Awaits::Life(limit) => {
-                node.wait_life(limit, |life| *life != Life::Running);
+                // Looks up now and then, as it may be killed meanwhile.
+                node.wait_life(limit.min(LOOK), |life| *life != Life::Running);
             }
             Awaits::Threads => break,
         }
