@@ -211,6 +211,27 @@ fn an_ask_whose_home_is_out_of_reach_takes_its_deadline_and_no_real_time() {
 }
 
 #[test]
+fn a_cut_takes_along_what_was_under_way_and_every_ask_ends() {
+    let world = three().start();
+    let key = key_on(&world, 2);
+    let entity = world.entity::<Hits>(0, key.as_str());
+    world.cut(&[&[2]]);
+    let (tx, rx) = wingbeat::channel::unbounded();
+    for _ in 0..10 {
+        let tx = tx.clone();
+        entity.tell(Note { n: 1 }).unwrap();
+        entity.ask_then(Add { n: 1 }, 4 * LONG, move |answer| tx.send(answer).unwrap());
+    }
+    let began = world.now();
+    world.eventually(LONG, || rx.len() == 10);
+    assert!(rx.try_iter().all(|answer| answer == Err(AskError::OwnerLost)), "their home was removed");
+    assert!(world.now().since(began) > SECOND, "which took its time");
+    world.heal();
+    world.run_for(LONG);
+    assert_eq!(entity.ask(Total, SECOND), Ok(0), "what was under way to the old home is not repeated");
+}
+
+#[test]
 fn a_probe_records_and_answers_nothing() {
     let world = three().start();
     let probe = Probe::<Log>::host(&world);
