@@ -20,6 +20,7 @@ pub mod net;
 pub mod proto;
 #[doc(hidden)]
 pub mod sim;
+pub mod testkit;
 mod time;
 
 #[doc(hidden)]

@@ -11,7 +11,7 @@ use crossbeam::channel::Receiver;
 
 use super::{
     context::resolve,
-    hosting::HostOf,
+    hosting::host_of,
     shutdown::{Reaper, ShutdownHandle, ShutdownReason, ShutdownReport},
 };
 use crate::{
@@ -19,11 +19,13 @@ use crate::{
     config::ConfigErrors,
     engine::{
         self,
+        carrier::Carrier,
+        clock::Waited,
         node::{Node, ToNet},
-        sys,
-        types::{TypeEntry, TypeHost},
+        types::TypeEntry,
     },
     error::codes,
+    net::Net,
     proto::{
         handoff::DropReason,
         membership::{ClusterView, Event, MemberStatus},
@@ -65,6 +67,22 @@ impl Cluster {
         ClusterBuilder { config: config.into(), lease: None }
     }
 
+    /// The handle of a node whose threads somebody else sees to.
+    pub(crate) fn of(node: Arc<Node>, reaper: Reaper) -> Self {
+        let inner = Inner {
+            node,
+            reaper,
+            #[cfg(feature = "admin")]
+            admin: None,
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Ends the node at once, without leaving the cluster.
+    pub(crate) fn kill(&self) {
+        self.inner.reaper.kill();
+    }
+
     pub(crate) fn node(&self) -> &Arc<Node> {
         &self.inner.node
     }
@@ -81,7 +99,7 @@ impl Cluster {
 
     /// Time on this node's clock.
     pub fn now(&self) -> Time {
-        sys::now()
+        self.node().now()
     }
 
     /// All settings in force.
@@ -111,7 +129,9 @@ impl Cluster {
         let myself_up = |view: &Arc<ClusterView>| view.myself().is_some_and(|m| m.status == MemberStatus::Up);
         // The last view of a node that has ended still shows it up.
         let running = || !self.node().is_closing() && self.node().life() == engine::node::Life::Running;
-        let found = self.node().wait_view(resolve(deadline), |view| (running() && myself_up(view) && up(view) >= n).then(|| view.clone()));
+        let found = self
+            .node()
+            .wait_view(resolve(self.node(), deadline), |view| (running() && myself_up(view) && up(view) >= n).then(|| view.clone()));
         found.ok_or_else(|| match self.node().life() {
             engine::node::Life::Running if !self.node().is_closing() => JoinError::Timeout { up: up(&self.view()), wanted: n },
             engine::node::Life::Ended(crate::proto::membership::Ending::Refused(why)) => JoinError::Refused { why },
@@ -149,7 +169,7 @@ impl Cluster {
         options: HostOptions<E>,
         factory: impl Fn(&KeyOf<E>) -> E + Send + Sync + 'static,
     ) -> Result<Region<E::Type>, RegisterError> {
-        let host: Arc<dyn TypeHost> = Arc::new(HostOf::<E> { factory: Arc::new(factory) });
+        let host = host_of::<E>(Arc::new(factory));
         let entry = self.enter::<E::Type>(Some(options.shards))?;
         if entry.host.set(host).is_err() {
             return Err(RegisterError::Duplicate { name: entry.name.to_string() });
@@ -333,6 +353,11 @@ impl ClusterBuilder {
     /// # Errors
     /// [`StartError`]; nothing is left behind.
     pub fn start(self) -> Result<Cluster, StartError> {
+        self.start_behind(|net| net)
+    }
+
+    /// As `start`, with something between node and sockets.
+    pub(crate) fn start_behind<N: Carrier + Send + 'static>(self, wrap: impl FnOnce(Net) -> N) -> Result<Cluster, StartError> {
         if cfg!(panic = "abort") {
             return Err(StartError::PanicAbort);
         }
@@ -340,7 +365,7 @@ impl ClusterBuilder {
         let config = Arc::new(self.config);
         #[cfg(feature = "admin")]
         let listening = super::surface::listen(&config)?;
-        let engine = engine::start(config, self.lease)?;
+        let engine = engine::start(config, self.lease, wrap)?;
         let node = engine.node.clone();
         #[cfg(feature = "admin")]
         let (admin, server) = match super::surface::serve(&node, listening) {
@@ -424,11 +449,16 @@ impl Admin {
         }
         let (tx, rx) = crossbeam::channel::bounded(1);
         self.node.command(make, Some(Box::new(move |answer| drop(tx.send(answer)))));
-        match rx.recv_timeout(ACT_LIMIT) {
-            Ok(Answer::NoMember(node)) => Err(ActError::NoMember(node)),
-            Ok(Answer::Refused(why)) => Err(ActError::Refused(why)),
-            Ok(Answer::NoAuthority) | Err(_) => Err(ActError::NoAuthority),
-            Ok(answer) => Ok(answer),
+        let answer = match self.node.clock.wait(self.node.now() + ACT_LIMIT, || rx.try_recv().ok()) {
+            Waited::Machine => rx.recv_timeout(ACT_LIMIT).ok(),
+            Waited::Found(answer) => Some(answer),
+            Waited::Late => None,
+        };
+        match answer {
+            Some(Answer::NoMember(node)) => Err(ActError::NoMember(node)),
+            Some(Answer::Refused(why)) => Err(ActError::Refused(why)),
+            Some(Answer::NoAuthority) | None => Err(ActError::NoAuthority),
+            Some(answer) => Ok(answer),
         }
     }
 }

@@ -146,7 +146,7 @@ impl<'a, E: Entity> Cx<'a, E> {
 }
 
 /// A reply as it travels. One that cannot be encoded is an answer too: it ran, and its reply was lost on the way.
-fn encode_reply<V: Wire>(value: &V) -> ReplyBody {
+pub(crate) fn encode_reply<V: Wire>(value: &V) -> ReplyBody {
     let mut bytes = Vec::new();
     match value.encode(*V::VERSIONS.end(), &mut bytes) {
         Ok(()) => ReplyBody::Value(bytes),
@@ -182,7 +182,7 @@ impl<V: Wire> Promise<V> {
 
     /// The asker gave up.
     pub fn is_expired(&self) -> bool {
-        self.ask.is_some_and(|ask| crate::engine::sys::now() >= ask.deadline)
+        self.ask.is_some_and(|ask| self.node.now() >= ask.deadline)
     }
 }
 
@@ -194,9 +194,9 @@ impl<V: Wire> Drop for Promise<V> {
     }
 }
 
-/// Resolves a deadline on the engine's clock.
-pub(crate) fn resolve(deadline: impl Into<Deadline>) -> Time {
-    deadline.into().resolve(crate::engine::sys::now())
+/// Resolves a deadline on the node's clock.
+pub(crate) fn resolve(node: &Node, deadline: impl Into<Deadline>) -> Time {
+    deadline.into().resolve(node.now())
 }
 
 /// What an answer means to an asker who expects a `V`.

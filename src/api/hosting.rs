@@ -22,6 +22,11 @@ pub(crate) struct HostOf<E: Entity> {
     pub factory: Factory<E>,
 }
 
+/// What a node runs the entities of `E` with.
+pub(crate) fn host_of<E: Entity>(factory: Factory<E>) -> Arc<dyn TypeHost> {
+    Arc::new(HostOf::<E> { factory })
+}
+
 struct Live<E: Entity> {
     entity: E,
     id: KeyOf<E>,
@@ -89,6 +94,10 @@ impl<E: Entity> Instance for Live<E> {
 
     fn key(&self) -> &[u8] {
         self.key.bytes()
+    }
+
+    fn entity(&self) -> &dyn std::any::Any {
+        &self.entity
     }
 
     fn stop(mut self: Box<Self>, env: &mut Env<'_>, why: StopReason) {

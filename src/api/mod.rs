@@ -15,7 +15,6 @@ mod shutdown;
 pub mod surface;
 mod wire;
 
-pub(crate) use reference::mark_worker_thread;
 #[doc(hidden)]
 pub use wire::private as __private;
 pub use {
@@ -30,4 +29,10 @@ pub use {
     region::{HostOptions, QueryError, Region},
     shutdown::{ShutdownHandle, ShutdownReason, ShutdownReport},
     wire::{Added, Wire, wire_id},
+};
+pub(crate) use {
+    context::encode_reply,
+    hosting::{Factory, host_of},
+    reference::mark_worker_thread,
+    shutdown::{Awaits, End, Reaper},
 };

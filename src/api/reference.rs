@@ -10,6 +10,7 @@ use crate::{
     AskError, Deadline, EntityId, EntityType, Message, Refusal, Request, TellError, Time, TypeId,
     engine::{
         asker::Asker,
+        clock::Clock,
         message::AnyMessage,
         node::Node,
         parcel::{EngineParcel, Key},
@@ -23,9 +24,9 @@ thread_local! {
     static ON_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The calling thread is a worker from now on: what would block answers `WouldDeadlock`.
-pub(crate) fn mark_worker_thread() {
-    ON_WORKER.set(true);
+/// The calling thread does the work of a worker from now on, or no longer: what would block answers `WouldDeadlock` meanwhile.
+pub(crate) fn mark_worker_thread(yes: bool) {
+    ON_WORKER.set(yes);
 }
 
 /// Whether the calling thread is a worker of any node of this process.
@@ -122,11 +123,11 @@ impl<T: EntityType> EntityRef<T> {
             Err(refused) if is_for_now(refused.reason()) => refused.into_message(),
             done => return done.inspect_err(|_| self.count_refusal()),
         };
-        let deadline = resolve(deadline);
-        let mut room = AwaitRoom::new();
+        let deadline = resolve(&self.node, deadline);
+        let mut room = AwaitRoom::new(&self.node);
         loop {
             match self.offer(msg) {
-                Err(refused) if is_for_now(refused.reason()) && sys::now() < deadline => msg = refused.into_message(),
+                Err(refused) if is_for_now(refused.reason()) && self.node.now() < deadline => msg = refused.into_message(),
                 done => return done.inspect_err(|_| self.count_refusal()),
             }
             room.wait();
@@ -141,7 +142,7 @@ impl<T: EntityType> EntityRef<T> {
         if on_worker_thread() {
             return Err(AskError::WouldDeadlock);
         }
-        let deadline = resolve(deadline);
+        let deadline = resolve(&self.node, deadline);
         let mut asker = Asker::take(self.node.config.node.idle);
         let correlation = match self.open(req, deadline, false, Waiter::Thread(asker.mailbox())) {
             Ok(correlation) => correlation,
@@ -150,13 +151,13 @@ impl<T: EntityType> EntityRef<T> {
                 return Err(error);
             }
         };
-        let answered = asker.wait(deadline).or_else(|| match self.node.slots.take(correlation) {
+        let answered = asker.wait(&self.node.clock, deadline).or_else(|| match self.node.slots.take(correlation) {
             Some(_) => {
                 self.node.metrics.shared.ask_timeouts.add(1);
                 None
             }
             // Who takes the slot decides: it is gone, so the answer is on its way.
-            None => asker.wait_on(),
+            None => asker.wait_on(&self.node.clock),
         });
         asker.keep();
         answered.map_or(Err(AskError::Timeout { maybe_ran: true }), read_answer)
@@ -169,7 +170,7 @@ impl<T: EntityType> EntityRef<T> {
         deadline: impl Into<Deadline>,
         then: impl FnOnce(Result<R::Reply, AskError>) + Send + 'static,
     ) {
-        let (node, deadline) = (self.node.clone(), resolve(deadline));
+        let (node, deadline) = (self.node.clone(), resolve(&self.node, deadline));
         let then = Arc::new(parking_lot::Mutex::new(Some(then)));
         let once = then.clone();
         let waiter = Waiter::Call(Box::new(move |answered| {
@@ -197,20 +198,20 @@ impl<T: EntityType> EntityRef<T> {
         if let Some(refusal) = bad_key(self.key.bytes()) {
             return Err(AskError::Refused(refusal));
         }
-        let deadline = resolve(deadline);
+        let deadline = resolve(&self.node, deadline);
         let waiter = Waiter::Call(Box::new(move |answered| waiter(read_answer(answered))));
         let (key, msg) = (self.key.clone(), req.into_msg());
-        let give_up = sys::now() + patience;
+        let give_up = self.node.now() + patience;
         let (correlation, parcel) =
             self.node.open_ask(deadline, waiter, |ask| EngineParcel::Typed { key, ask: Some(ask), msg: AnyMessage::new(msg) })?;
-        let (mut parcel, mut room) = (Some(parcel), AwaitRoom::new());
+        let (mut parcel, mut room) = (Some(parcel), AwaitRoom::new(&self.node));
         loop {
             match self.node.send(&self.entry, &mut parcel) {
                 Ok(()) => {
                     self.node.time_ask(deadline, correlation);
                     return Ok(());
                 }
-                Err(refusal) if is_for_now(&refusal) && sys::now() < give_up => {}
+                Err(refusal) if is_for_now(&refusal) && self.node.now() < give_up => {}
                 Err(refusal) => {
                     self.count_refusal();
                     drop(self.node.slots.take(correlation));
@@ -241,20 +242,24 @@ fn is_for_now(refusal: &Refusal) -> bool {
 }
 
 /// How a thread waits for room in a ring: the consumer empties one within a fraction of a millisecond, if it is awake.
-struct AwaitRoom {
+struct AwaitRoom<'a> {
+    node: &'a Node,
     backoff: crossbeam::utils::Backoff,
     since: Time,
 }
 
-impl AwaitRoom {
+impl<'a> AwaitRoom<'a> {
     const AWAKE: Duration = Duration::from_millis(1);
     const NAP: Duration = Duration::from_micros(200);
 
-    fn new() -> Self {
-        Self { backoff: crossbeam::utils::Backoff::new(), since: sys::now() }
+    fn new(node: &'a Node) -> Self {
+        Self { node, backoff: crossbeam::utils::Backoff::new(), since: node.now() }
     }
 
     fn wait(&mut self) {
+        if let Clock::Virtual(time) = &self.node.clock {
+            return time.pass(time.now() + Self::NAP);
+        }
         if self.backoff.is_completed() && sys::now().since(self.since) > Self::AWAKE {
             std::thread::park_timeout(Self::NAP);
         } else {

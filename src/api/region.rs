@@ -87,7 +87,7 @@ impl<T: EntityType> Region<T> {
     /// # Errors
     /// [`QueryError`]: refused (another shard count is in force), not in time, or shutting down.
     pub fn wait_ready(&self, deadline: impl Into<Deadline>) -> Result<(), QueryError> {
-        match self.entry.wait_standing(resolve(deadline)) {
+        match self.entry.wait_standing(&self.node.clock, resolve(&self.node, deadline)) {
             Standing::Ready => Ok(()),
             Standing::Refused(why) => Err(QueryError::Refused { why }),
             Standing::Asked if self.node.is_closing() => Err(QueryError::Shutdown),

@@ -15,8 +15,8 @@ use super::{Config, ConfigError, ConfigErrors, reference, suggest, value::Raw};
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// What all variables of ours begin with.
 const PREFIX: &str = "WINGBEAT_";
-/// The filter of the log, which is no setting.
-const LOG: &str = "WINGBEAT_LOG";
+/// No settings: the filter of the log, and the seed of tests that use the test kit.
+const OTHERS: [&str; 2] = ["WINGBEAT_LOG", crate::testkit::SEED_VARIABLE];
 
 impl Config {
     /// Defaults and this file. Reads the file, opens nothing else.
@@ -40,7 +40,8 @@ impl Config {
 
     /// Lays the environment over it: `WINGBEAT_MEMBERSHIP__GOSSIP_INTERVAL=200ms` sets `membership.gossip_interval`, lists are separated by commas.
     ///
-    /// A variable that begins with `WINGBEAT_` and is no setting is an error; `WINGBEAT_LOG` is the filter of the log.
+    /// A variable that begins with `WINGBEAT_` and is no setting is an error; `WINGBEAT_LOG` is the filter of the log,
+    /// and `WINGBEAT_TEST_SEED` the [test kit](crate::testkit)'s.
     pub fn with_env(self) -> Result<Self, ConfigErrors> {
         self.with_env_from(std::env::vars_os())
     }
@@ -134,7 +135,7 @@ impl Config {
 }
 
 fn is_ours(name: &OsStr) -> bool {
-    name.as_encoded_bytes().starts_with(PREFIX.as_bytes()) && name != LOG
+    name.as_encoded_bytes().starts_with(PREFIX.as_bytes()) && OTHERS.iter().all(|other| name != *other)
 }
 
 fn unknown_variable(name: &str) -> ConfigError {

@@ -10,6 +10,7 @@ use std::{
 };
 
 use super::{
+    clock::{Clock, Waited},
     idle::{Idler, Rest},
     lane::Bell,
     parcel::Answered,
@@ -102,7 +103,12 @@ impl Asker {
     }
 
     /// Waits for the answer until `deadline`; `None` if it was not there by then.
-    pub fn wait(&mut self, deadline: Time) -> Option<Answered> {
+    pub fn wait(&mut self, clock: &Clock, deadline: Time) -> Option<Answered> {
+        match clock.wait(deadline, || self.mailbox.take()) {
+            Waited::Found(answer) => return Some(answer),
+            Waited::Late => return None,
+            Waited::Machine => {}
+        }
         for _ in 0..LOOKS {
             if self.mailbox.is_full() {
                 return self.open();
@@ -135,8 +141,8 @@ impl Asker {
     }
 
     /// Waits for an answer that is on its way: somebody else took the slot.
-    pub fn wait_on(&mut self) -> Option<Answered> {
-        self.wait(Time::MAX)
+    pub fn wait_on(&mut self, clock: &Clock) -> Option<Answered> {
+        self.wait(clock, Time::MAX)
     }
 
     fn open(&mut self) -> Option<Answered> {
@@ -165,7 +171,7 @@ mod tests {
                 let mut asker = Asker::take(preset);
                 let mailbox = asker.mailbox();
                 let other = std::thread::spawn(move || mailbox.put(Answered::Typed(AnyMessage::new(round))));
-                let Some(Answered::Typed(answer)) = asker.wait(sys::now() + Duration::from_secs(20)) else {
+                let Some(Answered::Typed(answer)) = asker.wait(&Clock::Machine, sys::now() + Duration::from_secs(20)) else {
                     panic!("no answer in round {round}")
                 };
                 assert_eq!(answer.take::<u64>().ok(), Some(round));
@@ -178,8 +184,8 @@ mod tests {
     #[test]
     fn the_deadline_ends_waiting_and_a_late_answer_can_be_waited_for() {
         let mut asker = Asker::take(Idle::Balanced);
-        assert!(asker.wait(sys::now()).is_none());
+        assert!(asker.wait(&Clock::Machine, sys::now()).is_none());
         asker.mailbox().put(Answered::Wire(ReplyBody::NoReply));
-        assert!(matches!(asker.wait_on(), Some(Answered::Wire(ReplyBody::NoReply))));
+        assert!(matches!(asker.wait_on(&Clock::Machine), Some(Answered::Wire(ReplyBody::NoReply))));
     }
 }

@@ -187,3 +187,16 @@ pub fn with<R>(node: &Arc<Node>, f: impl FnOnce(&mut Exits) -> R) -> Option<R> {
         .ok()
         .flatten()
 }
+
+/// The lanes of one thread, kept for it by a driver that does the work of several threads on one.
+#[derive(Default)]
+pub struct Lanes(Vec<Owned>);
+
+/// Runs `f` with these lanes in the place of the calling thread's own.
+pub fn on_behalf<R>(lanes: &mut Lanes, f: impl FnOnce() -> R) -> R {
+    let swap = |lanes: &mut Lanes| OWNED.with_borrow_mut(|owned| std::mem::swap(owned, &mut lanes.0));
+    swap(lanes);
+    let result = f();
+    swap(lanes);
+    result
+}

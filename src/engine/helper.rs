@@ -1,6 +1,6 @@
 //! The helper thread: callbacks of users and name resolution, so that neither runs on a thread that others wait for.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use crossbeam::channel::Receiver;
 
@@ -10,17 +10,22 @@ use crate::{engine::node::Job, metrics::Metrics};
 const SLOW: Duration = Duration::from_millis(10);
 
 /// Runs jobs until every sender is gone.
-pub fn run(jobs: &Receiver<Job>, metrics: &Arc<Metrics>) {
+pub fn run(jobs: &Receiver<Job>, metrics: &Metrics) {
     while let Ok(job) = jobs.recv() {
-        let before = super::sys::now();
-        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
-            metrics.shared.callbacks_panicked.add(1);
-            tracing::error!(target: "wingbeat::engine", "a callback panicked; the helper thread goes on");
-        }
-        let took = super::sys::now().since(before);
-        if took > SLOW {
-            metrics.shared.callbacks_slow.add(1);
-            tracing::warn!(target: "wingbeat::engine", ?took, "a callback held the helper thread up");
-        }
+        run_one(job, metrics);
+    }
+}
+
+/// Runs one job.
+pub fn run_one(job: Job, metrics: &Metrics) {
+    let before = super::sys::now();
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
+        metrics.shared.callbacks_panicked.add(1);
+        tracing::error!(target: "wingbeat::engine", "a callback panicked; the helper thread goes on");
+    }
+    let took = super::sys::now().since(before);
+    if took > SLOW {
+        metrics.shared.callbacks_slow.add(1);
+        tracing::warn!(target: "wingbeat::engine", ?took, "a callback held the helper thread up");
     }
 }

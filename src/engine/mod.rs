@@ -11,6 +11,8 @@
 //! 6. `ShardCore` calls the host's `handle`, which calls the entity's.
 
 pub mod asker;
+pub mod carrier;
+pub mod clock;
 pub mod exits;
 pub mod helper;
 pub mod idle;
@@ -31,14 +33,18 @@ use std::{
     thread::{JoinHandle, Thread},
 };
 
-use crossbeam::channel::unbounded;
+use crossbeam::channel::{Receiver, unbounded};
 
 use crate::{
     Config, Lease, NodeAddr, StartError,
     config::Workers,
     engine::{
+        carrier::Carrier,
+        clock::Clock,
         lane::{Bell, Door},
-        node::{Node, ToNet},
+        network::Network,
+        node::{Job, Node, ToNet},
+        worker::Worker,
     },
     net::{Net, Sockets, Transport},
     proto::membership::Identity,
@@ -85,8 +91,37 @@ fn advertised(config: &Config, bound: SocketAddr) -> NodeAddr {
     }
 }
 
-/// Binds the sockets and starts the threads of a node. The configuration has been validated.
-pub fn start(config: Arc<Config>, lease: Option<Box<dyn Lease>>) -> Result<Engine, StartError> {
+/// A node without threads: whoever has it takes their turns, at moments of its own choice.
+pub struct Stepped<N> {
+    /// What the parts share.
+    pub node: Arc<Node>,
+    /// What the network thread would do.
+    pub network: Network<N>,
+    /// What the workers would do.
+    pub workers: Vec<Worker>,
+    /// What the helper thread would run.
+    pub jobs: Receiver<Job>,
+}
+
+/// Builds a node that starts now on the clock that is given, and has no threads. The configuration has been validated.
+pub fn stepped<N: Carrier>(config: Arc<Config>, me: Identity, net: N, seed: u64, clock: Clock) -> Stepped<N> {
+    let count = workers(config.node.workers);
+    let door = || Arc::new(Bell::new(|| {}));
+    let (helper, jobs) = unbounded();
+    let doors = (0..count).map(|_| Door::new(door())).collect();
+    let node = Arc::new(Node::new(config, me.id(), me.addr.clone(), doors, Door::new(door()), helper, None, clock));
+    let workers = (0..count).map(|index| Worker::new(node.clone(), index, seed ^ u64::from(index))).collect();
+    let now = node.now();
+    Stepped { network: Network::new(node.clone(), net, me, seed, now), node, workers, jobs }
+}
+
+/// Binds the sockets and starts the threads of a node. The configuration has been validated. `wrap` may put something between node and
+/// sockets.
+pub fn start<N: Carrier + Send + 'static>(
+    config: Arc<Config>,
+    lease: Option<Box<dyn Lease>>,
+    wrap: impl FnOnce(Net) -> N,
+) -> Result<Engine, StartError> {
     let sockets = Sockets::bind(config.node.listen).map_err(|e| StartError::Bind {
         proto: match e.proto {
             Transport::Tcp => "TCP",
@@ -100,6 +135,7 @@ pub fn start(config: Arc<Config>, lease: Option<Box<dyn Lease>>) -> Result<Engin
     let workers = workers(config.node.workers);
     let net = Net::new(sockets, &config, &me, sys::random_u64()).map_err(StartError::Network)?;
     let waker = net.waker();
+    let net = wrap(net);
 
     let sleepers: Arc<[OnceLock<Thread>]> = (0..workers).map(|_| OnceLock::new()).collect();
     let doors = (0..usize::from(workers)).map(|i| {
@@ -115,7 +151,7 @@ pub fn start(config: Arc<Config>, lease: Option<Box<dyn Lease>>) -> Result<Engin
         let _ = waker.wake();
     })));
     let (jobs, job_queue) = unbounded();
-    let node = Arc::new(Node::new(config, me.id(), me.addr.clone(), doors.collect(), network_door, jobs, lease));
+    let node = Arc::new(Node::new(config, me.id(), me.addr.clone(), doors.collect(), network_door, jobs, lease, Clock::Machine));
 
     let mut engine = Engine { node: node.clone(), threads: vec![] };
     let spawned = (|| {

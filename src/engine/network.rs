@@ -15,6 +15,7 @@ use foldhash::fast::FixedState;
 use crate::{
     NodeAddr, NodeId, Time,
     engine::{
+        carrier::Carrier,
         idle::{Idler, Rest},
         lane::{LaneSender, Ring},
         node::{Completion, CoreCounters, Life, Node, ToNet, ToWorker},
@@ -23,7 +24,7 @@ use crate::{
         types::{Standing, TypeEntry},
         watch::Watch,
     },
-    net::{Net, NetEvent, Unsent},
+    net::{NetEvent, Unsent},
     proto::{
         handoff::{DropReason, Item, ReplyBody},
         lease::LeaseCall,
@@ -81,9 +82,10 @@ impl Port {
     }
 }
 
-struct Network {
+/// A network thread without the thread: its work is a row of [`turn`](Self::turn)s, each a function of the moment and of what came in.
+pub struct Network<N> {
     node: Arc<Node>,
-    net: Net,
+    net: N,
     core: NodeCore,
     ports: Vec<Port>,
     lanes: Vec<Arc<Ring<ToNet>>>,
@@ -106,35 +108,8 @@ struct Network {
 const COUNT_EVERY: Duration = Duration::from_millis(200);
 
 /// Runs the network thread until it is told to quit.
-pub fn run(node: Arc<Node>, net: Net, me: Identity, seed: u64) {
-    let now = sys::now();
-    let workers = u16::try_from(node.workers.len()).expect("the number of workers came from a u16");
-    let ports = node.workers.iter().map(|door| Port {
-        lane: door.open(node.next_lane(), node.config.limits.ring_items as usize),
-        waiting: VecDeque::new(),
-        used: false,
-    });
-    let mut network = Network {
-        core: NodeCore::new(node.config.clone(), me, workers, seed, now),
-        ports: ports.collect(),
-        lanes: vec![],
-        types: BTreeMap::new(),
-        completions: BTreeMap::new(),
-        next_command: 1,
-        peers: HashMap::default(),
-        next_peer: 0,
-        asks: Wheel::new(now),
-        fired: vec![],
-        quit_at: None,
-        counted: Time::ZERO,
-        workers_left: node.workers.len(),
-        watch: Watch::new(node.workers.len()),
-        node,
-        net,
-    };
-    network.core.start(now);
-    network.effects(now);
-    network.net.flush(now);
+pub fn run(node: Arc<Node>, net: impl Carrier, me: Identity, seed: u64) {
+    let mut network = Network::new(node, net, me, seed, sys::now());
     let mut idler = Idler::new(network.node.config.node.idle);
     loop {
         let began = sys::now();
@@ -160,11 +135,43 @@ pub fn run(node: Arc<Node>, net: Net, me: Identity, seed: u64) {
     network.net.flush(sys::now());
 }
 
-impl Network {
+impl<N: Carrier> Network<N> {
+    /// The network thread of a node that starts now.
+    pub fn new(node: Arc<Node>, net: N, me: Identity, seed: u64, now: Time) -> Self {
+        let workers = u16::try_from(node.workers.len()).expect("the number of workers came from a u16");
+        let ports = node.workers.iter().map(|door| Port {
+            lane: door.open(node.next_lane(), node.config.limits.ring_items as usize),
+            waiting: VecDeque::new(),
+            used: false,
+        });
+        let mut network = Self {
+            core: NodeCore::new(node.config.clone(), me, workers, seed, now),
+            ports: ports.collect(),
+            lanes: vec![],
+            types: BTreeMap::new(),
+            completions: BTreeMap::new(),
+            next_command: 1,
+            peers: HashMap::default(),
+            next_peer: 0,
+            asks: Wheel::new(now),
+            fired: vec![],
+            quit_at: None,
+            counted: Time::ZERO,
+            workers_left: node.workers.len(),
+            watch: Watch::new(node.workers.len()),
+            node,
+            net,
+        };
+        network.core.start(now);
+        network.effects(now);
+        network.net.flush(now);
+        network
+    }
+
     /// One turn without waiting. True if there was anything to do.
-    fn turn(&mut self, now: Time) -> bool {
+    pub fn turn(&mut self, now: Time) -> bool {
         let mut worked = false;
-        if let Err(error) = self.net.poll(Some(Duration::ZERO), sys::now) {
+        if let Err(error) = self.net.poll(Some(Duration::ZERO), || self.node.now()) {
             tracing::error!(target: "wingbeat::net", %error, "polling the sockets failed");
         }
         worked |= self.sockets(now);
@@ -483,15 +490,23 @@ impl Network {
         }));
     }
 
+    /// Whether a turn has nothing to do before something comes in or a timer is due.
+    pub fn is_quiet(&self) -> bool {
+        self.node.network.is_quiet()
+            && self.lanes.iter().all(|l| l.is_empty())
+            && self.ports.iter().all(|p| p.waiting.is_empty())
+            && !self.net.has_work()
+    }
+
+    /// When a turn has something to do even if nothing comes in.
+    pub fn due(&self) -> Option<Time> {
+        [self.net.poll_timeout(), self.core.poll_timeout(), self.asks.next_due(), self.quit_at].into_iter().flatten().min()
+    }
+
     /// Waits for sockets, producers or the next timer.
     fn sleep(&mut self, now: Time) {
         self.node.network.bell().announce_sleep();
-        let quiet = self.node.network.is_quiet()
-            && self.lanes.iter().all(|l| l.is_empty())
-            && self.ports.iter().all(|p| p.waiting.is_empty())
-            && !self.net.has_work();
-        let due = [self.net.poll_timeout(), self.core.poll_timeout(), self.asks.next_due(), self.quit_at].into_iter().flatten().min();
-        let limit = if quiet { due.map(|due| due.since(now)) } else { Some(Duration::ZERO) };
+        let limit = if self.is_quiet() { self.due().map(|due| due.since(now)) } else { Some(Duration::ZERO) };
         if let Err(error) = self.net.poll(limit, sys::now) {
             tracing::error!(target: "wingbeat::net", %error, "polling the sockets failed");
         }
@@ -499,7 +514,7 @@ impl Network {
     }
 
     /// Whether the thread has been told to quit, the workers are gone, and the last frames had time to leave.
-    fn is_done(&self, now: Time) -> bool {
+    pub fn is_done(&self, now: Time) -> bool {
         self.quit_at.is_some_and(|at| self.workers_left == 0 && (now >= at || self.net.unsent_bytes() == 0))
     }
 }

@@ -19,11 +19,11 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use crate::{
     Config, DeadLetter, Lease, NodeAddr, NodeId, Time, TypeId,
     engine::{
+        clock::{Clock, Waited},
         exits,
         lane::Door,
         parcel::{Answered, EngineParcel},
         slot::{Slots, Waiter},
-        sys,
         types::TypeEntry,
         watch::{Busy, LogGate},
     },
@@ -50,6 +50,8 @@ pub enum ToWorker {
     Command(ShardCommand),
     /// A type that can run here from now on; precedes its `ShardCommand::Host`.
     Type(Arc<TypeEntry>),
+    /// To be run between two turns, for a test that wants the worker to stand still.
+    Run(Job),
     /// End of the thread.
     Quit,
 }
@@ -114,6 +116,8 @@ pub struct Node {
     pub id: NodeId,
     /// What is advertised.
     pub addr: NodeAddr,
+    /// Where its time comes from.
+    pub clock: Clock,
     /// Doors of the workers.
     pub workers: Box<[Door<ToWorker>]>,
     /// Door of the network thread.
@@ -171,6 +175,7 @@ impl Node {
         network: Door<ToNet>,
         helper: Sender<Job>,
         lease: Option<Box<dyn Lease>>,
+        clock: Clock,
     ) -> Self {
         let metrics = Arc::new(Metrics::new(workers.len()));
         let busy = workers.iter().map(|_| Busy::default()).collect();
@@ -178,6 +183,7 @@ impl Node {
         Self {
             id,
             addr,
+            clock,
             workers,
             network,
             helper,
@@ -204,6 +210,11 @@ impl Node {
             lease: lease.map(Mutex::new),
             config,
         }
+    }
+
+    /// The moment it is on this node.
+    pub fn now(&self) -> Time {
+        self.clock.now()
     }
 
     /// A name for a new lane. Never reused: 2^32 threads do not come and go in the life of a process.
@@ -311,7 +322,7 @@ impl Node {
         self.metrics.drops.add(reason, 1);
         let entity_type =
             || -> Arc<str> { self.type_entry(shard.ty).map_or_else(|| format!("{:08x}", shard.ty.0).into(), |e| e.name.clone()) };
-        if let Some(kept_back) = self.dead_letter_log.pass(sys::now()) {
+        if let Some(kept_back) = self.dead_letter_log.pass(self.now()) {
             let key = String::from_utf8_lossy(parcel.key()).escape_debug().to_string();
             tracing::warn!(target: "wingbeat::engine", entity_type = %entity_type(), %key, shard = shard.shard.0, %reason, kept_back, "a message was given up; lines like this come once a second at most");
         }
@@ -357,12 +368,18 @@ impl Node {
 
     /// Waits until `holds` gives something for the newest snapshot; `None` at the deadline, or once the node's life is over.
     pub fn wait_view<R>(&self, deadline: Time, mut holds: impl FnMut(&Arc<ClusterView>) -> Option<R>) -> Option<R> {
+        let mut look = || holds(&self.view()).map(Some).or_else(|| self.is_closing().then_some(None));
+        match self.clock.wait(deadline, &mut look) {
+            Waited::Found(found) => return found,
+            Waited::Late => return None,
+            Waited::Machine => {}
+        }
         let mut view = self.view.lock();
         loop {
             if let Some(found) = holds(&view) {
                 return Some(found);
             }
-            let left = deadline.since(sys::now());
+            let left = deadline.since(self.now());
             if left.is_zero() || self.is_closing() {
                 return None;
             }
@@ -443,7 +460,7 @@ impl Node {
     /// Turns of entities that last for long and are not over: where, and how long.
     #[cfg(feature = "admin")]
     pub fn stuck_turns(&self) -> Vec<(crate::ShardKey, Duration)> {
-        let now = sys::now();
+        let now = self.now();
         self.busy.iter().filter_map(|busy| busy.stuck(now)).collect()
     }
 
@@ -490,10 +507,10 @@ impl Node {
 
     /// Waits until `holds` for the node's life, at most `limit`.
     pub fn wait_life(&self, limit: Duration, mut holds: impl FnMut(&Life) -> bool) -> bool {
-        let deadline = sys::now() + limit;
+        let deadline = self.now() + limit;
         let mut life = self.life.lock();
         while !holds(&life) {
-            let left = deadline.since(sys::now());
+            let left = deadline.since(self.now());
             if left.is_zero() {
                 return false;
             }

@@ -12,7 +12,12 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::{
     NodeId, ShardId, ShardKey, TypeId,
-    engine::{node::Node, parcel::EngineParcel, worker::Out},
+    engine::{
+        clock::{Clock, Waited},
+        node::Node,
+        parcel::EngineParcel,
+        worker::Out,
+    },
     proto::{
         handoff::Word,
         shard::{Place, StartCause, StopReason, Turn},
@@ -35,6 +40,8 @@ pub trait Instance {
     fn hand_over(&mut self, turn: &mut Env<'_>) -> Result<Option<Vec<u8>>, String>;
     /// Canonical bytes of its key.
     fn key(&self) -> &[u8];
+    /// The user's value, for tests.
+    fn entity(&self) -> &dyn std::any::Any;
     /// Last call.
     fn stop(self: Box<Self>, turn: &mut Env<'_>, why: StopReason);
 }
@@ -134,10 +141,15 @@ impl TypeEntry {
     }
 
     /// Waits until the coordinator has said something, at most until `deadline`.
-    pub fn wait_standing(&self, deadline: crate::Time) -> Standing {
+    pub fn wait_standing(&self, clock: &Clock, deadline: crate::Time) -> Standing {
+        match clock.wait(deadline, || Some(self.standing.lock().clone()).filter(|standing| *standing != Standing::Asked)) {
+            Waited::Found(standing) => return standing,
+            Waited::Late => return Standing::Asked,
+            Waited::Machine => {}
+        }
         let mut standing = self.standing.lock();
         while *standing == Standing::Asked {
-            let left = deadline.since(crate::engine::sys::now());
+            let left = deadline.since(clock.now());
             if left.is_zero() {
                 break;
             }

@@ -122,7 +122,7 @@ impl WorkerHost {
         // The entity is dropped after a panic, so no broken state is seen again.
         let result = catch_unwind(AssertUnwindSafe(|| f(&mut env)));
         if let Some(since) = busy.leave() {
-            self.slow = Some(sys::now().since(since));
+            self.slow = Some(self.node.now().since(since));
         }
         result.map_err(|panic| {
             self.counters().handler_panics.bump(1);
@@ -202,7 +202,8 @@ impl Host for WorkerHost {
     }
 }
 
-struct Worker {
+/// A worker without its thread: the work of one is a row of [`turn`](Self::turn)s, each a function of the moment and of what came in.
+pub struct Worker {
     index: u16,
     node: Arc<Node>,
     core: ShardCore<WorkerHost>,
@@ -213,11 +214,9 @@ struct Worker {
 
 /// Runs worker `index` until it is told to quit. The calling thread is the worker.
 pub fn run(node: Arc<Node>, index: u16, seed: u64) {
-    let core = ShardCore::new(node.config.clone(), node.id, index, seed);
-    let host = WorkerHost { node: node.clone(), types: BTreeMap::new(), out: Out::new(node.clone()), index, slow: None };
-    let mut worker = Worker { index, core, host, lanes: vec![], until: Time::ZERO, node: node.clone() };
-    crate::api::mark_worker_thread();
     let mut idler = Idler::new(node.config.node.idle);
+    let mut worker = Worker::new(node, index, seed);
+    crate::api::mark_worker_thread(true);
     loop {
         let now = sys::now();
         match worker.turn(now) {
@@ -233,18 +232,30 @@ pub fn run(node: Arc<Node>, index: u16, seed: u64) {
             },
         }
     }
-    worker.host.out.flush();
-    node.network.post(ToNet::WorkerDone);
+    worker.end();
 }
 
-enum Step {
+/// What a turn came to.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// There was something to do.
     Worked,
+    /// There was nothing to do.
     Idle,
+    /// It was told to quit.
     Quit,
 }
 
 impl Worker {
-    fn turn(&mut self, now: Time) -> Step {
+    /// Worker `index` of a node.
+    pub fn new(node: Arc<Node>, index: u16, seed: u64) -> Self {
+        let core = ShardCore::new(node.config.clone(), node.id, index, seed);
+        let host = WorkerHost { node: node.clone(), types: BTreeMap::new(), out: Out::new(node.clone()), index, slow: None };
+        Self { index, core, host, lanes: vec![], until: Time::ZERO, node }
+    }
+
+    /// One turn without waiting, by the thread that has the worker's lanes.
+    pub fn turn(&mut self, now: Time) -> Step {
         let door = &self.node.workers[usize::from(self.index)];
         while let Some(lane) = door.take_new() {
             self.lanes.push(lane);
@@ -278,12 +289,17 @@ impl Worker {
                         }
                     }
                     ToWorker::Type(entry) => drop(self.host.types.insert(entry.id, entry)),
+                    ToWorker::Run(job) => job(),
                     ToWorker::Quit => quit = true,
                 }
             }
         }
-        while let Some(ToWorker::Quit) = self.node.workers[usize::from(self.index)].take_posted() {
-            quit = true;
+        while let Some(posted) = self.node.workers[usize::from(self.index)].take_posted() {
+            match posted {
+                ToWorker::Quit => quit = true,
+                ToWorker::Run(job) => job(),
+                ToWorker::Lane(_) | ToWorker::Command(_) | ToWorker::Type(_) => unreachable!("what has an order comes in lanes"),
+            }
         }
         if self.core.poll_timeout().is_some_and(|due| due <= now) {
             self.core.handle_timeout(now, &mut self.host);
@@ -305,16 +321,36 @@ impl Worker {
         }
     }
 
+    /// Whether a turn has nothing to do before something comes in or a timer is due.
+    pub fn is_quiet(&self) -> bool {
+        self.node.workers[usize::from(self.index)].is_quiet()
+            && self.lanes.iter().all(|l| l.is_empty())
+            && self.host.out.waiting.is_empty()
+            && self.node.hosting_until() == self.until
+    }
+
+    /// When a turn has something to do even if nothing comes in.
+    pub fn due(&self) -> Option<Time> {
+        self.core.poll_timeout()
+    }
+
+    /// A live instance, for tests.
+    pub fn instance(&self, shard: ShardKey, key: &[u8]) -> Option<&dyn Instance> {
+        self.core.entity(shard, key).map(|instance| &**instance)
+    }
+
+    /// Last act of a worker that was told to quit.
+    pub fn end(mut self) {
+        self.host.out.flush();
+        self.node.network.post(ToNet::WorkerDone);
+    }
+
     /// Sleeps until a producer rings, or the next timer.
     fn sleep(&mut self) {
         let door = &self.node.workers[usize::from(self.index)];
         door.bell().announce_sleep();
-        let quiet = door.is_quiet()
-            && self.lanes.iter().all(|l| l.is_empty())
-            && self.host.out.waiting.is_empty()
-            && self.node.hosting_until() == self.until;
-        if quiet {
-            let limit = self.core.poll_timeout().map_or(SLEEP_MAX, |due| due.since(sys::now()));
+        if self.is_quiet() {
+            let limit = self.due().map_or(SLEEP_MAX, |due| due.since(sys::now()));
             if !limit.is_zero() {
                 self.host.counters().parks.bump(1);
                 std::thread::park_timeout(limit);

@@ -55,6 +55,8 @@ const UDP: Token = Token(1);
 const LISTENER: Token = Token(2);
 const FIRST_CONN: usize = 3;
 
+pub(crate) use session::check_room;
+
 type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 
 /// A protocol of the transport layer.

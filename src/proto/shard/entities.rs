@@ -196,6 +196,12 @@ impl<H: Host> Entities<H> {
         self.slot(at)?.entity.as_mut().map(f)
     }
 
+    /// A live instance.
+    pub fn get(&self, tag: Tag, key: &[u8]) -> Option<&H::Entity> {
+        let at = self.find(tag, key)?;
+        self.slots.get(at as usize)?.as_ref()?.entity.as_ref()
+    }
+
     /// Asserts that the counters agree. Returns messages waiting, and their bytes.
     pub fn check(&self) -> (usize, usize) {
         let slots = || self.slots.iter().flatten();

@@ -209,6 +209,12 @@ impl<H: Host> ShardCore<H> {
         self.shards[at].entities.with(tag, key, f)
     }
 
+    /// A live entity, to look at (test kit).
+    pub fn entity(&self, shard: ShardKey, key: &[u8]) -> Option<&H::Entity> {
+        let tag = self.env.tag(xxhash_rust::xxh3::xxh3_64(key));
+        self.shards[self.find(shard)?].entities.get(tag, key)
+    }
+
     /// Live instances: (shard, key, epoch), for checkers.
     pub fn live(&self) -> impl Iterator<Item = (ShardKey, &[u8], Epoch)> {
         self.shards.iter().flat_map(|s| s.entities.live_keys().map(|key| (s.key, key, s.cur)))

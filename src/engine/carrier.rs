@@ -1,0 +1,99 @@
+//! What carries datagrams and frames between nodes: the sockets, or a model of them. Chosen when a node is built, so that calls cost nothing.
+
+use std::{io, net::SocketAddr, time::Duration};
+
+use crate::{
+    NodeAddr, NodeId, Time,
+    net::{Net, NetEvent, Unsent},
+    proto::wire::Frame,
+};
+
+/// The network as the network thread sees it. Contract: that of [`Net`], call by call.
+pub trait Carrier {
+    /// See [`Net::poll`].
+    fn poll(&mut self, timeout: Option<Duration>, now: impl Fn() -> Time) -> io::Result<Time>;
+    /// See [`Net::next`].
+    fn next(&mut self) -> Option<NetEvent>;
+    /// See [`Net::has_events`].
+    fn has_events(&self) -> bool;
+    /// See [`Net::has_work`].
+    fn has_work(&self) -> bool;
+    /// See [`Net::poll_timeout`].
+    fn poll_timeout(&self) -> Option<Time>;
+    /// See [`Net::handle_timeout`].
+    fn handle_timeout(&mut self, now: Time);
+    /// See [`Net::send_datagram`].
+    fn send_datagram(&mut self, now: Time, to: &NodeAddr, bytes: &[u8]);
+    /// See [`Net::send_frame`].
+    fn send_frame(&mut self, now: Time, to: &NodeAddr, node: Option<NodeId>, frame: &Frame) -> Result<(), Unsent>;
+    /// See [`Net::flush`].
+    fn flush(&mut self, now: Time);
+    /// See [`Net::close`].
+    fn close(&mut self, now: Time, node: NodeId, addr: &NodeAddr);
+    /// See [`Net::resolved`].
+    fn resolved(&mut self, now: Time, addr: &NodeAddr, result: Result<Vec<SocketAddr>, String>);
+    /// See [`Net::log_stranger`].
+    fn log_stranger(&mut self, ip: std::net::IpAddr, what: &dyn std::fmt::Display);
+    /// See [`Net::unsent_bytes`].
+    fn unsent_bytes(&self) -> usize;
+    /// See [`Net::counters`].
+    fn counters(&self) -> Vec<(&'static str, u64)>;
+}
+
+impl Carrier for Net {
+    fn poll(&mut self, timeout: Option<Duration>, now: impl Fn() -> Time) -> io::Result<Time> {
+        Net::poll(self, timeout, now)
+    }
+
+    fn next(&mut self) -> Option<NetEvent> {
+        Net::next(self)
+    }
+
+    fn has_events(&self) -> bool {
+        Net::has_events(self)
+    }
+
+    fn has_work(&self) -> bool {
+        Net::has_work(self)
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        Net::poll_timeout(self)
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        Net::handle_timeout(self, now);
+    }
+
+    fn send_datagram(&mut self, now: Time, to: &NodeAddr, bytes: &[u8]) {
+        Net::send_datagram(self, now, to, bytes);
+    }
+
+    fn send_frame(&mut self, now: Time, to: &NodeAddr, node: Option<NodeId>, frame: &Frame) -> Result<(), Unsent> {
+        Net::send_frame(self, now, to, node, frame)
+    }
+
+    fn flush(&mut self, now: Time) {
+        Net::flush(self, now);
+    }
+
+    fn close(&mut self, now: Time, node: NodeId, addr: &NodeAddr) {
+        Net::close(self, now, node, addr);
+    }
+
+    fn resolved(&mut self, now: Time, addr: &NodeAddr, result: Result<Vec<SocketAddr>, String>) {
+        Net::resolved(self, now, addr, result);
+    }
+
+    fn log_stranger(&mut self, ip: std::net::IpAddr, what: &dyn std::fmt::Display) {
+        Net::log_stranger(self, ip, what);
+    }
+
+    fn unsent_bytes(&self) -> usize {
+        Net::unsent_bytes(self)
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Net::counters(self)
+    }
+}
