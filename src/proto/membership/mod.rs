@@ -185,6 +185,8 @@ pub struct Membership {
     /// Addresses of the removed for as long as their tombstones stand: they are told when they speak.
     former: BTreeMap<NodeId, NodeAddr>,
     view: Arc<ClusterView>,
+    /// Who holds a reachable member unreachable; one list for all of them.
+    nobody: Arc<[NodeId]>,
     /// Members that the view leaves out.
     hidden: BTreeSet<NodeId>,
     out: Outbox,
@@ -251,6 +253,7 @@ impl Membership {
                 converged: false,
                 version: 0,
             }),
+            nobody: Arc::default(),
             hidden: BTreeSet::new(),
             out: Outbox::default(),
             counters: Counters::default(),

@@ -13,6 +13,7 @@ use super::{
     Members,
     codec::Body,
     state::{Folk, Version},
+    view::WeakMembers,
 };
 use crate::proto::wire::Malformed;
 
@@ -31,7 +32,8 @@ struct Shelves {
     /// Part and result, if it is another version, by version and place of the part, which is kept so that its place stays its own.
     merged: Memo<Version, (Arc<Version>, Option<Arc<Version>>)>,
     answers: Memo<Version, Answer>,
-    shown: Memo<Folk, Members>,
+    /// Held only by those who show them: a picture of the cluster has many verdicts.
+    shown: Memo<Folk, WeakMembers>,
 }
 
 /// What a clock is answered with: what its owner lacks, and whether it knows more.
@@ -55,6 +57,8 @@ impl<K, V> Default for Memo<K, V> {
 }
 
 const SMALL: usize = 256;
+/// More results than this are not kept: most will never be asked for again.
+const LARGE: usize = 1024;
 
 impl<K, V: Clone> Memo<K, V> {
     fn get(&self, version: &Arc<K>, input: u128) -> Option<V> {
@@ -65,6 +69,9 @@ impl<K, V: Clone> Memo<K, V> {
     fn put(&mut self, version: &Arc<K>, input: u128, value: V) {
         if self.known.len() >= self.full {
             self.known.retain(|_, (of, _)| of.strong_count() > 0);
+            if self.known.len() > LARGE {
+                self.known.clear();
+            }
             self.full = SMALL.max(self.known.len() * 2);
         }
         self.known.insert((Arc::as_ptr(version) as usize, input), (Arc::downgrade(version), value));
@@ -149,11 +156,11 @@ impl Pool {
 
     /// Members as a view shows them under the verdict that `input` names.
     pub(crate) fn shown(&self, folk: &Arc<Folk>, input: u128, show: impl FnOnce() -> Members) -> Members {
-        if let Some(known) = self.0.lock().shown.get(folk, input) {
+        if let Some(known) = self.0.lock().shown.get(folk, input).and_then(|known| known.upgrade()) {
             return known;
         }
         let new = show();
-        self.0.lock().shown.put(folk, input, new.clone());
+        self.0.lock().shown.put(folk, input, new.downgrade());
         new
     }
 

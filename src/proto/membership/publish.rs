@@ -115,7 +115,7 @@ impl Membership {
             app_version: Arc::clone(&entry.info.app_version),
             up_number: u64::from(entry.up_number),
             reachable: observers.is_none(),
-            observers: observers.map_or_else(Arc::default, |by| by.as_slice().into()),
+            observers: observers.map_or_else(|| Arc::clone(&self.nobody), |by| by.as_slice().into()),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     ops::Deref,
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, Weak},
 };
 
 use crate::{Epoch, NodeAddr, NodeId, ShardId, time::Time};
@@ -69,6 +69,22 @@ pub struct Member {
 #[derive(Clone)]
 pub struct Members(Arc<List>);
 
+/// A list that somebody may hold.
+#[derive(Clone)]
+pub(crate) struct WeakMembers(Weak<List>);
+
+impl WeakMembers {
+    pub(crate) fn upgrade(&self) -> Option<Members> {
+        self.0.upgrade().map(Members)
+    }
+}
+
+impl fmt::Debug for WeakMembers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WeakMembers")
+    }
+}
+
 struct List {
     members: Vec<Member>,
     /// Places in `members`, by id.
@@ -85,6 +101,11 @@ impl Members {
             places
         });
         places.binary_search_by_key(&id, |&at| members[at as usize].id).ok().map(|i| &members[places[i] as usize])
+    }
+
+    /// To look whether somebody still holds it.
+    pub(crate) fn downgrade(&self) -> WeakMembers {
+        WeakMembers(Arc::downgrade(&self.0))
     }
 
     /// Whether both are one list in memory.
