@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 
 use super::{
-    Host, Parcel, StopReason,
+    Host, Parcel, StopReason, Wish,
     env::{Env, Turns},
     index::{Index, Tag},
+    own::Own,
     transfer::{Cargo, States, TRANSFER_BYTES},
 };
 use crate::{NodeId, Time, proto::handoff::DropReason};
@@ -17,6 +18,8 @@ pub(super) struct Slot<H: Host> {
     /// Absent in the steady state: a message runs when it arrives.
     pub(super) side: Option<Box<Side<H::Parcel>>>,
     tag: Tag,
+    /// Stamp of its last message from outside.
+    pub(super) used: u32,
 }
 
 /// What an entity has beside itself while it is suspended, moved in but not started, or failing.
@@ -33,11 +36,25 @@ pub(super) struct Side<P> {
     pub(super) timer: Option<Time>,
     /// It is in the queue of those that go on when the right to run is back.
     pub(super) queued: bool,
+    /// How often the message at the front of the mailbox has been tried.
+    pub(super) attempts: u32,
+    /// Its timers, what it put aside, and the like.
+    pub(super) own: Option<Box<Own<P>>>,
 }
 
 impl<P> Default for Side<P> {
     fn default() -> Self {
-        Self { mailbox: VecDeque::new(), adopted: None, failures: 0, start_failures: 0, retry_at: Time::ZERO, timer: None, queued: false }
+        Self {
+            mailbox: VecDeque::new(),
+            adopted: None,
+            failures: 0,
+            start_failures: 0,
+            retry_at: Time::ZERO,
+            timer: None,
+            queued: false,
+            attempts: 0,
+            own: None,
+        }
     }
 }
 
@@ -51,11 +68,26 @@ pub(super) struct Entities<H: Host> {
     pub(super) handled: u32,
     /// In the list of shards to report on.
     pub(super) dirty: bool,
+    /// A sweep is due some time, and where it goes on.
+    pub(super) sweeping: bool,
+    pub(super) swept: usize,
+    /// Some entity has watched a node.
+    pub(super) watching: bool,
 }
 
 impl<H: Host> Default for Entities<H> {
     fn default() -> Self {
-        Self { slots: vec![], free: vec![], index: Index::default(), live: 0, handled: 0, dirty: false }
+        Self {
+            slots: vec![],
+            free: vec![],
+            index: Index::default(),
+            live: 0,
+            handled: 0,
+            dirty: false,
+            sweeping: false,
+            swept: 0,
+            watching: false,
+        }
     }
 }
 
@@ -80,13 +112,18 @@ impl<H: Host> Entities<H> {
         self.index.find(tag, |slot| self.slots[slot as usize].as_ref().is_some_and(|s| *s.key == *key))
     }
 
+    /// All slots by number, used or not.
+    pub(super) fn numbers(&self) -> std::ops::Range<u32> {
+        0..u32::try_from(self.slots.len()).expect("fewer than 2^32 entities fit into memory")
+    }
+
     pub(super) fn slot(&mut self, slot: u32) -> Option<&mut Slot<H>> {
         self.slots.get_mut(slot as usize)?.as_mut()
     }
 
     /// Adds an entity that is not in here.
     pub(super) fn insert(&mut self, tag: Tag, key: &[u8], entity: Option<H::Entity>, side: Option<Box<Side<H::Parcel>>>) -> u32 {
-        let slot = Some(Slot { key: key.into(), entity, side, tag });
+        let slot = Some(Slot { key: key.into(), entity, side, tag, used: 0 });
         let at = match self.free.pop() {
             Some(at) => {
                 self.slots[at as usize] = slot;
@@ -160,13 +197,18 @@ impl<H: Host> Entities<H> {
         Ok(states)
     }
 
-    /// Stops every instance, and takes everything that waited out: per entity in its order.
-    pub fn stop_all(&mut self, t: &mut Turns<'_, H>, why: StopReason) -> Vec<H::Parcel> {
+    /// Stops every instance, and takes everything that waited out: per entity in its order. `cargo` takes what goes with the entities.
+    pub fn stop_all(&mut self, t: &mut Turns<'_, H>, why: StopReason, mut cargo: Option<&mut Cargo>) -> Vec<H::Parcel> {
         let (place, mut waiting) = (t.place(), vec![]);
-        for slot in std::mem::take(&mut self.slots).into_iter().flatten() {
+        for (slot, at) in std::mem::take(&mut self.slots).into_iter().zip(0..) {
+            let Some(mut slot) = slot else { continue };
             if let Some(entity) = slot.entity {
                 t.host.stop(place, entity, why);
+                discard_wishes(t);
                 self.count_live(t.env, t.number, false);
+            }
+            if let Some(side) = &mut slot.side {
+                side.end_own(t.env, t.number, at, &slot.key, cargo.as_deref_mut());
             }
             for parcel in slot.side.map(|side| side.mailbox).into_iter().flatten() {
                 t.env.waiting -= 1;
@@ -181,7 +223,7 @@ impl<H: Host> Entities<H> {
     /// As `stop_all`, into what travels. What cannot be encoded is given up here.
     pub fn pack(&mut self, t: &mut Turns<'_, H>, states: States) -> Cargo {
         let mut cargo = Cargo { states, ..Cargo::default() };
-        for parcel in self.stop_all(t, StopReason::Moved) {
+        for parcel in self.stop_all(t, StopReason::Moved, Some(&mut cargo)) {
             match parcel.into_envelope(t.shard) {
                 Ok(envelope) => cargo.mail.push(envelope),
                 Err((parcel, _)) => t.undelivered(parcel, DropReason::Undecodable),
@@ -203,7 +245,17 @@ impl<H: Host> Entities<H> {
         assert_eq!(slots().count() + self.free.len(), self.slots.len(), "each free slot is listed once");
         assert_eq!(slots().filter(|s| s.entity.is_some()).count(), self.live as usize, "live entities");
         assert!(slots().all(|s| s.entity.is_some() || s.side.is_some()), "an entity that is not live waits for something");
-        let waiting = || slots().filter_map(|s| s.side.as_ref()).flat_map(|side| &side.mailbox);
+        let sides = || slots().filter_map(|s| s.side.as_ref());
+        let waiting = || sides().flat_map(|side| side.mailbox.iter().chain(side.own.iter().flat_map(|own| &own.stash)));
         (waiting().count(), waiting().map(|p| p.size()).sum())
+    }
+}
+
+/// What the last call of an instance asked for: nobody is left to get it.
+pub(super) fn discard_wishes<H: Host>(t: &mut Turns<'_, H>) {
+    for wish in t.host.take_wishes() {
+        if let Wish::Own(parcel) | Wish::Stash(parcel) = wish {
+            t.undelivered(parcel, DropReason::Stopped);
+        }
     }
 }

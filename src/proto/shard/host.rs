@@ -6,10 +6,10 @@
 use std::fmt;
 
 use crate::{
-    Epoch, NodeId, ShardKey, Time,
+    Epoch, NodeId, ShardKey, Time, TypeId,
     proto::{
         handoff::{DropReason, Envelope},
-        shard::ShardReport,
+        shard::{Aftermath, Directive, ShardReport, TypeOptions, Wish},
     },
 };
 
@@ -99,6 +99,26 @@ pub trait Host {
     /// Passes a report on to the network thread, behind everything reported before. Never fails: the ring keeps a reserve for it,
     /// and what finds no room waits in the worker's own queue (moves.md X6).
     fn report(&mut self, report: ShardReport);
+
+    /// How the entities of a type are run here.
+    fn options(&self, ty: TypeId) -> TypeOptions {
+        let _ = ty;
+        TypeOptions::default()
+    }
+    /// What the entity asked for in the start or turn that has just ended, in its order.
+    fn take_wishes(&mut self) -> Vec<Wish<Self::Parcel>> {
+        vec![]
+    }
+    /// What is to become of an entity whose turn has just failed, the `failures`th in a row.
+    fn aftermath(&mut self, at: Place, failures: u32) -> Aftermath<Self::Parcel> {
+        let _ = (at, failures);
+        Aftermath { directive: Directive::Restart, parcel: None }
+    }
+    /// The shard is about to leave: what its entities' open asks come to, as messages to those entities.
+    fn leaving(&mut self, at: Place) -> Vec<Self::Parcel> {
+        let _ = at;
+        vec![]
+    }
 }
 
 impl fmt::Display for StopReason {

@@ -10,16 +10,19 @@ mod gate;
 mod host;
 mod index;
 mod messages;
+mod own;
 mod routes;
 mod stay;
 mod supervise;
 #[cfg(test)]
 mod tests;
 mod transfer;
+mod wish;
 
 pub use host::{Host, Parcel, Place, StartCause, StopReason, Turn};
 pub use messages::{LaneId, LaneItem, ShardCommand, ShardReport};
 pub(crate) use transfer::messages_of;
+pub use wish::{Aftermath, Directive, TypeOptions, Wish};
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -170,6 +173,18 @@ impl<H: Host> ShardCore<H> {
         self.ended_stays();
     }
 
+    /// A message of this worker's own to one of its entities, behind what waits there. Given back if the shard does not run here.
+    pub fn handle_own(&mut self, now: Time, shard: ShardKey, parcel: H::Parcel, host: &mut H) -> Result<(), H::Parcel> {
+        self.env.now = now;
+        match self.find(shard).filter(|at| self.stopped.is_none() && self.shards[*at].runs()) {
+            Some(at) => {
+                self.shards[at].deliver(&mut Cx { env: &mut self.env, host }, parcel);
+                Ok(())
+            }
+            None => Err(parcel),
+        }
+    }
+
     /// Timers that are due, some at a time.
     pub fn handle_timeout(&mut self, now: Time, host: &mut H) {
         self.env.now = now;
@@ -182,6 +197,21 @@ impl<H: Host> ShardCore<H> {
                     let shard = &mut self.shards[shard as usize];
                     let mut turns = shard.turns(&mut cx);
                     shard.entities.wake(&mut turns, slot, due);
+                }
+                Timer::Own { shard, slot, key } => {
+                    let shard = &mut self.shards[shard as usize];
+                    let mut turns = shard.turns(&mut cx);
+                    shard.entities.fire(&mut turns, slot, key, due);
+                }
+                Timer::Idle { shard, slot } => {
+                    let shard = &mut self.shards[shard as usize];
+                    let mut turns = shard.turns(&mut cx);
+                    shard.entities.idle(&mut turns, slot, due);
+                }
+                Timer::Sweep { shard } => {
+                    let shard = &mut self.shards[shard as usize];
+                    let mut turns = shard.turns(&mut cx);
+                    shard.entities.sweep(&mut turns);
                 }
                 Timer::Route { shard, route } => self.shards[shard as usize].linger(&mut cx, route),
             }
