@@ -139,7 +139,8 @@ impl Cluster {
         self.node().dead_letters()
     }
 
-    /// Hosts `E` here. The factory runs on the worker that will own the entity.
+    /// Hosts `E` here, or gives a proxy where [`HostOptions::on_role`] names a role that this node lacks. The factory runs on the worker that
+    /// will own the entity.
     ///
     /// # Errors
     /// [`RegisterError`]; nothing was registered. A shard count that differs from the cluster's is found out by the coordinator, and
@@ -149,9 +150,13 @@ impl Cluster {
         options: HostOptions<E>,
         factory: impl Fn(&KeyOf<E>) -> E + Send + Sync + 'static,
     ) -> Result<Region<E::Type>, RegisterError> {
-        let host: Arc<dyn TypeHost> = Arc::new(HostOf::<E> { factory: Arc::new(factory) });
+        if let Some(role) = options.role.as_ref().filter(|role| !self.config().cluster.roles.contains(role)) {
+            tracing::debug!(target: "wingbeat::engine", entity_type = E::Type::TYPE, %role, "not hosted here: this node lacks the role");
+            return self.proxy();
+        }
+        let host: Arc<dyn TypeHost> = Arc::new(HostOf::<E> { factory: Arc::new(factory), options: options.run });
         let entry = self.enter::<E::Type>(Some(options.shards))?;
-        if entry.host.set(host).is_err() {
+        if entry.set_host(host).is_err() {
             return Err(RegisterError::Duplicate { name: entry.name.to_string() });
         }
         self.node().network.post(ToNet::Type(entry.clone(), true));

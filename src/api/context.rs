@@ -1,27 +1,37 @@
 //! What an entity can do during a turn.
 
-use std::{marker::PhantomData, sync::Arc};
+use std::{marker::PhantomData, sync::Arc, time::Duration};
 
+use super::hosting::key_of;
 use crate::{
-    AskError, Deadline, Entity, EntityId, EntityRef, EntityType, Epoch, Failure, Handoff, KeyOf, Message, NodeAddr, NodeId, Refusal,
-    ReplyTag, ShardId, StartCause, TellError, Time, Wire,
+    AskError, Deadline, DropReason, Entity, EntityId, EntityRef, EntityType, Epoch, Failure, Handoff, KeyOf, Message, MsgOf, NodeAddr,
+    NodeId, Refusal, ReplyTag, Request, ShardId, StartCause, TellError, Time, Wire,
     engine::{
         message::AnyMessage,
         node::Node,
-        parcel::{Answered, Key},
+        parcel::{Answered, EngineParcel},
+        slot::Waiter,
         types::Env,
-        worker::Out,
+        worker::{OpenAsk, Out, Then},
     },
     proto::{
-        handoff::{Ask, ReplyBody},
-        shard::{Place, Turn},
+        handoff::{Ask, Envelope, ReplyBody},
+        shard::{Parcel, Place, Turn, Wish},
     },
 };
 
 /// What an entity can do during a turn. Nothing here blocks.
+///
+/// # When the shard moves
+/// Timers, stashed messages, watches of nodes and the mailbox travel to the new home, as messages. An open [`ask`](Self::ask) is answered
+/// `Moved` through its `then` on the old home, and the message that `then` makes travels. A [`Promise`] answers through the old node, as long as
+/// that lives.
+///
+/// # What belongs to the instance
+/// Timers, watches and the idle time end when the instance does: when it passivates, fails or is stopped. What it has stashed goes back to the
+/// front of the mailbox, for the next one.
 pub struct Cx<'a, E: Entity> {
     id: &'a KeyOf<E>,
-    key: &'a Key,
     cause: StartCause,
     node: &'a Arc<Node>,
     at: Place,
@@ -32,8 +42,8 @@ pub struct Cx<'a, E: Entity> {
 }
 
 impl<'a, E: Entity> Cx<'a, E> {
-    pub(crate) fn new(id: &'a KeyOf<E>, key: &'a Key, cause: StartCause, ask: Option<Ask>, env: &'a mut Env<'_>) -> Self {
-        Self { id, key, cause, node: env.node, at: env.at, out: env.out, ask, turn: Turn::Continue, _entity: PhantomData }
+    pub(crate) fn new(id: &'a KeyOf<E>, cause: StartCause, ask: Option<Ask>, env: &'a mut Env<'_>) -> Self {
+        Self { id, cause, node: env.node, at: env.at, out: env.out, ask, turn: Turn::Continue, _entity: PhantomData }
     }
 
     /// Ends the turn: an ask that nobody answered gets `NoReply` at once.
@@ -87,7 +97,7 @@ impl<'a, E: Entity> Cx<'a, E> {
     /// A reference to this entity.
     pub fn this(&self) -> EntityRef<E::Type> {
         let entry = self.node.type_entry(self.at.shard.ty).expect("a running entity's type is registered");
-        EntityRef::from_parts(self.node.clone(), entry, self.id.clone(), self.key.clone())
+        EntityRef::new(self.node.clone(), entry, self.id.clone())
     }
 
     /// A reference to an entity of a type that this node hosts or has a proxy for; `None` if it has neither.
@@ -116,6 +126,127 @@ impl<'a, E: Entity> Cx<'a, E> {
     pub fn defer<V: Wire>(&mut self, tag: ReplyTag<V>) -> Promise<V> {
         let ReplyTag { .. } = tag;
         Promise { node: self.node.clone(), ask: self.ask.take(), _value: PhantomData }
+    }
+
+    /// Lets another entity answer this turn's asker, directly. A message that was told is told on.
+    ///
+    /// If the request is not accepted there, the asker gets `AskError::Dropped` with the reason, so nothing waits for nothing.
+    pub fn forward<T: EntityType, R: Request<T>>(&mut self, tag: ReplyTag<R::Reply>, to: &EntityRef<T>, req: R) {
+        let ReplyTag { .. } = tag;
+        let ask = self.ask.take();
+        if let Err(refusal) = to.pass_on(req.into_msg(), ask)
+            && let Some(ask) = ask
+        {
+            self.out.answer(ask, Answered::Wire(ReplyBody::Dropped(refusal.as_drop())));
+        }
+    }
+
+    /// Asks without waiting: the answer, or why there is none, comes to this entity as the message that `then` makes of it, like any other
+    /// message and in no fixed order to others. `then` runs once, on this worker, outside of a turn; it stays on this node, so it need not be
+    /// `Send`.
+    ///
+    /// The message comes to the entity, not to the instance: if it has left memory meanwhile, it is started. If its shard moves before there is
+    /// an answer, `then` gets `AskError::Moved`, and its message goes to the new home. Nothing comes if this node dies.
+    pub fn ask<T, R, M>(
+        &mut self,
+        to: &EntityRef<T>,
+        req: R,
+        deadline: impl Into<Deadline>,
+        then: impl FnOnce(Result<R::Reply, AskError>) -> M + 'static,
+    ) where
+        T: EntityType,
+        R: Request<T>,
+        M: Message<E::Type>,
+    {
+        let deadline = deadline.into().resolve(self.at.now);
+        let key = key_of(self.id);
+        let asked = to.open(req, deadline, true, Waiter::Entity(self.out.index));
+        match asked {
+            Ok(correlation) => {
+                let then: Then = Box::new(move |answered| {
+                    let result = answered.and_then(read_answer::<R::Reply>);
+                    AnyMessage::new(then(result).into_msg())
+                });
+                self.out.asks.insert(correlation, OpenAsk { shard: self.at.shard, key, then });
+            }
+            Err(error) => {
+                let msg = AnyMessage::new(then(Err(error)).into_msg());
+                self.out.wishes.push(Wish::Own(EngineParcel::Typed { key, ask: None, msg }));
+            }
+        }
+    }
+
+    /// Sends this entity `msg` after that time. The same `key` replaces what stands under it; a message of it that waits in the mailbox
+    /// already still comes.
+    ///
+    /// Never early; late by as long as the worker is busy, or the entity may not run. A timer that moves keeps the time it has left.
+    pub fn timer_once(&mut self, key: u64, after: Duration, msg: impl Message<E::Type>) {
+        self.timer(key, after, false, msg.into_msg());
+    }
+
+    /// Sends this entity `msg` after each `every`, at least a millisecond. The same `key` replaces. A late timer fires once, not once for each
+    /// period that was missed.
+    pub fn timer_every(&mut self, key: u64, every: Duration, msg: impl Message<E::Type>) {
+        self.timer(key, every, true, msg.into_msg());
+    }
+
+    /// Ends the timer with this key, if there is one.
+    pub fn timer_cancel(&mut self, key: u64) {
+        self.out.wishes.push(Wish::Cancel { key });
+    }
+
+    fn timer(&mut self, key: u64, after: Duration, again: bool, msg: MsgOf<E>) {
+        if let Some(message) = self.encoded(msg) {
+            self.out.wishes.push(Wish::Timer { key, after, again, message });
+        }
+    }
+
+    /// A message to itself in the form that can wait and travel. One that cannot be encoded is a dead letter.
+    fn encoded(&mut self, msg: MsgOf<E>) -> Option<Envelope> {
+        let parcel = EngineParcel::Typed { key: key_of(self.id), ask: None, msg: AnyMessage::new(msg) };
+        let envelope = parcel.to_envelope(self.at.shard);
+        if let Err(why) = &envelope {
+            tracing::error!(target: "wingbeat::engine", entity_type = E::Type::TYPE, %why, "a message of an entity to itself cannot be encoded");
+            self.node.bury(self.at.shard, &parcel, DropReason::Undecodable);
+        }
+        envelope.ok()
+    }
+
+    /// Puts a message aside, with its asker, until [`unstash`](Self::unstash): for what cannot be handled before something is loaded.
+    ///
+    /// Bounded like the mailbox; what is beyond that becomes a dead letter (`StashFull`), and its asker is told.
+    pub fn stash(&mut self, msg: MsgOf<E>) {
+        let parcel = EngineParcel::Typed { key: key_of(self.id), ask: self.ask.take(), msg: AnyMessage::new(msg) };
+        self.out.wishes.push(Wish::Stash(parcel));
+    }
+
+    /// What was put aside comes next, in its order, before anything newer.
+    pub fn unstash(&mut self) {
+        self.out.wishes.push(Wish::Unstash);
+    }
+
+    /// Leave memory after so long without a message from outside, whatever the host's [`Passivation`](crate::Passivation) says; `None`: what
+    /// that says.
+    pub fn idle_timeout(&mut self, after: Option<Duration>) {
+        self.out.wishes.push(Wish::Idle(after));
+    }
+
+    /// Sends this entity `msg` once, when that node has been removed from the cluster: it has left, or was declared dead and taken out. At
+    /// once if this node knows no such member. The same node again replaces.
+    pub fn watch_node(&mut self, node: NodeId, msg: impl Message<E::Type>) {
+        let Some(message) = self.encoded(msg.into_msg()) else { return };
+        let gone = self.node.view().member(node).is_none();
+        self.out.wishes.push(if gone { Wish::Own(EngineParcel::from_envelope(message)) } else { Wish::WatchNode { node, message } });
+    }
+
+    /// No more of that.
+    pub fn unwatch_node(&mut self, node: NodeId) {
+        self.out.wishes.push(Wish::UnwatchNode { node });
+    }
+
+    /// 64 random bits, good enough for jitter and sampling, not for secrets.
+    pub fn random(&mut self) -> u64 {
+        self.out.rng.next_u64()
     }
 
     /// At most once, never blocks; as [`EntityRef::tell`].

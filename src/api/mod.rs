@@ -20,12 +20,12 @@ pub use wire::private as __private;
 pub use {
     cluster::{ActError, Admin, Cluster, ClusterBuilder, DeadLetter, JoinError, RegisterError, StartError, Subscription},
     context::{Cx, Promise},
-    entity::{Entity, Failure, HandedOver, Handoff, KeyOf, MsgOf, StartCause, StopReason},
+    entity::{Directive, Entity, Failure, HandedOver, Handoff, KeyOf, MsgOf, PanicInfo, StartCause, StopReason},
     error::{AskError, CodecError, Ran, Refusal, TellError},
     key::{Addressed, EntityId, EntityKey, IntoKey, KEY_BYTES_MAX},
     messages::{EntityType, Message, ReplyTag, Request},
     reference::EntityRef,
-    region::{HostOptions, QueryError, Region},
+    region::{HostOptions, Passivation, QueryError, Region},
     shutdown::{ShutdownHandle, ShutdownReason, ShutdownReport},
     wire::{Added, Wire, wire_id},
 };

@@ -17,6 +17,7 @@ use crate::{
         sys,
         types::TypeEntry,
     },
+    proto::handoff::Ask,
 };
 
 thread_local! {
@@ -45,7 +46,7 @@ pub struct EntityRef<T: EntityType> {
 
 impl<T: EntityType> Clone for EntityRef<T> {
     fn clone(&self) -> Self {
-        Self::from_parts(self.node.clone(), self.entry.clone(), self.id.clone(), self.key.clone())
+        Self { node: self.node.clone(), entry: self.entry.clone(), id: self.id.clone(), key: self.key.clone() }
     }
 }
 
@@ -62,10 +63,6 @@ impl<T: EntityType> fmt::Debug for EntityRef<T> {
 }
 
 impl<T: EntityType> EntityRef<T> {
-    pub(crate) fn from_parts(node: Arc<Node>, entry: Arc<TypeEntry>, id: T::Key, key: Key) -> Self {
-        Self { node, entry, id, key }
-    }
-
     pub(crate) fn new(node: Arc<Node>, entry: Arc<TypeEntry>, id: T::Key) -> Self {
         let key = key_of(&id);
         Self { node, entry, id, key }
@@ -221,7 +218,15 @@ impl<T: EntityType> EntityRef<T> {
         }
     }
 
-    fn open<R: Request<T>>(&self, req: R, deadline: Time, timed: bool, waiter: Waiter) -> Result<u64, AskError> {
+    /// Sends a message whose answer somebody else waits for.
+    pub(crate) fn pass_on(&self, msg: T::Msg, ask: Option<Ask>) -> Result<(), Refusal> {
+        if let Some(refusal) = bad_key(self.key.bytes()) {
+            return Err(refusal);
+        }
+        self.node.send(&self.entry, &mut Some(EngineParcel::Typed { key: self.key.clone(), ask, msg: AnyMessage::new(msg) }))
+    }
+
+    pub(crate) fn open<R: Request<T>>(&self, req: R, deadline: Time, timed: bool, waiter: Waiter) -> Result<u64, AskError> {
         if let Some(refusal) = bad_key(self.key.bytes()) {
             return Err(AskError::Refused(refusal));
         }

@@ -1,6 +1,6 @@
 //! The entities of one type, wherever they live.
 
-use std::{fmt, marker::PhantomData, sync::Arc};
+use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
 use super::context::resolve;
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
         types::{Standing, TypeEntry},
     },
     error::codes,
-    proto::sharding::shard_of,
+    proto::{shard::TypeOptions, sharding::shard_of},
 };
 
 /// The entities of one type: a host on this node, or a proxy. Cheap to clone.
@@ -101,22 +101,30 @@ impl<T: EntityType> Region<T> {
     }
 }
 
-/// How a type is hosted. What is not set comes from the `sharding` table. The shard count must match on every host.
+/// How a type is hosted. What is not set comes from the settings. The shard count must match on every host.
 #[must_use = "options do nothing before they are given to `Cluster::host`"]
 pub struct HostOptions<E: Entity> {
     pub(crate) shards: Option<u32>,
+    pub(crate) role: Option<String>,
+    pub(crate) run: TypeOptions,
     _entity: PhantomData<fn() -> E>,
 }
 
 impl<E: Entity> Default for HostOptions<E> {
     fn default() -> Self {
-        Self { shards: None, _entity: PhantomData }
+        Self { shards: None, role: None, run: TypeOptions::default(), _entity: PhantomData }
+    }
+}
+
+impl<E: Entity> Clone for HostOptions<E> {
+    fn clone(&self) -> Self {
+        Self { shards: self.shards, role: self.role.clone(), run: self.run, _entity: PhantomData }
     }
 }
 
 impl<E: Entity> fmt::Debug for HostOptions<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HostOptions {{ shards: {:?} }}", self.shards)
+        write!(f, "HostOptions {{ shards: {:?}, role: {:?}, run: {:?} }}", self.shards, self.role, self.run)
     }
 }
 
@@ -130,6 +138,57 @@ impl<E: Entity> HostOptions<E> {
     pub fn shards(mut self, n: u32) -> Self {
         self.shards = Some(n);
         self
+    }
+
+    /// Host only on nodes with this role; on others `host` gives a proxy.
+    pub fn on_role(mut self, role: impl Into<String>) -> Self {
+        self.role = Some(role.into());
+        self
+    }
+
+    /// When entities leave memory by themselves. Default: never.
+    pub fn passivation(mut self, passivation: Passivation) -> Self {
+        self.run.idle = passivation.idle;
+        self
+    }
+
+    /// Messages that may wait for one entity while it is suspended, backs off or moves in; at least 1. Default: `limits.mailbox`.
+    pub fn mailbox(mut self, capacity: usize) -> Self {
+        self.run.mailbox = Some(capacity.max(1));
+        self
+    }
+
+    /// How often a message whose handler panics is given to the entity, at least 1, which is the default. After that it becomes a dead letter
+    /// (`Poison`), and its asker, if there is one, gets `EntityFailed`.
+    ///
+    /// Above 1 a handler that panicked half way runs again from the start, and messages sent on this node are encoded before they run, so that
+    /// their bytes are there for the next attempt and for the dead letter.
+    pub fn attempts(mut self, n: u32) -> Self {
+        self.run.attempts = n.max(1);
+        self
+    }
+}
+
+/// When entities leave memory by themselves.
+///
+/// An entity that leaves runs [`Entity::stopped`] with `Passivated`; the next message starts another instance. Timers, stash and watches end
+/// with the instance. Messages that it sent to itself (timers, watches) do not count as use.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Passivation {
+    /// After so long without a message, and a quarter of that later at most.
+    pub idle: Option<Duration>,
+}
+
+impl Passivation {
+    /// Only when they ask for it.
+    pub fn never() -> Self {
+        Self::default()
+    }
+
+    /// After so long without a message from outside.
+    pub fn idle(after: Duration) -> Self {
+        Self { idle: Some(after) }
     }
 }
 

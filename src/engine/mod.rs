@@ -11,6 +11,7 @@
 //! 6. `ShardCore` calls the host's `handle`, which calls the entity's.
 
 pub mod asker;
+pub mod completion;
 pub mod exits;
 pub mod helper;
 pub mod idle;
@@ -18,6 +19,7 @@ pub mod lane;
 pub mod message;
 pub mod network;
 pub mod node;
+pub mod panics;
 pub mod parcel;
 pub mod slot;
 pub mod sys;
@@ -61,6 +63,8 @@ impl Engine {
                 tracing::error!(target: "wingbeat::engine", "a thread of the engine had panicked");
             }
         }
+        // Nobody is left to bring an answer, and nobody to see a deadline pass.
+        self.node.end_asks();
     }
 }
 

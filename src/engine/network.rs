@@ -323,7 +323,7 @@ impl Network {
                 // Most asks have been answered long before: their slot then has another generation.
                 if let Some(waiter) = self.node.slots.take(correlation) {
                     self.node.metrics.shared.ask_timeouts.add(1);
-                    waiter.answer(Answered::Timeout);
+                    waiter.answer(correlation, Answered::Timeout, &self.node.workers);
                 }
             }
             self.fired = fired;

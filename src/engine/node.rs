@@ -49,6 +49,8 @@ pub enum ToWorker {
     Command(ShardCommand),
     /// A type that can run here from now on; precedes its `ShardCommand::Host`.
     Type(Arc<TypeEntry>),
+    /// The ask with that number, of an entity of this worker, is answered.
+    Answer(u64, Answered),
     /// End of the thread.
     Quit,
 }
@@ -279,8 +281,17 @@ impl Node {
     /// Completes an ask of this node.
     pub fn complete(&self, correlation: u64, answered: Answered) {
         match self.slots.take(correlation) {
-            Some(waiter) => waiter.answer(answered),
+            Some(waiter) => waiter.answer(correlation, answered, &self.workers),
             None => self.metrics.shared.replies_late.add(1),
+        }
+    }
+
+    /// Ends all asks in flight: they may have run.
+    pub fn end_asks(&self) {
+        for correlation in self.slots.open_asks() {
+            if let Some(waiter) = self.slots.take(correlation) {
+                waiter.answer(correlation, Answered::Timeout, &self.workers);
+            }
         }
     }
 
@@ -302,23 +313,27 @@ impl Node {
 
     /// Counts a message that is given up and offers it as a dead letter. Does not answer its asker.
     pub fn bury(&self, shard: crate::ShardKey, parcel: &EngineParcel, reason: DropReason) {
+        let bytes = match parcel {
+            EngineParcel::Wire { envelope, .. } => Some(envelope.payload()),
+            EngineParcel::Typed { .. } => None,
+        };
+        self.bury_parts(shard, parcel.key(), bytes, reason);
+    }
+
+    /// As [`bury`](Self::bury), with what is left of the message.
+    pub fn bury_parts(&self, shard: crate::ShardKey, key: &[u8], bytes: Option<&[u8]>, reason: DropReason) {
         self.metrics.drops.add(reason, 1);
         let entity_type =
             || -> Arc<str> { self.type_entry(shard.ty).map_or_else(|| format!("{:08x}", shard.ty.0).into(), |e| e.name.clone()) };
         if let Some(kept_back) = self.dead_letter_log.pass(sys::now()) {
-            let key = String::from_utf8_lossy(parcel.key()).escape_debug().to_string();
+            let key = String::from_utf8_lossy(key).escape_debug().to_string();
             tracing::warn!(target: "wingbeat::engine", entity_type = %entity_type(), %key, shard = shard.shard.0, %reason, kept_back, "a message was given up; lines like this come once a second at most");
         }
         let mut listeners = self.dead_letters.lock();
         if listeners.is_empty() {
             return;
         }
-        let entity_type = entity_type();
-        let bytes = match parcel {
-            EngineParcel::Wire { envelope, .. } => Some(envelope.payload().into()),
-            EngineParcel::Typed { .. } => None,
-        };
-        let letter = DeadLetter { entity_type, key: parcel.key().into(), reason, bytes };
+        let letter = DeadLetter { entity_type: entity_type(), key: key.into(), reason, bytes: bytes.map(Into::into) };
         listeners.retain(|l| match l.try_send(letter.clone()) {
             Ok(()) => true,
             Err(TrySendError::Full(_)) => {
