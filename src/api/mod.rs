@@ -1,5 +1,7 @@
 //! What a program that uses the library sees.
 
+mod ask;
+mod batch;
 mod cluster;
 mod context;
 mod entity;
@@ -18,6 +20,8 @@ pub(crate) use reference::mark_worker_thread;
 #[doc(hidden)]
 pub use wire::private as __private;
 pub use {
+    ask::{Answer, AskFuture, AskQueue},
+    batch::{Batch, BatchReport},
     cluster::{ActError, Admin, Cluster, ClusterBuilder, DeadLetter, JoinError, RegisterError, StartError, Subscription},
     context::{Cx, Promise},
     entity::{Directive, Entity, Failure, HandedOver, Handoff, KeyOf, MsgOf, PanicInfo, StartCause, StopReason},

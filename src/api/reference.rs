@@ -93,7 +93,7 @@ impl<T: EntityType> EntityRef<T> {
     }
 
     /// Counted once for each message that its sender gets back, not for each try.
-    fn count_refusal(&self) {
+    pub(crate) fn count_refusal(&self) {
         self.node.metrics.shared.sends_refused.add(1);
     }
 
@@ -238,6 +238,26 @@ impl<T: EntityType> EntityRef<T> {
         }
         Ok(correlation)
     }
+
+    /// As `open` with a deadline that the node watches, but gives the message back.
+    pub(crate) fn open_or_back(&self, msg: T::Msg, deadline: Time, waiter: Waiter) -> Result<u64, TellError<T::Msg>> {
+        if let Some(refusal) = bad_key(self.key.bytes()) {
+            return Err(TellError::new(refusal, msg));
+        }
+        let Some(correlation) = self.node.slots.open(waiter) else { return Err(TellError::new(Refusal::Overloaded, msg)) };
+        let ask = Ask { node: self.node.id, correlation, deadline };
+        let mut parcel = Some(EngineParcel::Typed { key: self.key.clone(), ask: Some(ask), msg: AnyMessage::new(msg) });
+        match self.node.send(&self.entry, &mut parcel) {
+            Ok(()) => {
+                self.node.time_ask(deadline, correlation);
+                Ok(correlation)
+            }
+            Err(refusal) => {
+                drop(self.node.slots.take(correlation));
+                Err(TellError::new(refusal, give_back(parcel)))
+            }
+        }
+    }
 }
 
 /// Whether there may be room a moment later: in the ring, or on the link.
@@ -269,7 +289,7 @@ impl AwaitRoom {
 }
 
 /// The message of a parcel that was refused.
-fn give_back<M: crate::Wire>(parcel: Option<EngineParcel>) -> M {
+pub(crate) fn give_back<M: crate::Wire>(parcel: Option<EngineParcel>) -> M {
     match parcel {
         Some(EngineParcel::Typed { msg, .. }) => msg.take().expect("the parcel was made from an `M` by the caller"),
         _ => unreachable!("a refusal gives the parcel back as it was made, and it was made typed"),

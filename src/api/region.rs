@@ -4,7 +4,7 @@ use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
 use super::context::resolve;
 use crate::{
-    Addressed, Deadline, Entity, EntityKey, EntityRef, EntityType, Event, IntoKey, Refusal, ShardId, TellError,
+    Addressed, Batch, Deadline, Entity, EntityKey, EntityRef, EntityType, Event, IntoKey, Refusal, ShardId, TellError,
     engine::{
         node::Node,
         types::{Standing, TypeEntry},
@@ -60,6 +60,11 @@ impl<T: EntityType> Region<T> {
                 Err(TellError::new(Refusal::Unaddressed, msg))
             }
         }
+    }
+
+    /// Nothing to send yet: collects messages that are sent together.
+    pub fn batch(&self) -> Batch<T> {
+        Batch::new(self.node.clone(), self.entry.clone())
     }
 
     /// Whether this node only sends to the type.
