@@ -132,7 +132,7 @@ impl<T: EntityType> EntityRef<T> {
             self.count_refusal();
             return Err(TellError::new(Refusal::Full, req.into_msg()));
         }
-        let asked = self.open_or_back(req.into_msg(), resolve(deadline), Waiter::Queue(queue.inner.clone(), tag));
+        let asked = self.open_or_back(req, resolve(deadline), Waiter::Queue(queue.inner.clone(), tag));
         asked.map(drop).inspect_err(|_| {
             queue.inner.release();
             self.count_refusal();

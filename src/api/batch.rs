@@ -83,7 +83,7 @@ impl<T: EntityType> Batch<T> {
                 report.refused.push((id, TellError::new(refusal, msg)));
                 continue;
             }
-            let mut parcel = Some(EngineParcel::Typed { key, ask: None, msg: AnyMessage::new(msg) });
+            let mut parcel = Some(EngineParcel::told(key, AnyMessage::new(msg)));
             match self.node.send(&self.entry, &mut parcel) {
                 Ok(()) => report.accepted += 1,
                 Err(refusal) => {

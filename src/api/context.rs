@@ -4,12 +4,12 @@ use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use super::hosting::key_of;
 use crate::{
-    AskError, Deadline, DropReason, Entity, EntityId, EntityRef, EntityType, Epoch, Failure, Handoff, KeyOf, Message, MsgOf, NodeAddr,
-    NodeId, Refusal, ReplyTag, Request, ShardId, StartCause, TellError, Time, Wire,
+    AskError, CodecError, Deadline, DropReason, Entity, EntityId, EntityRef, EntityType, Epoch, Failure, Handoff, KeyOf, Message, MsgOf,
+    NodeAddr, NodeId, Refusal, ReplyTag, Request, ShardId, StartCause, TellError, Time, Wire,
     engine::{
         message::AnyMessage,
         node::Node,
-        parcel::{Answered, EngineParcel},
+        parcel::{Answered, EngineParcel, version_byte},
         slot::Waiter,
         types::Env,
         worker::{OpenAsk, Out, Then},
@@ -37,13 +37,15 @@ pub struct Cx<'a, E: Entity> {
     at: Place,
     out: &'a mut Out,
     ask: Option<Ask>,
+    /// Newest version of the answer that the asker reads.
+    reads: u8,
     turn: Turn,
     _entity: PhantomData<fn() -> E>,
 }
 
 impl<'a, E: Entity> Cx<'a, E> {
-    pub(crate) fn new(id: &'a KeyOf<E>, cause: StartCause, ask: Option<Ask>, env: &'a mut Env<'_>) -> Self {
-        Self { id, cause, node: env.node, at: env.at, out: env.out, ask, turn: Turn::Continue, _entity: PhantomData }
+    pub(crate) fn new(id: &'a KeyOf<E>, cause: StartCause, ask: Option<Ask>, reads: u8, env: &'a mut Env<'_>) -> Self {
+        Self { id, cause, node: env.node, at: env.at, out: env.out, ask, reads, turn: Turn::Continue, _entity: PhantomData }
     }
 
     /// Ends the turn: an ask that nobody answered gets `NoReply` at once.
@@ -109,7 +111,8 @@ impl<'a, E: Entity> Cx<'a, E> {
     pub fn reply<V: Wire>(&mut self, tag: ReplyTag<V>, value: V) {
         let ReplyTag { .. } = tag;
         let Some(ask) = self.ask.take() else { return };
-        let answered = if self.out.is_local(ask) { Answered::Typed(AnyMessage::new(value)) } else { Answered::Wire(encode_reply(&value)) };
+        let answered =
+            if self.out.is_local(ask) { Answered::Typed(AnyMessage::new(value)) } else { Answered::Wire(encode_reply(&value, self.reads)) };
         self.out.answer(ask, answered);
     }
 
@@ -125,7 +128,7 @@ impl<'a, E: Entity> Cx<'a, E> {
     #[must_use = "dropping a promise answers `NoReply`"]
     pub fn defer<V: Wire>(&mut self, tag: ReplyTag<V>) -> Promise<V> {
         let ReplyTag { .. } = tag;
-        Promise { node: self.node.clone(), ask: self.ask.take(), _value: PhantomData }
+        Promise { node: self.node.clone(), ask: self.ask.take(), reads: self.reads, _value: PhantomData }
     }
 
     /// Lets another entity answer this turn's asker, directly. A message that was told is told on.
@@ -134,7 +137,7 @@ impl<'a, E: Entity> Cx<'a, E> {
     pub fn forward<T: EntityType, R: Request<T>>(&mut self, tag: ReplyTag<R::Reply>, to: &EntityRef<T>, req: R) {
         let ReplyTag { .. } = tag;
         let ask = self.ask.take();
-        if let Err(refusal) = to.pass_on(req.into_msg(), ask)
+        if let Err(refusal) = to.pass_on(req.into_msg(), ask, self.reads)
             && let Some(ask) = ask
         {
             self.out.answer(ask, Answered::Wire(ReplyBody::Dropped(refusal.as_drop())));
@@ -171,7 +174,7 @@ impl<'a, E: Entity> Cx<'a, E> {
             }
             Err(error) => {
                 let msg = AnyMessage::new(then(Err(error)).into_msg());
-                self.out.wishes.push(Wish::Own(EngineParcel::Typed { key, ask: None, msg }));
+                self.out.wishes.push(Wish::Own(EngineParcel::told(key, msg)));
             }
         }
     }
@@ -203,7 +206,7 @@ impl<'a, E: Entity> Cx<'a, E> {
 
     /// A message to itself in the form that can wait and travel. One that cannot be encoded is a dead letter.
     fn encoded(&mut self, msg: MsgOf<E>) -> Option<Envelope> {
-        let parcel = EngineParcel::Typed { key: key_of(self.id), ask: None, msg: AnyMessage::new(msg) };
+        let parcel = EngineParcel::told(key_of(self.id), AnyMessage::new(msg));
         let envelope = parcel.to_envelope(self.at.shard);
         if let Err(why) = &envelope {
             tracing::error!(target: "wingbeat::engine", entity_type = E::Type::TYPE, %why, "a message of an entity to itself cannot be encoded");
@@ -216,7 +219,7 @@ impl<'a, E: Entity> Cx<'a, E> {
     ///
     /// Bounded like the mailbox; what is beyond that becomes a dead letter (`StashFull`), and its asker is told.
     pub fn stash(&mut self, msg: MsgOf<E>) {
-        let parcel = EngineParcel::Typed { key: key_of(self.id), ask: self.ask.take(), msg: AnyMessage::new(msg) };
+        let parcel = EngineParcel::Typed { key: key_of(self.id), ask: self.ask.take(), reads: self.reads, msg: AnyMessage::new(msg) };
         self.out.wishes.push(Wish::Stash(parcel));
     }
 
@@ -268,18 +271,31 @@ impl<'a, E: Entity> Cx<'a, E> {
         self.turn = Turn::Failed;
     }
 
-    /// Encodes the live state for the next owner. For [`Entity::handoff`].
+    /// Encodes the live state for the next owner, in each version that this build writes: the next owner's build takes the newest that it
+    /// reads. For [`Entity::handoff`].
+    ///
+    /// # Errors
+    /// [`Failure`]: the state cannot be encoded. Give it on, and the move is called off.
     pub fn hand_over<S: Wire>(&mut self, state: &S) -> Result<Handoff, Failure> {
         let mut bytes = Vec::new();
-        state.encode(*S::VERSIONS.end(), &mut bytes)?;
+        for version in S::VERSIONS.rev() {
+            bytes.push(version_byte(version));
+            let at = bytes.len();
+            bytes.extend([0; 4]);
+            state.encode(version, &mut bytes)?;
+            let length = u32::try_from(bytes.len() - at - 4).map_err(|_| Failure::new("the state has more than 4 GiB"))?;
+            bytes[at..at + 4].copy_from_slice(&length.to_le_bytes());
+        }
         Ok(Handoff { state: Some(bytes) })
     }
 }
 
-/// A reply as it travels. One that cannot be encoded is an answer too: it ran, and its reply was lost on the way.
-fn encode_reply<V: Wire>(value: &V) -> ReplyBody {
-    let mut bytes = Vec::new();
-    match value.encode(*V::VERSIONS.end(), &mut bytes) {
+/// A reply as it travels: its version, then its bytes. The version is the newest that both sides read, or the oldest of this side, which the
+/// asker will then name in its error. A reply that cannot be encoded is an answer too: it ran, and its reply was lost on the way.
+fn encode_reply<V: Wire>(value: &V, reads: u8) -> ReplyBody {
+    let version = u16::from(reads).clamp(*V::VERSIONS.start(), *V::VERSIONS.end());
+    let mut bytes = vec![version_byte(version)];
+    match value.encode(version, &mut bytes) {
         Ok(()) => ReplyBody::Value(bytes),
         Err(error) => ReplyBody::Rejected(format!("the reply `{}` could not be encoded: {error}", V::NAME)),
     }
@@ -290,6 +306,7 @@ fn encode_reply<V: Wire>(value: &V) -> ReplyBody {
 pub struct Promise<V: Wire> {
     node: Arc<Node>,
     ask: Option<Ask>,
+    reads: u8,
     _value: PhantomData<fn(V)>,
 }
 
@@ -300,7 +317,7 @@ impl<V: Wire> Promise<V> {
         if ask.node == self.node.id {
             self.node.complete(ask.correlation, Answered::Typed(AnyMessage::new(value)));
         } else {
-            self.node.answer(ask, encode_reply(&value));
+            self.node.answer(ask, encode_reply(&value, self.reads));
         }
     }
 
@@ -336,7 +353,13 @@ pub(crate) fn read_answer<V: Wire>(answered: Answered) -> Result<V, AskError> {
         Answered::Typed(any) => any.take().map_err(|_| AskError::Undecodable(format!("the reply is no `{}`", V::NAME))),
         Answered::Wire(body) => {
             let bytes = AskError::check(body)?;
-            V::decode(*V::VERSIONS.end(), &mut bytes.as_slice()).map_err(|e| AskError::Undecodable(e.to_string()))
+            let (version, mut input) = bytes.split_first().map_or((0, &[][..]), |(version, rest)| (u16::from(*version), rest));
+            let value = if V::VERSIONS.contains(&version) {
+                V::decode(version, &mut input)
+            } else {
+                Err(CodecError::Version { name: V::NAME, ours: V::VERSIONS, theirs: version })
+            };
+            value.map_err(|e| AskError::Undecodable(e.to_string()))
         }
         Answered::Timeout => Err(AskError::Timeout { maybe_ran: true }),
     }

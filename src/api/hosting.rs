@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     CodecError, Cx, Entity, EntityKey, EntityType, HandedOver, KeyOf, MsgOf, NodeId, PanicInfo, ShardKey, StartCause, StopReason, Wire,
     engine::{
-        parcel::{Answered, EngineParcel, Key},
+        parcel::{Answered, EngineParcel, Key, message_of},
         types::{Env, Instance, TypeHost},
     },
     proto::{
@@ -67,7 +67,7 @@ impl<E: Entity> TypeHost for HostOf<E> {
 
 impl<E: Entity> Live<E> {
     fn with<R>(&mut self, env: &mut Env<'_>, f: impl FnOnce(&mut E, &mut Cx<'_, E>) -> R) -> R {
-        let mut cx = Cx::new(&self.id, self.cause, None, env);
+        let mut cx = Cx::new(&self.id, self.cause, None, 0, env);
         f(&mut self.entity, &mut cx)
     }
 }
@@ -77,7 +77,7 @@ impl<E: Entity> Instance for Live<E> {
         if env.out.keep {
             keep_encoded(env.at.shard, parcel);
         }
-        let ask = parcel.as_ref().and_then(EngineParcel::ask);
+        let (ask, reads) = parcel.as_ref().map_or((None, 0), |parcel| (parcel.ask(), parcel.reads()));
         let msg = match take::<MsgOf<E>>(parcel) {
             Ok(msg) => msg,
             Err(error) => {
@@ -96,7 +96,7 @@ impl<E: Entity> Instance for Live<E> {
             }
         };
         env.out.handling = E::Type::variant(&msg);
-        let mut cx = Cx::new(&self.id, self.cause, ask, env);
+        let mut cx = Cx::new(&self.id, self.cause, ask, reads, env);
         self.entity.handle(msg, &mut cx);
         cx.finish()
     }
@@ -119,12 +119,12 @@ impl<E: Entity> Instance for Live<E> {
 /// The message of a parcel. An encoded one stays in its place, and so does what cannot be read.
 fn take<M: Wire>(parcel: &mut Option<EngineParcel>) -> Result<M, CodecError> {
     match parcel.take() {
-        Some(EngineParcel::Typed { msg, key, ask }) => msg.take().map_err(|msg| {
-            *parcel = Some(EngineParcel::Typed { msg, key, ask });
+        Some(EngineParcel::Typed { msg, key, ask, reads }) => msg.take().map_err(|msg| {
+            *parcel = Some(EngineParcel::Typed { msg, key, ask, reads });
             CodecError::Decode(format!("a message of another type than `{}`", M::NAME))
         }),
         Some(EngineParcel::Wire { envelope, hash }) => {
-            let msg = M::decode(*M::VERSIONS.end(), &mut envelope.payload());
+            let msg = M::decode(*M::VERSIONS.end(), &mut message_of(&envelope));
             *parcel = Some(EngineParcel::Wire { envelope, hash });
             msg
         }

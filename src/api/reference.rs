@@ -7,12 +7,12 @@ use super::{
     hosting::key_of,
 };
 use crate::{
-    AskError, Deadline, EntityId, EntityType, Message, Refusal, Request, TellError, Time, TypeId,
+    AskError, Deadline, EntityId, EntityType, Message, Refusal, Request, TellError, Time, TypeId, Wire,
     engine::{
         asker::Asker,
         message::AnyMessage,
         node::Node,
-        parcel::{EngineParcel, Key},
+        parcel::{EngineParcel, Key, version_byte},
         slot::Waiter,
         sys,
         types::TypeEntry,
@@ -62,6 +62,27 @@ impl<T: EntityType> fmt::Debug for EntityRef<T> {
     }
 }
 
+/// Never implemented: what it is asked for says what to do instead.
+#[doc(hidden)]
+#[diagnostic::on_unimplemented(
+    message = "an `EntityRef` stays on its node and cannot be part of a message",
+    label = "use `EntityId<{Self}>` here",
+    note = "send `reference.id()`; the receiver gets a reference from it with `cx.resolve(&id)` or `cluster.resolve(&id)`"
+)]
+pub trait StaysOnItsNode {}
+
+impl<T: EntityType + StaysOnItsNode> serde::Serialize for EntityRef<T> {
+    fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+        Err(serde::ser::Error::custom("a reference stays on its node"))
+    }
+}
+
+impl<'de, T: EntityType + StaysOnItsNode> serde::Deserialize<'de> for EntityRef<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        Err(serde::de::Error::custom("a reference stays on its node"))
+    }
+}
+
 impl<T: EntityType> EntityRef<T> {
     pub(crate) fn new(node: Arc<Node>, entry: Arc<TypeEntry>, id: T::Key) -> Self {
         let key = key_of(&id);
@@ -101,7 +122,7 @@ impl<T: EntityType> EntityRef<T> {
         if let Some(refusal) = bad_key(self.key.bytes()) {
             return Err(TellError::new(refusal, msg));
         }
-        let mut parcel = Some(EngineParcel::Typed { key: self.key.clone(), ask: None, msg: AnyMessage::new(msg) });
+        let mut parcel = Some(EngineParcel::told(self.key.clone(), AnyMessage::new(msg)));
         self.node.send(&self.entry, &mut parcel).map_err(|refusal| TellError::new(refusal, give_back(parcel)))
     }
 
@@ -198,8 +219,12 @@ impl<T: EntityType> EntityRef<T> {
         let waiter = Waiter::Call(Box::new(move |answered| waiter(read_answer(answered))));
         let (key, msg) = (self.key.clone(), req.into_msg());
         let give_up = sys::now() + patience;
-        let (correlation, parcel) =
-            self.node.open_ask(deadline, waiter, |ask| EngineParcel::Typed { key, ask: Some(ask), msg: AnyMessage::new(msg) })?;
+        let (correlation, parcel) = self.node.open_ask(deadline, waiter, |ask| EngineParcel::Typed {
+            key,
+            ask: Some(ask),
+            reads: newest::<R::Reply>(),
+            msg: AnyMessage::new(msg),
+        })?;
         let (mut parcel, mut room) = (Some(parcel), AwaitRoom::new());
         loop {
             match self.node.send(&self.entry, &mut parcel) {
@@ -219,11 +244,11 @@ impl<T: EntityType> EntityRef<T> {
     }
 
     /// Sends a message whose answer somebody else waits for.
-    pub(crate) fn pass_on(&self, msg: T::Msg, ask: Option<Ask>) -> Result<(), Refusal> {
+    pub(crate) fn pass_on(&self, msg: T::Msg, ask: Option<Ask>, reads: u8) -> Result<(), Refusal> {
         if let Some(refusal) = bad_key(self.key.bytes()) {
             return Err(refusal);
         }
-        self.node.send(&self.entry, &mut Some(EngineParcel::Typed { key: self.key.clone(), ask, msg: AnyMessage::new(msg) }))
+        self.node.send(&self.entry, &mut Some(EngineParcel::Typed { key: self.key.clone(), ask, reads, msg: AnyMessage::new(msg) }))
     }
 
     pub(crate) fn open<R: Request<T>>(&self, req: R, deadline: Time, timed: bool, waiter: Waiter) -> Result<u64, AskError> {
@@ -231,7 +256,8 @@ impl<T: EntityType> EntityRef<T> {
             return Err(AskError::Refused(refusal));
         }
         let (key, msg) = (self.key.clone(), req.into_msg());
-        let parcel = |ask| EngineParcel::Typed { key, ask: Some(ask), msg: AnyMessage::new(msg) };
+        let reads = newest::<R::Reply>();
+        let parcel = |ask| EngineParcel::Typed { key, ask: Some(ask), reads, msg: AnyMessage::new(msg) };
         let correlation = self.node.ask(&self.entry, deadline, waiter, parcel).inspect_err(|_| self.count_refusal())?;
         if timed {
             self.node.time_ask(deadline, correlation);
@@ -240,13 +266,14 @@ impl<T: EntityType> EntityRef<T> {
     }
 
     /// As `open` with a deadline that the node watches, but gives the message back.
-    pub(crate) fn open_or_back(&self, msg: T::Msg, deadline: Time, waiter: Waiter) -> Result<u64, TellError<T::Msg>> {
+    pub(crate) fn open_or_back<R: Request<T>>(&self, req: R, deadline: Time, waiter: Waiter) -> Result<u64, TellError<T::Msg>> {
+        let (msg, reads) = (req.into_msg(), newest::<R::Reply>());
         if let Some(refusal) = bad_key(self.key.bytes()) {
             return Err(TellError::new(refusal, msg));
         }
         let Some(correlation) = self.node.slots.open(waiter) else { return Err(TellError::new(Refusal::Overloaded, msg)) };
         let ask = Ask { node: self.node.id, correlation, deadline };
-        let mut parcel = Some(EngineParcel::Typed { key: self.key.clone(), ask: Some(ask), msg: AnyMessage::new(msg) });
+        let mut parcel = Some(EngineParcel::Typed { key: self.key.clone(), ask: Some(ask), reads, msg: AnyMessage::new(msg) });
         match self.node.send(&self.entry, &mut parcel) {
             Ok(()) => {
                 self.node.time_ask(deadline, correlation);
@@ -258,6 +285,11 @@ impl<T: EntityType> EntityRef<T> {
             }
         }
     }
+}
+
+/// Newest version of a value that this build reads, as it travels.
+pub(crate) fn newest<V: Wire>() -> u8 {
+    version_byte(*V::VERSIONS.end())
 }
 
 /// Whether there may be room a moment later: in the ring, or on the link.
@@ -289,7 +321,7 @@ impl AwaitRoom {
 }
 
 /// The message of a parcel that was refused.
-pub(crate) fn give_back<M: crate::Wire>(parcel: Option<EngineParcel>) -> M {
+pub(crate) fn give_back<M: Wire>(parcel: Option<EngineParcel>) -> M {
     match parcel {
         Some(EngineParcel::Typed { msg, .. }) => msg.take().expect("the parcel was made from an `M` by the caller"),
         _ => unreachable!("a refusal gives the parcel back as it was made, and it was made typed"),

@@ -130,7 +130,7 @@ mod tests {
         let queue = Arc::new(Completions::new(1));
         let woken = Arc::new(AtomicUsize::new(0));
         let count = woken.clone();
-        queue.set_wake(Arc::new(move || drop(count.fetch_add(1, Ordering::SeqCst))));
+        queue.set_wake(Arc::new(move || _ = count.fetch_add(1, Ordering::SeqCst)));
         let deadline = sys::now() + Duration::from_secs(60);
         let other = std::thread::spawn({
             let queue = queue.clone();

@@ -12,7 +12,7 @@ use crate::{
     engine::{
         lane::LaneSender,
         node::{Node, ToNet, ToWorker},
-        parcel::EngineParcel,
+        parcel::{EngineParcel, message_of},
         types::TypeEntry,
     },
     proto::{
@@ -84,7 +84,7 @@ impl Exits {
                     Ok(envelope) => envelope,
                     Err(why) => return Err(Refusal::Encode(why)),
                 };
-                let (size, max) = (envelope.payload().len(), node.config.limits.message_bytes as usize);
+                let (size, max) = (message_of(&envelope).len(), node.config.limits.message_bytes as usize);
                 if size > max {
                     return Err(Refusal::TooLarge { size, max });
                 }

@@ -313,11 +313,7 @@ impl Node {
 
     /// Counts a message that is given up and offers it as a dead letter. Does not answer its asker.
     pub fn bury(&self, shard: crate::ShardKey, parcel: &EngineParcel, reason: DropReason) {
-        let bytes = match parcel {
-            EngineParcel::Wire { envelope, .. } => Some(envelope.payload()),
-            EngineParcel::Typed { .. } => None,
-        };
-        self.bury_parts(shard, parcel.key(), bytes, reason);
+        self.bury_parts(shard, parcel.key(), parcel.encoded(), reason);
     }
 
     /// As [`bury`](Self::bury), with what is left of the message.

@@ -199,7 +199,7 @@ impl WorkerHost {
     fn then(&mut self, at: Place, open: OpenAsk, answered: Result<Answered, AskError>) -> Option<EngineParcel> {
         let OpenAsk { key, then, .. } = open;
         match self.turn(at, "then", |_| then(answered)) {
-            Ok(msg) => Some(EngineParcel::Typed { key, ask: None, msg }),
+            Ok(msg) => Some(EngineParcel::told(key, msg)),
             Err(panic) => {
                 self.tell_panic(at, key.bytes(), &panic);
                 self.node.bury_parts(at.shard, key.bytes(), None, DropReason::Poison);
