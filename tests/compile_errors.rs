@@ -1,4 +1,7 @@
-//! The likeliest mistakes, and what the compiler says to them: that is a part of the interface.
+//! The likeliest mistakes, and what the compiler says to them: that is a part of the interface. After a change that is meant, run this with
+//! `TRYBUILD=overwrite` and read what has changed.
+
+#![cfg(feature = "cli")]
 
 use std::process::Command;
 

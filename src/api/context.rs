@@ -125,7 +125,6 @@ impl<'a, E: Entity> Cx<'a, E> {
     }
 
     /// Takes the answer along, to be given later from any thread.
-    #[must_use = "dropping a promise answers `NoReply`"]
     pub fn defer<V: Wire>(&mut self, tag: ReplyTag<V>) -> Promise<V> {
         let ReplyTag { .. } = tag;
         Promise { node: self.node.clone(), ask: self.ask.take(), reads: self.reads, _value: PhantomData }
