@@ -380,7 +380,8 @@ fn a_panic_is_reported_with_message_and_place_and_the_directive_is_followed() {
     let keys: Vec<String> = (0..200).map(|n| n.to_string()).collect();
     let same = keys.iter().find(|key| shard(key) == shard(&"a".to_owned())).unwrap();
     let far = keys.iter().find(|key| shard(key) != shard(&"a".to_owned())).unwrap();
-    (note(&region.get(same), "x"), note(&region.get(far), "x"));
+    note(&region.get(same), "x");
+    note(&region.get(far), "x");
     *shared.directive.lock() = Some(Directive::Escalate);
     assert_eq!((log(&region.get(same)), log(&region.get(far))), (vec!["x".to_owned()], vec!["x".to_owned()]));
     assert_eq!(a.ask(Bad { how: Failing::Panic }, PATIENCE), Err(AskError::EntityFailed));

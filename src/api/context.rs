@@ -5,12 +5,13 @@ use std::{marker::PhantomData, sync::Arc, time::Duration};
 use super::hosting::key_of;
 use crate::{
     AskError, CodecError, Deadline, DropReason, Entity, EntityId, EntityRef, EntityType, Epoch, Failure, Handoff, KeyOf, Message, MsgOf,
-    NodeAddr, NodeId, Refusal, ReplyTag, Request, ShardId, StartCause, TellError, Time, Wire,
+    NodeAddr, NodeId, Refusal, ReplyTag, Request, ShardId, StartCause, TellError, Time, Topic, Wire,
     engine::{
         message::AnyMessage,
         node::Node,
         parcel::{Answered, EngineParcel, version_byte},
         slot::Waiter,
+        topics::Value,
         types::Env,
         worker::{OpenAsk, Out, Then},
     },
@@ -233,6 +234,18 @@ impl<'a, E: Entity> Cx<'a, E> {
         self.out.wishes.push(Wish::Idle(after));
     }
 
+    /// Values of the topic arrive as messages from now on, at most once each, until this instance ends: subscribe in
+    /// [`Entity::started`], which runs on every new home.
+    pub fn subscribe<V: Wire + Clone + Message<E::Type>>(&mut self, topic: &Topic<V>) {
+        let convert = |value: &Value| value.downcast_ref::<V>().map(|value| AnyMessage::new(value.clone().into_msg()));
+        self.out.subscribe(&topic.entry, self.at.shard, &key_of(self.id), Box::new(convert));
+    }
+
+    /// No more of that.
+    pub fn unsubscribe<V: Wire + Clone>(&mut self, topic: &Topic<V>) {
+        self.out.unsubscribe(Some(topic.entry.id), self.at.shard, key_of(self.id).bytes());
+    }
+
     /// Sends this entity `msg` once, when that node has been removed from the cluster: it has left, or was declared dead and taken out. At
     /// once if this node knows no such member. The same node again replaces.
     pub fn watch_node(&mut self, node: NodeId, msg: impl Message<E::Type>) {
@@ -277,14 +290,7 @@ impl<'a, E: Entity> Cx<'a, E> {
     /// [`Failure`]: the state cannot be encoded. Give it on, and the move is called off.
     pub fn hand_over<S: Wire>(&mut self, state: &S) -> Result<Handoff, Failure> {
         let mut bytes = Vec::new();
-        for version in S::VERSIONS.rev() {
-            bytes.push(version_byte(version));
-            let at = bytes.len();
-            bytes.extend([0; 4]);
-            state.encode(version, &mut bytes)?;
-            let length = u32::try_from(bytes.len() - at - 4).map_err(|_| Failure::new("the state has more than 4 GiB"))?;
-            bytes[at..at + 4].copy_from_slice(&length.to_le_bytes());
-        }
+        super::wire::encode_versions(state, &mut bytes)?;
         Ok(Handoff { state: Some(bytes) })
     }
 }

@@ -105,21 +105,7 @@ impl HandedOver<'_> {
     /// # Errors
     /// [`CodecError`]: the builds share no version, or the bytes are no `T`.
     pub fn decode<T: Wire>(&self) -> Result<T, CodecError> {
-        let (mut input, mut newest) = (self.state, 0);
-        while let Some((version, rest)) = input.split_first() {
-            let version = u16::from(*version);
-            let (length, rest) = rest.split_first_chunk().ok_or_else(|| CodecError::Decode("the state is cut off".to_owned()))?;
-            let (mut state, rest) = usize::try_from(u32::from_le_bytes(*length))
-                .ok()
-                .and_then(|length| rest.split_at_checked(length))
-                .ok_or_else(|| CodecError::Decode("the state is cut off".to_owned()))?;
-            if T::VERSIONS.contains(&version) {
-                return T::decode(version, &mut state);
-            }
-            newest = newest.max(version);
-            input = rest;
-        }
-        Err(CodecError::Version { name: T::NAME, ours: T::VERSIONS, theirs: newest })
+        super::wire::decode_versions(self.state)
     }
 
     /// The previous owner's node.

@@ -14,6 +14,7 @@ mod region;
 mod shutdown;
 #[cfg(feature = "admin")]
 pub mod surface;
+mod topic;
 mod wire;
 
 pub(crate) use reference::mark_worker_thread;
@@ -26,10 +27,11 @@ pub use {
     context::{Cx, Promise},
     entity::{Directive, Entity, Failure, HandedOver, Handoff, KeyOf, MsgOf, PanicInfo, StartCause, StopReason},
     error::{AskError, CodecError, Ran, Refusal, TellError},
-    key::{Addressed, EntityId, EntityKey, IntoKey, KEY_BYTES_MAX},
+    key::{Addressed, EntityId, EntityKey, IntoKey, KEY_BYTES_MAX, Singleton},
     messages::{EntityType, Message, ReplyTag, Request},
     reference::EntityRef,
-    region::{HostOptions, Passivation, QueryError, Region},
+    region::{HostOptions, Nodes, Passivation, QueryError, Region},
     shutdown::{ShutdownHandle, ShutdownReason, ShutdownReport},
+    topic::Topic,
     wire::{Added, Wire, wire_id},
 };

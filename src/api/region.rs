@@ -4,13 +4,15 @@ use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
 use super::context::resolve;
 use crate::{
-    Addressed, Batch, Deadline, Entity, EntityKey, EntityRef, EntityType, Event, IntoKey, Refusal, ShardId, TellError,
+    Addressed, Batch, Deadline, Entity, EntityKey, EntityRef, EntityType, Event, IntoKey, Member, Message, NodeId, Refusal, ShardId,
+    TellError, Wire,
     engine::{
-        node::Node,
+        exits,
+        node::{Node, ToNet, ToWorker},
         types::{Standing, TypeEntry},
     },
     error::codes,
-    proto::{shard::TypeOptions, sharding::shard_of},
+    proto::{shard::TypeOptions, sharding::shard_of, wire::Frame},
 };
 
 /// The entities of one type: a host on this node, or a proxy. Cheap to clone.
@@ -67,6 +69,50 @@ impl<T: EntityType> Region<T> {
         Batch::new(self.node.clone(), self.entry.clone())
     }
 
+    /// Sends `msg` to every entity of the type that is live on those nodes; starts none. Does not block.
+    ///
+    /// # Guaranteed
+    /// At most once to each entity that is live when the message comes to its worker.
+    ///
+    /// # Not guaranteed
+    /// Delivery: it is lost where a link breaks or a queue is full (`casts_unsent` counts), and an entity may miss it, or get it twice, while its
+    /// shard moves. Order to other messages.
+    ///
+    /// # Errors
+    /// [`TellError`] with the [`Refusal`] and the message; nobody got it.
+    pub fn broadcast(&self, to: Nodes, msg: impl Message<T>) -> Result<(), TellError<T::Msg>> {
+        let msg = msg.into_msg();
+        let mut bytes = Vec::new();
+        let refusal = match msg.encode(*T::Msg::VERSIONS.end(), &mut bytes) {
+            _ if self.node.is_closing() => Some(Refusal::Shutdown),
+            Err(error) => Some(Refusal::Encode(error.to_string())),
+            Ok(()) => {
+                let (size, max) = (bytes.len(), self.node.config.limits.message_bytes as usize);
+                (size > max).then_some(Refusal::TooLarge { size, max })
+            }
+        };
+        let sent = refusal.map_or(Ok(()), Err).and_then(|()| {
+            let here = nodes_here(&to, &self.node);
+            let sent = exits::with(&self.node, |exits| {
+                if to != Nodes::Here {
+                    let frame = Frame::Cast { ty: self.entry.id, topic: 0, bytes: bytes.as_slice().into() };
+                    exits.to_network(ToNet::Cast(to, frame))?;
+                }
+                if here {
+                    let bytes: Arc<[u8]> = bytes.into();
+                    let without_room = exits.to_workers(|| ToWorker::Broadcast(self.entry.id, bytes.clone()));
+                    self.node.metrics.shared.casts_unsent.add(without_room as u64);
+                }
+                Ok(())
+            });
+            sent.unwrap_or(Err(Refusal::Shutdown))
+        });
+        sent.map_err(|refusal| {
+            self.node.metrics.shared.sends_refused.add(1);
+            TellError::new(refusal, msg)
+        })
+    }
+
     /// Whether this node only sends to the type.
     pub fn is_proxy(&self) -> bool {
         self.entry.host.get().is_none()
@@ -103,6 +149,41 @@ impl<T: EntityType> Region<T> {
     /// Events of the cluster, from now on; see [`Cluster::events`](crate::Cluster::events).
     pub fn events(&self) -> crossbeam::channel::Receiver<Event> {
         self.node.events()
+    }
+}
+
+/// Which nodes are meant.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Nodes {
+    /// All members.
+    All,
+    /// This one.
+    Here,
+    /// Those with this role.
+    Role(String),
+    /// These.
+    Only(Vec<NodeId>),
+}
+
+impl Nodes {
+    /// Whether that member is meant by one who is `me`.
+    pub(crate) fn contain(&self, me: NodeId, member: &Member) -> bool {
+        match self {
+            Self::All => true,
+            Self::Here => member.id == me,
+            Self::Role(role) => member.roles.contains(role),
+            Self::Only(nodes) => nodes.contains(&member.id),
+        }
+    }
+}
+
+/// Whether this node is meant. It may not be a member yet.
+fn nodes_here(nodes: &Nodes, node: &Node) -> bool {
+    match nodes {
+        Nodes::All | Nodes::Here => true,
+        Nodes::Role(role) => node.config.cluster.roles.contains(role),
+        Nodes::Only(only) => only.contains(&node.id),
     }
 }
 

@@ -49,6 +49,23 @@ impl Exits {
         &self.network
     }
 
+    /// Puts an item into the ring of each worker. How many had no room.
+    pub fn to_workers(&self, mut make: impl FnMut() -> ToWorker) -> usize {
+        let full = self.workers.iter().filter(|ring| !ring.has_room(1) || ring.push(make()).is_err()).count();
+        self.workers.iter().for_each(|ring| _ = ring.ring_bell());
+        full
+    }
+
+    /// Puts something for other nodes into the ring of the network thread. `Err`: it has no room.
+    pub fn to_network(&self, item: ToNet) -> Result<(), Refusal> {
+        if !self.network.has_room(1) {
+            return Err(Refusal::Full);
+        }
+        let pushed = self.network.push(item).map_err(|_| Refusal::Full);
+        self.network.ring_bell();
+        pushed
+    }
+
     /// Sends the message in `slot` by the exit that its shard's word names. On `Err` it is still there, and nothing has changed
     /// (moves.md L9). Taken from where it stands, because each move of it copies a few cache lines.
     pub fn send(&mut self, node: &Node, entry: &TypeEntry, slot: &mut Option<EngineParcel>) -> Result<(), Refusal> {

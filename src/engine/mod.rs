@@ -23,6 +23,7 @@ pub mod panics;
 pub mod parcel;
 pub mod slot;
 pub mod sys;
+pub mod topics;
 pub mod types;
 pub mod watch;
 pub mod worker;

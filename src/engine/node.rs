@@ -17,13 +17,14 @@ use crossbeam::{
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
-    Config, DeadLetter, NodeAddr, NodeId, Time, TypeId,
+    Config, DeadLetter, NodeAddr, NodeId, Nodes, Time, TypeId,
     engine::{
         exits,
         lane::Door,
         parcel::{Answered, EngineParcel},
         slot::{Slots, Waiter},
         sys,
+        topics::{Topics, Value},
         types::TypeEntry,
         watch::{Busy, LogGate},
     },
@@ -33,6 +34,7 @@ use crate::{
         membership::{ClusterView, Ending, Event},
         node::{Answer, Command},
         shard::{LaneItem, Parcel, ShardCommand, ShardReport},
+        wire::Frame,
     },
 };
 
@@ -49,6 +51,10 @@ pub enum ToWorker {
     Command(ShardCommand),
     /// A type that can run here from now on; precedes its `ShardCommand::Host`.
     Type(Arc<TypeEntry>),
+    /// A value for this worker's entities that have subscribed to the topic with that id.
+    Publish(u64, Value),
+    /// A message for all live entities of the type.
+    Broadcast(TypeId, Arc<[u8]>),
     /// The ask with that number, of an entity of this worker, is answered.
     Answer(u64, Answered),
     /// End of the thread.
@@ -74,6 +80,8 @@ pub enum ToNet {
     Command(Box<dyn FnOnce(u64) -> Command + Send>, Option<Completion>),
     /// A type, to be hosted here or only sent to.
     Type(Arc<TypeEntry>, bool),
+    /// For everybody on those nodes whom it concerns; not for this one.
+    Cast(Nodes, Frame),
     /// Give the ask up at that moment, if it is not answered by then.
     Deadline(Time, u64),
     /// The helper has looked a name up.
@@ -123,6 +131,8 @@ pub struct Node {
     pub metrics: Arc<Metrics>,
     /// What each worker is in.
     pub busy: Box<[Busy]>,
+    /// Who wants which published values.
+    pub topics: Topics,
     /// To the helper thread.
     pub helper: Sender<Job>,
     hosting_until: CachePadded<AtomicU64>,
@@ -181,6 +191,7 @@ impl Node {
             slots: Slots::new(config.limits.asks),
             metrics,
             busy,
+            topics: Topics::default(),
             hosting_until: CachePadded::new(AtomicU64::new(0)),
             next_lane: AtomicU32::new(0),
             closing: AtomicBool::new(false),

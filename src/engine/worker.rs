@@ -4,7 +4,7 @@ use std::{
     any::Any,
     collections::{BTreeMap, HashMap, VecDeque},
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -21,15 +21,16 @@ use crate::{
         panics,
         parcel::{Answered, EngineParcel, Key},
         sys,
+        topics::{TopicEntry, Value},
         types::{Env, Instance, TypeEntry},
     },
     metrics::WorkerCounters,
     proto::{
-        handoff::{Ask, DropReason, ReplyBody},
+        handoff::{Ask, DropReason, Envelope, ReplyBody},
         rng::Rng,
         shard::{
-            Aftermath, Directive, Host, LaneItem, Place, ShardCommand, ShardCore, ShardReport, StartCause, StopReason, Turn, TypeOptions,
-            Wish,
+            Aftermath, Directive, Host, LaneItem, Parcel, Place, ShardCommand, ShardCore, ShardReport, StartCause, StopReason, Turn,
+            TypeOptions, Wish,
         },
     },
 };
@@ -58,6 +59,16 @@ pub struct Out {
     pub keep: bool,
     /// For entities.
     pub rng: Rng,
+    topics: BTreeMap<u64, Subscribers>,
+}
+
+/// Makes a message of a published value, if it is of the right type.
+pub type Convert = Box<dyn Fn(&Value) -> Option<AnyMessage>>;
+
+/// This worker's entities that have subscribed to one topic.
+struct Subscribers {
+    entry: Arc<TopicEntry>,
+    by_entity: BTreeMap<(ShardKey, Box<[u8]>), Convert>,
 }
 
 /// Makes a message of an answer.
@@ -86,7 +97,31 @@ impl Out {
             handling: 0,
             keep: false,
             rng: Rng::new(seed),
+            topics: BTreeMap::new(),
         }
+    }
+
+    /// An entity gets the values of a topic from now on.
+    pub fn subscribe(&mut self, entry: &Arc<TopicEntry>, shard: ShardKey, key: &Key, convert: Convert) {
+        let empty = || Subscribers { entry: entry.clone(), by_entity: BTreeMap::new() };
+        let subscribers = self.topics.entry(entry.id).or_insert_with(empty);
+        if subscribers.by_entity.insert((shard, key.bytes().into()), convert).is_none() {
+            entry.entities.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// It gets no more of that topic, or of any.
+    pub fn unsubscribe(&mut self, topic: Option<u64>, shard: ShardKey, key: &[u8]) {
+        if self.topics.is_empty() {
+            return;
+        }
+        let at = (shard, Box::from(key));
+        for (_, subscribers) in self.topics.iter_mut().filter(|(id, _)| topic.is_none_or(|topic| topic == **id)) {
+            if subscribers.by_entity.remove(&at).is_some() {
+                subscribers.entry.entities.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+        self.topics.retain(|_, subscribers| !subscribers.by_entity.is_empty());
     }
 
     fn push(&mut self, item: ToNet) {
@@ -232,6 +267,9 @@ impl Host for WorkerHost {
         if let Some(took) = self.slow.take() {
             self.tell_slow(at, key, took);
         }
+        if started.is_err() {
+            self.out.unsubscribe(None, at.shard, key);
+        }
         self.counters().entities_started.bump(u64::from(started.is_ok()));
         started
     }
@@ -282,6 +320,7 @@ impl Host for WorkerHost {
         if let Err(panic) = self.turn(at, "stopped", |env| entity.stop(env, why)) {
             self.tell_panic(at, &key, &panic);
         }
+        self.out.unsubscribe(None, at.shard, &key);
     }
 
     fn options(&self, ty: TypeId) -> TypeOptions {
@@ -417,6 +456,8 @@ impl Worker {
                     }
                     ToWorker::Type(entry) => drop(self.host.types.insert(entry.id, entry)),
                     ToWorker::Answer(correlation, answered) => self.answer(now, correlation, answered),
+                    ToWorker::Publish(topic, value) => self.publish(now, topic, &value),
+                    ToWorker::Broadcast(ty, bytes) => self.broadcast(now, ty, &bytes),
                     ToWorker::Quit => quit = true,
                 }
             }
@@ -427,7 +468,9 @@ impl Worker {
             match item {
                 ToWorker::Answer(correlation, answered) => self.answer(now, correlation, answered),
                 ToWorker::Quit => quit = true,
-                ToWorker::Lane(_) | ToWorker::Command(_) | ToWorker::Type(_) => unreachable!("these come in order, by a lane"),
+                ToWorker::Lane(_) | ToWorker::Command(_) | ToWorker::Type(_) | ToWorker::Publish(..) | ToWorker::Broadcast(..) => {
+                    unreachable!("these come in order, by a lane")
+                }
             }
         }
         if self.core.poll_timeout().is_some_and(|due| due <= now) {
@@ -463,6 +506,29 @@ impl Worker {
             let sent = entry.map_or(Err(crate::Refusal::NotStarted), |entry| self.node.send(&entry, &mut parcel));
             if let (Err(_), Some(parcel)) = (sent, parcel) {
                 self.host.undelivered(shard, parcel, DropReason::Stopped);
+            }
+        }
+    }
+
+    /// A published value, for the entities of this worker that have subscribed.
+    fn publish(&mut self, now: Time, topic: u64, value: &Value) {
+        let Some(subscribers) = self.host.out.topics.get(&topic) else { return };
+        let message = |((shard, key), convert): (&(ShardKey, Box<[u8]>), &Convert)| {
+            let msg = catch_unwind(AssertUnwindSafe(|| convert(value))).ok()??;
+            Some((*shard, EngineParcel::told(Key::new(key), msg)))
+        };
+        let messages: Vec<_> = subscribers.by_entity.iter().filter_map(message).collect();
+        for (shard, parcel) in messages {
+            // One that has left meanwhile has no subscription any more.
+            let _ = self.core.handle_own(now, shard, parcel, &mut self.host);
+        }
+    }
+
+    /// A message for every entity of the type that is live on this worker.
+    fn broadcast(&mut self, now: Time, ty: TypeId, message: &[u8]) {
+        for (shard, key) in self.core.live_of(ty) {
+            if let Some(envelope) = Envelope::new(shard, None, &key, message) {
+                let _ = self.core.handle_own(now, shard, EngineParcel::from_envelope(envelope), &mut self.host);
             }
         }
     }

@@ -37,7 +37,7 @@ use self::{
     stay::Shard,
 };
 use crate::{
-    Config, Epoch, NodeId, ShardKey, Time,
+    Config, Epoch, NodeId, ShardKey, Time, TypeId,
     proto::{
         handoff::{DropReason, Forwarded, HandoffItem, Item},
         rng::Rng,
@@ -237,6 +237,12 @@ impl<H: Host> ShardCore<H> {
         let at = self.find(shard)?;
         let tag = self.env.tag(xxhash_rust::xxh3::xxh3_64(key));
         self.shards[at].entities.with(tag, key, f)
+    }
+
+    /// Shard and key of each live instance of a type.
+    pub fn live_of(&self, ty: TypeId) -> Vec<(ShardKey, Box<[u8]>)> {
+        let of_type = self.shards.iter().filter(|s| s.key.ty == ty);
+        of_type.flat_map(|s| s.entities.live_keys().map(|key| (s.key, key.into()))).collect()
     }
 
     /// Live instances: (shard, key, epoch), for checkers.

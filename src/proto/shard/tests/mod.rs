@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::{
-    ShardId, TypeId,
+    ShardId,
     proto::handoff::{Ask, Envelope, Mode, TransferChunk},
 };
 
