@@ -6,6 +6,7 @@ use super::{
     Host, Parcel, StopReason, Wish,
     env::{Env, Turns},
     index::{Index, Tag},
+    keys::{self, KeyAt, Keys},
     own::Own,
     transfer::{Cargo, States, TRANSFER_BYTES},
 };
@@ -13,14 +14,18 @@ use crate::{NodeId, Time, proto::handoff::DropReason};
 
 /// An entity, live or with something that waits for its start.
 pub(super) struct Slot<H: Host> {
-    pub(super) key: Box<[u8]>,
+    pub(super) key: KeyAt,
+    /// Stamp of its last message from outside.
+    pub(super) used: u32,
     pub(super) entity: Option<H::Entity>,
     /// Absent in the steady state: a message runs when it arrives.
     pub(super) side: Option<Box<Side<H::Parcel>>>,
-    tag: Tag,
-    /// Stamp of its last message from outside.
-    pub(super) used: u32,
 }
+
+// A million of them are a million times this.
+const _: () = assert!(size_of::<Option<SizeOfSlot>>() == 32);
+/// What a slot holds in production, whose entities are boxes.
+type SizeOfSlot = (KeyAt, u32, Option<Box<dyn std::any::Any>>, Option<Box<u8>>);
 
 /// What an entity has beside itself while it is suspended, moved in but not started, or failing.
 pub(super) struct Side<P> {
@@ -60,9 +65,10 @@ impl<P> Default for Side<P> {
 
 /// All entities of one shard.
 pub(super) struct Entities<H: Host> {
-    slots: Vec<Option<Slot<H>>>,
+    pub(super) slots: Vec<Option<Slot<H>>>,
     free: Vec<u32>,
     index: Index,
+    pub(super) keys: Keys,
     live: u32,
     /// Messages handled since the last report.
     pub(super) handled: u32,
@@ -81,6 +87,7 @@ impl<H: Host> Default for Entities<H> {
             slots: vec![],
             free: vec![],
             index: Index::default(),
+            keys: Keys::default(),
             live: 0,
             handled: 0,
             dirty: false,
@@ -104,12 +111,12 @@ impl<H: Host> Entities<H> {
 
     /// Keys of the live instances.
     pub fn live_keys(&self) -> impl Iterator<Item = &[u8]> {
-        self.slots.iter().flatten().filter(|s| s.entity.is_some()).map(|s| &*s.key)
+        self.slots.iter().flatten().filter(|s| s.entity.is_some()).map(|s| self.keys.get(s.key))
     }
 
     /// The slot of `key`.
     pub fn find(&self, tag: Tag, key: &[u8]) -> Option<u32> {
-        self.index.find(tag, |slot| self.slots[slot as usize].as_ref().is_some_and(|s| *s.key == *key))
+        self.index.find(tag, |slot| self.slots[slot as usize].as_ref().is_some_and(|s| self.keys.get(s.key) == key))
     }
 
     /// All slots by number, used or not.
@@ -123,13 +130,16 @@ impl<H: Host> Entities<H> {
 
     /// Adds an entity that is not in here.
     pub(super) fn insert(&mut self, tag: Tag, key: &[u8], entity: Option<H::Entity>, side: Option<Box<Side<H::Parcel>>>) -> u32 {
-        let slot = Some(Slot { key: key.into(), entity, side, tag, used: 0 });
+        let slot = Some(Slot { key: self.keys.add(key), entity, side, used: 0 });
         let at = match self.free.pop() {
             Some(at) => {
                 self.slots[at as usize] = slot;
                 at
             }
             None => {
+                if self.slots.len() == self.slots.capacity() {
+                    self.slots.reserve_exact(keys::room(self.slots.len()));
+                }
                 self.slots.push(slot);
                 u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 entities fit into memory")
             }
@@ -139,14 +149,17 @@ impl<H: Host> Entities<H> {
     }
 
     /// Forgets an entity that is not live.
-    pub(super) fn remove(&mut self, at: u32) {
-        if let Some(slot) = self.slots[at as usize].take() {
-            debug_assert!(slot.entity.is_none(), "a live entity is stopped first");
-            self.index.remove(slot.tag, at);
-            self.free.push(at);
-            if self.is_empty() {
-                (self.slots, self.free) = (vec![], vec![]);
-            }
+    pub(super) fn remove(&mut self, env: &Env, at: u32) {
+        let Some(slot) = self.slots[at as usize].take() else { return };
+        debug_assert!(slot.entity.is_none(), "a live entity is stopped first");
+        self.index.remove(env.tag(xxhash_rust::xxh3::xxh3_64(self.keys.get(slot.key))), at);
+        self.keys.forget(slot.key);
+        self.free.push(at);
+        if self.is_empty() {
+            (self.slots, self.free, self.keys) = (vec![], vec![], Keys::default());
+        } else if self.keys.is_half_empty() {
+            let old = std::mem::take(&mut self.keys);
+            self.slots.iter_mut().flatten().for_each(|slot| slot.key = self.keys.add(old.get(slot.key)));
         }
     }
 
@@ -175,23 +188,25 @@ impl<H: Host> Entities<H> {
     pub fn hand_over(&mut self, t: &mut Turns<'_, H>) -> Result<States, String> {
         let place = t.place();
         let (mut states, mut bytes) = (vec![], 0);
-        for slot in self.slots.iter_mut().flatten() {
+        let Self { slots, keys, .. } = self;
+        for slot in slots.iter_mut().flatten() {
+            let key = keys.get(slot.key);
             let state = match (&mut slot.entity, &slot.side) {
                 (Some(entity), _) => t
                     .host
                     .hand_over(place, entity)
-                    .map_err(|why| format!("entity {}: its state cannot be handed over: {why}", slot.key.escape_ascii()))?,
+                    .map_err(|why| format!("entity {}: its state cannot be handed over: {why}", key.escape_ascii()))?,
                 (None, Some(side)) => side.adopted.as_ref().map(|(state, _)| state.clone()),
                 (None, None) => None,
             };
             if let Some(state) = state {
-                bytes += slot.key.len() + state.len();
+                bytes += key.len() + state.len();
                 if bytes > TRANSFER_BYTES {
                     return Err(format!(
                         "the states of its entities exceed {TRANSFER_BYTES} bytes, the most that moves at once; use more shards"
                     ));
                 }
-                states.push((slot.key.clone(), state));
+                states.push((key.into(), state));
             }
         }
         Ok(states)
@@ -208,7 +223,7 @@ impl<H: Host> Entities<H> {
                 self.count_live(t.env, t.number, false);
             }
             if let Some(side) = &mut slot.side {
-                side.end_own(t.env, t.number, at, &slot.key, cargo.as_deref_mut());
+                side.end_own(t.env, t.number, at, self.keys.get(slot.key), cargo.as_deref_mut());
             }
             for parcel in slot.side.map(|side| side.mailbox).into_iter().flatten() {
                 t.env.waiting -= 1;
@@ -216,7 +231,7 @@ impl<H: Host> Entities<H> {
                 waiting.push(parcel);
             }
         }
-        (self.free, self.index) = (vec![], Index::default());
+        (self.free, self.index, self.keys) = (vec![], Index::default(), Keys::default());
         waiting
     }
 

@@ -9,6 +9,7 @@ mod exits;
 mod gate;
 mod host;
 mod index;
+mod keys;
 mod messages;
 mod own;
 mod routes;

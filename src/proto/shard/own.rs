@@ -263,9 +263,9 @@ impl<H: Host> Entities<H> {
 
     /// The instance is gone: what belonged to it ends.
     pub(super) fn end_own(&mut self, t: &mut Turns<'_, H>, at: u32) {
-        let Some(slot) = self.slot(at) else { return };
-        if let Some(side) = &mut slot.side {
-            side.end_own(t.env, t.number, at, &slot.key, None);
+        if let Some(side) = self.slot(at).and_then(|s| s.side.as_mut()) {
+            // Nothing travels, so nobody looks at the key.
+            side.end_own(t.env, t.number, at, &[], None);
         }
     }
 

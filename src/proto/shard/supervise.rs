@@ -118,7 +118,7 @@ impl<H: Host> Entities<H> {
             side.timer = Some(due);
             t.env.timers.insert((due, Timer::Entity { shard: t.number, slot: at }));
         } else if !live {
-            self.remove(at);
+            self.remove(t.env, at);
         }
     }
 
@@ -146,7 +146,8 @@ impl<H: Host> Entities<H> {
     /// Makes the instance. False if it failed; it is tried again after a back-off.
     fn start(&mut self, t: &mut Turns<'_, H>, at: u32) -> bool {
         let place = t.place();
-        let Some(slot) = self.slot(at) else { return false };
+        let Self { slots, keys, .. } = self;
+        let Some(slot) = slots.get_mut(at as usize).and_then(Option::as_mut) else { return false };
         let side = slot.side.get_or_insert_default();
         let cause = match (&side.adopted, side.failures) {
             (Some(_), _) => StartCause::Moved,
@@ -154,7 +155,7 @@ impl<H: Host> Entities<H> {
             (None, _) => StartCause::Restarted,
         };
         let state = side.adopted.as_ref().map(|(state, from)| (state.as_slice(), *from));
-        match t.host.start(place, &slot.key, cause, state) {
+        match t.host.start(place, keys.get(slot.key), cause, state) {
             Ok(entity) => {
                 (side.adopted, side.start_failures) = (None, 0);
                 slot.entity = Some(entity);
@@ -289,7 +290,7 @@ impl<H: Host> Entities<H> {
         }
         slot.side = None;
         if slot.entity.is_none() {
-            self.remove(at);
+            self.remove(t.env, at);
         }
     }
 
