@@ -42,6 +42,9 @@ messages! {
         Idle { millis: u64 },
         WatchNode { node: NodeId },
         Bad { how: Failing } -> Log,
+        Watch { other: EntityId<Actor> },
+        Unwatch { other: EntityId<Actor> },
+        Leave,
     }
 }
 
@@ -150,6 +153,12 @@ impl Entity for Player {
             }
             ActorMsg::Idle(Idle { millis }) => cx.idle_timeout(Some(Duration::from_millis(millis))),
             ActorMsg::WatchNode(WatchNode { node }) => cx.watch_node(node, Note { text: "gone".into() }),
+            ActorMsg::Watch(Watch { other }) => {
+                let text = format!("{other} ended");
+                cx.watch(&cx.resolve(&other).unwrap(), Note { text });
+            }
+            ActorMsg::Unwatch(Unwatch { other }) => cx.unwatch(&cx.resolve(&other).unwrap()),
+            ActorMsg::Leave(_) => cx.passivate(),
             ActorMsg::Bad(Bad { how }, reply) => match how {
                 Failing::Panic => panic!("on purpose"),
                 Failing::GiveUp => cx.fail(Failure::new("on purpose")),
@@ -317,6 +326,82 @@ fn an_entity_hears_that_a_node_was_removed() {
     for entity in &entities {
         until_holds("it has heard", || log(entity) == ["gone", "gone"]);
     }
+}
+
+#[test]
+fn an_entity_hears_once_that_another_one_has_ended() {
+    let (_cluster, region, _) = alone("watch", HostOptions::new());
+    let (watcher, other) = (region.get("watcher"), region.get("other"));
+    let watch = || watcher.tell(Watch { other: other.id() }).unwrap();
+    watch();
+    until_holds("one that is not live has ended", || log(&watcher).len() == 1);
+    note(&other, "x");
+    assert_eq!(log(&other), ["x"]);
+    // Twice is once.
+    watch();
+    watch();
+    assert_eq!(log(&watcher).len(), 1);
+    note(&other, "y");
+    assert_eq!((log(&other).len(), log(&watcher).len()), (2, 1));
+    other.tell(Leave).unwrap();
+    until_holds("it has left", || log(&watcher).len() == 2);
+    assert_eq!(log(&other), [""; 0]);
+    watch();
+    assert_eq!(log(&watcher).len(), 2);
+    assert_eq!(other.ask(Bad { how: Failing::Panic }, PATIENCE), Err(AskError::EntityFailed));
+    until_holds("it has failed", || log(&watcher).len() == 3);
+    assert_eq!(log(&other), [""; 0]);
+    watch();
+    assert_eq!(log(&watcher).len(), 3);
+    watcher.tell(Unwatch { other: other.id() }).unwrap();
+    assert_eq!(log(&watcher).len(), 3);
+    other.tell(Leave).unwrap();
+    assert_eq!(log(&other), [""; 0]);
+    // A watch of one that cannot be, and one that ends with the watcher.
+    watcher.tell(Watch { other: EntityId::new("") }).unwrap();
+    until_holds("what cannot be has ended", || log(&watcher).len() == 4);
+    watch();
+    watcher.tell(Leave).unwrap();
+    assert_eq!(log(&watcher), [""; 0]);
+    other.tell(Leave).unwrap();
+    assert_eq!((log(&other), log(&watcher)), (vec![], vec![]));
+}
+
+#[test]
+fn watches_go_along_when_shards_move_and_end_with_a_dead_node() {
+    let (home, region, shared) = alone("watch-moves", HostOptions::new());
+    let pairs: Vec<_> = (0..16).map(|n| (region.get(format!("watcher{n}")), region.get(format!("other{n}")))).collect();
+    for (watcher, other) in &pairs {
+        note(other, "x");
+        assert_eq!(log(other), ["x"]);
+        watcher.tell(Watch { other: other.id() }).unwrap();
+        assert_eq!(log(watcher), [""; 0]);
+    }
+    // Half of the shards move there: some with watchers, some with those that are watched.
+    let there = Arc::new(Shared::default());
+    let second = Cluster::builder(config("watch-moves")).seeds([home.addr().to_string()]).start().unwrap();
+    host(&second, &there, HostOptions::new());
+    home.wait_members(2, PATIENCE).unwrap();
+    until_holds("shards have moved", || there.life.lock().len() >= 8);
+    let lives_there = |key: &str| life(&there, key).last().is_some_and(|last| last == "Moved" || last == "FirstMessage");
+    for (watcher, other) in &pairs[..8] {
+        assert_eq!((log(watcher), log(other)), (vec![], vec!["x".to_owned()]), "a move is no end");
+        other.tell(Leave).unwrap();
+        until_holds("it has heard", || log(watcher).len() == 1);
+    }
+    // The rest: those that are watched over there end with their node.
+    let rest = &pairs[8..];
+    let settled = || rest.iter().all(|(_, other)| log(other) == ["x"]);
+    assert!(settled());
+    let doomed: Vec<bool> = rest.iter().map(|(_, other)| lives_there(other.key())).collect();
+    let survives: Vec<bool> = rest.iter().map(|(watcher, _)| !lives_there(watcher.key())).collect();
+    home.admin().down(second.id()).unwrap();
+    for (((watcher, _), doomed), survives) in rest.iter().zip(doomed).zip(survives) {
+        if doomed && survives {
+            until_holds("it has heard of the dead node", || watcher.ask(GetLog, PATIENCE).is_ok_and(|log| log.0.len() == 1));
+        }
+    }
+    drop((second, shared));
 }
 
 #[test]

@@ -246,6 +246,30 @@ impl<'a, E: Entity> Cx<'a, E> {
         self.out.unsubscribe(Some(topic.entry.id), self.at.shard, key_of(self.id).bytes());
     }
 
+    /// Sends this entity `msg` once, when the instance of `to` that is live now ends: it passivates, fails or is stopped, or its node dies. At
+    /// once if there is none, or if this node has no room for another open ask. Watching the same entity again replaces.
+    ///
+    /// A move is no end: the watch goes along, on both sides. On the new home of *this* entity the watched type must be known (hosted, or a
+    /// proxy), else `msg` comes at once. In no fixed order to messages of the watched entity.
+    pub fn watch<T: EntityType>(&mut self, to: &EntityRef<T>, msg: impl Message<E::Type>) {
+        let Some(message) = self.encoded(msg.into_msg()) else { return };
+        let (ty, target) = to.address();
+        if bad_key(target.bytes()).is_some() {
+            return self.out.wishes.push(Wish::Own(EngineParcel::from_envelope(message)));
+        }
+        let (node, shard) = (self.node, self.at.shard);
+        if let Err(message) = self.out.watches.open(node, self.out.index, shard, ty, target, message) {
+            self.out.wishes.push(Wish::Own(EngineParcel::from_envelope(message)));
+        }
+    }
+
+    /// No more of that.
+    pub fn unwatch<T: EntityType>(&mut self, to: &EntityRef<T>) {
+        let (ty, target) = to.address();
+        let key = key_of(self.id);
+        self.out.watches.close(self.node, self.at.shard, key.bytes(), Some((ty, target.bytes())));
+    }
+
     /// Sends this entity `msg` once, when that node has been removed from the cluster: it has left, or was declared dead and taken out. At
     /// once if this node knows no such member. The same node again replaces.
     pub fn watch_node(&mut self, node: NodeId, msg: impl Message<E::Type>) {

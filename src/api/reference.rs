@@ -94,6 +94,11 @@ impl<T: EntityType> EntityRef<T> {
         Some(Self::new(node.clone(), entry, id.key().clone()))
     }
 
+    /// Type and key.
+    pub(crate) fn address(&self) -> (TypeId, Key) {
+        (self.entry.id, self.key.clone())
+    }
+
     /// The entity's key.
     pub fn key(&self) -> &T::Key {
         &self.id

@@ -26,6 +26,7 @@ pub mod sys;
 pub mod topics;
 pub mod types;
 pub mod watch;
+pub mod watches;
 pub mod worker;
 
 use std::{

@@ -4,7 +4,7 @@ use std::{cell::Cell, sync::Arc};
 
 use crate::{
     ShardKey, Time,
-    engine::message::AnyMessage,
+    engine::{message::AnyMessage, watches::watch_in},
     proto::{
         handoff::{Ask, Envelope, ReplyBody},
         shard::Parcel,
@@ -83,7 +83,8 @@ pub enum EngineParcel {
 
 /// A version as it travels: in one byte.
 pub fn version_byte(version: u16) -> u8 {
-    u8::try_from(version).unwrap_or(u8::MAX)
+    // 0 stands for no answer at all.
+    u8::try_from(version).unwrap_or(u8::MAX).max(1)
 }
 
 impl EngineParcel {
@@ -177,6 +178,13 @@ impl Parcel for EngineParcel {
 
     fn deadline(&self) -> Option<Time> {
         self.ask().map(|ask| ask.deadline)
+    }
+
+    fn watch(&self) -> Option<Ask> {
+        match self {
+            Self::Typed { .. } => None,
+            Self::Wire { envelope, .. } => watch_in(envelope),
+        }
     }
 
     fn size(&self) -> usize {

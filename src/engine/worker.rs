@@ -23,6 +23,7 @@ use crate::{
         sys,
         topics::{TopicEntry, Value},
         types::{Env, Instance, TypeEntry},
+        watches::{Ended, Watches},
     },
     metrics::WorkerCounters,
     proto::{
@@ -30,7 +31,7 @@ use crate::{
         rng::Rng,
         shard::{
             Aftermath, Directive, Host, LaneItem, Parcel, Place, ShardCommand, ShardCore, ShardReport, StartCause, StopReason, Turn,
-            TypeOptions, Wish,
+            TypeOptions, WatchRecord, Wish,
         },
     },
 };
@@ -60,6 +61,10 @@ pub struct Out {
     /// For entities.
     pub rng: Rng,
     topics: BTreeMap<u64, Subscribers>,
+    /// Entities that this worker's entities watch.
+    pub watches: Watches,
+    /// Messages of entities to themselves that come in the next turn of the worker.
+    own_later: Vec<(ShardKey, Envelope)>,
 }
 
 /// Makes a message of a published value, if it is of the right type.
@@ -98,6 +103,8 @@ impl Out {
             keep: false,
             rng: Rng::new(seed),
             topics: BTreeMap::new(),
+            watches: Watches::default(),
+            own_later: vec![],
         }
     }
 
@@ -269,6 +276,7 @@ impl Host for WorkerHost {
         }
         if started.is_err() {
             self.out.unsubscribe(None, at.shard, key);
+            self.out.watches.close(&self.node, at.shard, key, None);
         }
         self.counters().entities_started.bump(u64::from(started.is_ok()));
         started
@@ -321,6 +329,7 @@ impl Host for WorkerHost {
             self.tell_panic(at, &key, &panic);
         }
         self.out.unsubscribe(None, at.shard, &key);
+        self.out.watches.close(&self.node, at.shard, &key, None);
     }
 
     fn options(&self, ty: TypeId) -> TypeOptions {
@@ -345,6 +354,23 @@ impl Host for WorkerHost {
             None => Directive::Restart,
         };
         Aftermath { directive, parcel }
+    }
+
+    fn watched_ended(&mut self, watch: Ask, moved: bool) {
+        let body = if moved { ReplyBody::Dropped(DropReason::HomeLost) } else { ReplyBody::NoReply };
+        self.out.answer(watch, Answered::Wire(body));
+    }
+
+    fn leaving_watches(&mut self, at: Place) -> Vec<WatchRecord> {
+        self.out.watches.leave(&self.node, at.shard)
+    }
+
+    fn watch(&mut self, at: Place, watch: WatchRecord) {
+        let WatchRecord { ty, target, message } = watch;
+        if let Err(message) = self.out.watches.open(&self.node, self.index, at.shard, ty, Key::new(&target), message) {
+            // Cannot be watched from here, so it counts as ended: behind what is being taken in.
+            self.out.own_later.push((at.shard, message));
+        }
     }
 
     fn leaving(&mut self, at: Place) -> Vec<EngineParcel> {
@@ -473,6 +499,10 @@ impl Worker {
                 }
             }
         }
+        for (shard, message) in std::mem::take(&mut self.host.out.own_later) {
+            self.own(now, shard, EngineParcel::from_envelope(message));
+            worked = true;
+        }
         if self.core.poll_timeout().is_some_and(|due| due <= now) {
             self.core.handle_timeout(now, &mut self.host);
             worked = true;
@@ -495,10 +525,22 @@ impl Worker {
 
     /// An ask of one of this worker's entities is answered: the entity gets the message that its `then` makes of it.
     fn answer(&mut self, now: Time, correlation: u64, answered: Answered) {
-        let Some(open) = self.host.out.asks.remove(&correlation) else { return };
+        let Some(open) = self.host.out.asks.remove(&correlation) else {
+            let ended = self.host.out.watches.answered(&self.node, self.index, correlation, &answered);
+            if let Some((shard, Ended::Tell(message))) = ended {
+                self.own(now, shard, EngineParcel::from_envelope(message));
+            }
+            return;
+        };
         let shard = open.shard;
         let at = Place { shard, epoch: crate::Epoch::ZERO, now };
-        let Some(parcel) = self.host.then(at, open, Ok(answered)) else { return };
+        if let Some(parcel) = self.host.then(at, open, Ok(answered)) {
+            self.own(now, shard, parcel);
+        }
+    }
+
+    /// A message of an entity to itself, wherever it lives now.
+    fn own(&mut self, now: Time, shard: ShardKey, parcel: EngineParcel) {
         if let Err(parcel) = self.core.handle_own(now, shard, parcel, &mut self.host) {
             // It moved, or the node stops: the message goes the way of any other.
             let entry = self.host.types.get(&shard.ty).cloned();
@@ -540,6 +582,7 @@ impl Worker {
         let quiet = door.is_quiet()
             && self.lanes.iter().all(|l| l.is_empty())
             && self.host.out.waiting.is_empty()
+            && self.host.out.own_later.is_empty()
             && self.node.hosting_until() == self.until;
         if quiet {
             let limit = self.core.poll_timeout().map_or(SLEEP_MAX, |due| due.since(sys::now()));

@@ -223,7 +223,9 @@ impl<H: Host> Entities<H> {
                 self.count_live(t.env, t.number, false);
             }
             if let Some(side) = &mut slot.side {
-                side.end_own(t.env, t.number, at, self.keys.get(slot.key), cargo.as_deref_mut());
+                let moves = cargo.is_some();
+                let watchers = side.end_own(t.env, t.number, at, self.keys.get(slot.key), cargo.as_deref_mut());
+                watchers.into_iter().for_each(|watch| t.host.watched_ended(watch, moves));
             }
             for parcel in slot.side.map(|side| side.mailbox).into_iter().flatten() {
                 t.env.waiting -= 1;
@@ -237,7 +239,8 @@ impl<H: Host> Entities<H> {
 
     /// As `stop_all`, into what travels. What cannot be encoded is given up here.
     pub fn pack(&mut self, t: &mut Turns<'_, H>, states: States) -> Cargo {
-        let mut cargo = Cargo { states, ..Cargo::default() };
+        let watches = t.host.leaving_watches(t.place());
+        let mut cargo = Cargo { states, watches, ..Cargo::default() };
         for parcel in self.stop_all(t, StopReason::Moved, Some(&mut cargo)) {
             match parcel.into_envelope(t.shard) {
                 Ok(envelope) => cargo.mail.push(envelope),

@@ -8,8 +8,8 @@ use std::fmt;
 use crate::{
     Epoch, NodeId, ShardKey, Time, TypeId,
     proto::{
-        handoff::{DropReason, Envelope},
-        shard::{Aftermath, Directive, ShardReport, TypeOptions, Wish},
+        handoff::{Ask, DropReason, Envelope},
+        shard::{Aftermath, Directive, ShardReport, TypeOptions, WatchRecord, Wish},
     },
 };
 
@@ -27,6 +27,10 @@ pub trait Parcel: Sized {
     fn deadline(&self) -> Option<Time>;
     /// Bytes it occupies, for bounds.
     fn size(&self) -> usize;
+    /// Who is to hear when the instance ends, if it is no message but a watch.
+    fn watch(&self) -> Option<Ask> {
+        None
+    }
 }
 
 /// Where and when a turn takes place.
@@ -113,6 +117,19 @@ pub trait Host {
     fn aftermath(&mut self, at: Place, failures: u32) -> Aftermath<Self::Parcel> {
         let _ = (at, failures);
         Aftermath { directive: Directive::Restart, parcel: None }
+    }
+    /// An instance that is watched has ended; `moved`: it goes on elsewhere, and can be watched there.
+    fn watched_ended(&mut self, watch: Ask, moved: bool) {
+        let _ = (watch, moved);
+    }
+    /// The shard is about to leave: the watches of its entities, to travel.
+    fn leaving_watches(&mut self, at: Place) -> Vec<WatchRecord> {
+        let _ = at;
+        vec![]
+    }
+    /// A watch that moved in.
+    fn watch(&mut self, at: Place, watch: WatchRecord) {
+        let _ = (at, watch);
     }
     /// The shard is about to leave: what its entities' open asks come to, as messages to those entities.
     fn leaving(&mut self, at: Place) -> Vec<Self::Parcel> {

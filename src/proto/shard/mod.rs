@@ -23,7 +23,7 @@ mod wish;
 pub use host::{Host, Parcel, Place, StartCause, StopReason, Turn};
 pub use messages::{LaneId, LaneItem, ShardCommand, ShardReport};
 pub(crate) use transfer::messages_of;
-pub use wish::{Aftermath, Directive, TypeOptions, Wish};
+pub use wish::{Aftermath, Directive, TypeOptions, WatchRecord, Wish};
 
 use std::{
     collections::{BTreeSet, VecDeque},

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     NodeId, Time,
-    proto::handoff::{DropReason, Envelope},
+    proto::handoff::{Ask, DropReason, Envelope},
 };
 
 /// A timer that is due while the right to run is suspended is looked at again after so long.
@@ -35,17 +35,19 @@ pub(super) struct Own<P> {
     idle: Option<Duration>,
     idle_due: Time,
     pub(super) nodes: BTreeMap<NodeId, Envelope>,
+    /// Who is to hear when the instance ends.
+    watchers: Vec<Ask>,
 }
 
 impl<P> Default for Own<P> {
     fn default() -> Self {
-        Self { timers: BTreeMap::new(), stash: VecDeque::new(), idle: None, idle_due: Time::ZERO, nodes: BTreeMap::new() }
+        Self { timers: BTreeMap::new(), stash: VecDeque::new(), idle: None, idle_due: Time::ZERO, nodes: BTreeMap::new(), watchers: vec![] }
     }
 }
 
 impl<P> Own<P> {
     pub(super) fn is_empty(&self) -> bool {
-        self.timers.is_empty() && self.stash.is_empty() && self.idle.is_none() && self.nodes.is_empty()
+        self.timers.is_empty() && self.stash.is_empty() && self.idle.is_none() && self.nodes.is_empty() && self.watchers.is_empty()
     }
 }
 
@@ -124,6 +126,22 @@ impl<H: Host> Entities<H> {
             }
             Wish::UnwatchNode { node } => drop(own.nodes.remove(&node)),
         }
+    }
+
+    /// Somebody wants to hear when the instance ends. If there is none, and none about to start, that is now.
+    pub(super) fn watched(&mut self, t: &mut Turns<'_, H>, at: Option<u32>, watch: Ask) {
+        let most = t.env.limits.mailbox;
+        let Some(slot) = at.and_then(|at| self.slot(at)) else { return t.host.watched_ended(watch, false) };
+        let comes = slot.side.as_ref().is_some_and(|side| side.adopted.is_some() || !side.mailbox.is_empty());
+        if slot.entity.is_none() && !comes {
+            return t.host.watched_ended(watch, false);
+        }
+        let own = slot.side.get_or_insert_default().own.get_or_insert_default();
+        if own.watchers.len() >= most {
+            tracing::warn!(shard = ?t.shard, limit = most, "an entity has more watchers than its mailbox has room: one of them is told that it has ended");
+            return t.host.watched_ended(watch, false);
+        }
+        own.watchers.push(watch);
     }
 
     fn set_timer(&mut self, t: &mut Turns<'_, H>, at: u32, key: u64, timer: OwnTimer) {
@@ -265,7 +283,7 @@ impl<H: Host> Entities<H> {
     pub(super) fn end_own(&mut self, t: &mut Turns<'_, H>, at: u32) {
         if let Some(side) = self.slot(at).and_then(|s| s.side.as_mut()) {
             // Nothing travels, so nobody looks at the key.
-            side.end_own(t.env, t.number, at, &[], None);
+            side.end_own(t.env, t.number, at, &[], None).into_iter().for_each(|watch| t.host.watched_ended(watch, false));
         }
     }
 
@@ -311,10 +329,11 @@ impl<P> Side<P> {
         }
     }
 
-    /// Ends what is the instance's own, or puts it into what travels. What it had put aside goes back to the front of the mailbox.
-    pub(super) fn end_own(&mut self, env: &mut Env, number: u32, at: u32, key: &[u8], cargo: Option<&mut Cargo>) {
+    /// Ends what is the instance's own, or puts it into what travels; returns who watched it. What it had put aside goes back to the front of
+    /// the mailbox.
+    pub(super) fn end_own(&mut self, env: &mut Env, number: u32, at: u32, key: &[u8], cargo: Option<&mut Cargo>) -> Vec<Ask> {
         self.unstash();
-        let Some(own) = self.own.take() else { return };
+        let Some(own) = self.own.take() else { return vec![] };
         for (key, timer) in &own.timers {
             env.timers.remove(&(timer.due, Timer::Own { shard: number, slot: at, key: *key }));
         }
@@ -324,5 +343,6 @@ impl<P> Side<P> {
             cargo.timers.extend(own.timers.into_iter().map(record));
             cargo.nodes.extend(own.nodes);
         }
+        own.watchers
     }
 }

@@ -342,6 +342,11 @@ impl<H: Host> Shard<H> {
         for (node, message) in cargo.nodes {
             self.entities.adopt_watch(&mut self.turns(cx), node, message);
         }
+        for watch in cargo.watches {
+            let turns = self.turns(cx);
+            let at = turns.place();
+            turns.host.watch(at, watch);
+        }
         for (key, state) in cargo.states {
             let hash = xxhash_rust::xxh3::xxh3_64(&key);
             self.entities.adopt(&mut self.turns(cx), hash, &key, state, from);

@@ -29,7 +29,11 @@ impl<H: Host> Entities<H> {
             return t.undelivered(parcel, DropReason::Expired);
         }
         let tag = t.env.tag(parcel.hash());
-        let at = match self.find(tag, parcel.key()) {
+        let found = self.find(tag, parcel.key());
+        if let Some(watch) = parcel.watch() {
+            return self.watched(t, found, watch);
+        }
+        let at = match found {
             Some(at) => {
                 let steady = self.slot(at).is_some_and(|s| s.entity.is_some() && s.side.as_ref().is_none_or(|x| x.mailbox.is_empty()));
                 if steady && t.env.may_run() {

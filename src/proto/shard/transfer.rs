@@ -4,9 +4,12 @@
 
 use std::time::Duration;
 
-use super::gate::{Held, Weight};
+use super::{
+    WatchRecord,
+    gate::{Held, Weight},
+};
 use crate::{
-    Epoch, NodeId, ShardKey, Time,
+    Epoch, NodeId, ShardKey, Time, TypeId,
     proto::{
         handoff::{Ask, Envelope, Mode},
         wire::{Malformed, Reader, Writer},
@@ -29,6 +32,7 @@ const STREAM: u8 = 4;
 const HELD: u8 = 5;
 const TIMER: u8 = 6;
 const NODE: u8 = 7;
+const WATCH: u8 = 8;
 
 /// Key and state of each entity that hands one over.
 pub(super) type States = Vec<(Box<[u8]>, Vec<u8>)>;
@@ -59,6 +63,8 @@ pub(super) struct Cargo {
     pub timers: Vec<TimerRecord>,
     /// Messages for entities that watch a node.
     pub nodes: Vec<(NodeId, Envelope)>,
+    /// Of entities, by entities.
+    pub watches: Vec<WatchRecord>,
     /// Bytes of all of it.
     pub bytes: usize,
 }
@@ -92,6 +98,11 @@ pub(super) fn encode(cargo: &Cargo, now: Time) -> Vec<Box<[u8]>> {
     }
     for (node, message) in &cargo.nodes {
         put_envelope(out.next(message.bytes.len()).u8(NODE).u128(node.raw()), message, now);
+    }
+    for watch in &cargo.watches {
+        let key_len = u8::try_from(watch.target.len()).expect("keys are at most 255 bytes long, or they would not have fitted an envelope");
+        let w = out.next(watch.target.len() + watch.message.bytes.len()).u8(WATCH).u32(watch.ty.0).u8(key_len).bytes(&watch.target);
+        put_envelope(w, &watch.message, now);
     }
     for envelope in &cargo.mail {
         put_envelope(out.next(envelope.bytes.len()).u8(MAIL), envelope, now);
@@ -137,6 +148,12 @@ pub(super) fn decode(cargo: &mut Cargo, shard: ShardKey, chunk: &[u8], now: Time
             NODE => {
                 let node = NodeId::from_raw(r.u128("watched node")?);
                 cargo.nodes.push((node, envelope(&mut r, shard, now)?));
+            }
+            WATCH => {
+                let ty = TypeId(r.u32("watched type")?);
+                let n = usize::from(r.u8("key length")?);
+                let target = r.bytes("watched key", n)?.into();
+                cargo.watches.push(WatchRecord { ty, target, message: envelope(&mut r, shard, now)? });
             }
             STREAM => cargo.floors.push((NodeId::from_raw(r.u128("stream")?), epoch(&mut r, "floor")?)),
             HELD => {
@@ -234,7 +251,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{ShardId, TypeId};
+    use crate::ShardId;
 
     const S: ShardKey = ShardKey { ty: TypeId(1), shard: ShardId(2) };
 
@@ -257,6 +274,7 @@ mod tests {
                 message: message(4),
             }],
             nodes: vec![(NodeId::from_raw(5), message(6))],
+            watches: vec![WatchRecord { ty: TypeId(8), target: b"other"[..].into(), message: message(7) }],
             bytes: 0,
         }
     }
@@ -301,12 +319,12 @@ mod tests {
         for cut in 0..chunk.len() {
             whole += usize::from(decode(&mut Cargo::default(), S, &chunk[..cut], Time::ZERO).is_ok());
         }
-        assert_eq!(whole, 8, "only cuts between records are readable");
+        assert_eq!(whole, 9, "only cuts between records are readable");
     }
 
     proptest! {
         #[test]
-        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), kind in 0u8..9) {
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), kind in 0u8..10) {
             let mut cargo = Cargo::default();
             let _ = decode(&mut cargo, S, &[&[kind][..], &bytes].concat(), Time::MAX);
             let _ = encode(&cargo, Time::MAX);

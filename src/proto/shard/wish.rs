@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Parcel;
-use crate::{NodeId, proto::handoff::Envelope};
+use crate::{NodeId, TypeId, proto::handoff::Envelope};
 
 /// What an entity asked for in a turn. The host gathers it, the core carries it out when the turn is over.
 #[derive(Clone, PartialEq, Debug)]
@@ -75,6 +75,17 @@ pub enum Directive {
     Stop,
     /// All instances of the shard on this node end as with `Stop`: for state that several of them share and that may be broken.
     Escalate,
+}
+
+/// A watch of an entity by another one, on its way with the watching one.
+#[derive(Clone, PartialEq, Debug)]
+pub struct WatchRecord {
+    /// Type of the watched entity.
+    pub ty: TypeId,
+    /// Its key.
+    pub target: Box<[u8]>,
+    /// The message for the watching entity, and with it that one's key.
+    pub message: Envelope,
 }
 
 /// What the host knows of a turn that failed.
