@@ -279,7 +279,7 @@ fn a_handler_that_panics_fails_its_entity_and_nobody_else() {
     assert_eq!((ask(&good), shared.starts("good")), (3, 1));
 }
 
-// failures: row 45
+// failures: rows 45, 48
 #[test]
 fn a_factory_that_panics_fails_the_messages_and_not_the_node() {
     let (cluster, region, shared) = alone("unborn", |_| {});

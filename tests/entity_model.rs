@@ -64,6 +64,37 @@ pub enum Failing {
     Twice,
 }
 
+messages! { pub enum StubbornMsg for Stubborn(String) = "test.stubborn" { Touch -> u64 } }
+messages! { pub enum HostileMsg for Hostile(String) = "test.\u{1b}[31m\nhostile" { Poke } }
+
+/// Refuses to be handed over as long as it is told to.
+struct StubbornState {
+    refuses: Arc<AtomicU32>,
+    touched: u64,
+}
+
+impl Entity for StubbornState {
+    type Type = Stubborn;
+
+    fn handle(&mut self, StubbornMsg::Touch(_, reply): StubbornMsg, cx: &mut Cx<'_, Self>) {
+        self.touched += 1;
+        cx.reply(reply, self.touched);
+    }
+
+    fn handoff(&mut self, cx: &mut Cx<'_, Self>) -> Result<Handoff, Failure> {
+        match self.refuses.load(Ordering::SeqCst) {
+            0 => cx.hand_over(&self.touched),
+            1 => Err(Failure::new("not now")),
+            _ => panic!("not even an error"),
+        }
+    }
+
+    fn adopted(&mut self, state: HandedOver<'_>, _: &mut Cx<'_, Self>) -> Result<(), Failure> {
+        self.touched = state.decode()?;
+        Ok(())
+    }
+}
+
 #[derive(Default)]
 struct Shared {
     /// Starts and stops, by key.
@@ -432,6 +463,51 @@ fn timers_stash_and_open_asks_survive_a_move() {
     assert_eq!(life(&shared, "a").last().unwrap(), "moved");
     shared.owed.lock().clear();
     assert_eq!(log(&a).iter().filter(|line| line.starts_with("E-ASK")).count(), 1, "an ask has one answer");
+}
+
+// failures: row 50
+#[test]
+fn an_entity_that_cannot_be_handed_over_stays_where_it_is_with_its_state() {
+    let refuses = Arc::new(AtomicU32::new(1));
+    let node = |seed: Option<&Cluster>| {
+        let seeds = seed.map(|first| first.addr().to_string());
+        let cluster = Cluster::builder(config("stubborn")).seeds(seeds).start().unwrap();
+        let refuses = refuses.clone();
+        let make = move |_: &String| StubbornState { refuses: refuses.clone(), touched: 0 };
+        let region = cluster.host::<StubbornState>(HostOptions::new().shards(1), make).unwrap();
+        region.wait_ready(PATIENCE).unwrap();
+        (cluster, region)
+    };
+    let (home, region) = node(None);
+    let entity = region.get("a");
+    assert_eq!(entity.ask(Touch, PATIENCE), Ok(1));
+    let (other, _) = node(Some(&home));
+    home.wait_members(2, PATIENCE).unwrap();
+    let mut touched = 1;
+    for how in [1, 2] {
+        refuses.store(how, Ordering::SeqCst);
+        for _ in 0..10 {
+            let _ = home.admin().move_shard::<Stubborn>(wingbeat::ShardId(0), other.id());
+            touched += 1;
+            assert_eq!(entity.ask(Touch, PATIENCE), Ok(touched), "it works on, and has lost nothing");
+        }
+    }
+    refuses.store(0, Ordering::SeqCst);
+    until_holds("it moves when it lets itself be moved", || {
+        touched += 1;
+        assert_eq!(entity.ask(Touch, PATIENCE), Ok(touched));
+        home.admin().move_shard::<Stubborn>(wingbeat::ShardId(0), other.id()).is_err_and(|why| !why.to_string().contains("moving"))
+    });
+}
+
+// failures: row 8
+#[test]
+fn a_type_with_a_hostile_name_is_refused_and_its_name_escaped() {
+    let cluster = Cluster::builder(config("hostile")).start().unwrap();
+    let refused = cluster.proxy::<Hostile>().unwrap_err();
+    let text = refused.to_string();
+    assert!(text.contains("\\u{1b}[31m\\n") && !text.contains('\u{1b}') && !text.contains('\n'), "{text}");
+    assert_eq!(refused.code(), "E-REG-004");
 }
 
 // failures: row 45
