@@ -4,6 +4,8 @@
 //! one to take it, again and again until that answers; the receiving account knows the numbers it has seen and counts each once. While all
 //! nodes live, or leave in order, the sum stays the same. State is in memory here: what dies with its node is gone.
 
+#![allow(missing_docs, reason = "an example explains itself")]
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     error::Error,

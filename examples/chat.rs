@@ -1,5 +1,7 @@
 //! Rooms are topics, people are entities, and who is here is known to a singleton: `cargo run --example chat`.
 
+#![allow(missing_docs, reason = "an example explains itself")]
+
 use std::{collections::BTreeSet, error::Error, io::Write, time::Duration};
 
 use wingbeat::*;

@@ -3,6 +3,8 @@
 //! wingbeat needs no runtime and starts none. Answers are futures of the standard library, and whoever wants thousands of them gives a
 //! completion queue a hook that wakes a task.
 
+#![allow(missing_docs, reason = "an example explains itself")]
+
 use std::{error::Error, io::Write, sync::Arc, time::Duration};
 
 use tokio::sync::Notify;

@@ -3,6 +3,8 @@
 //! The whole of a service in one file: the protocol, the entity, a node, and a caller. Start more nodes with the first one's address as their
 //! seed, and the aircraft spread over them; nothing below changes.
 
+#![allow(missing_docs, reason = "an example explains itself")]
+
 use std::{error::Error, io::Write, time::Duration};
 
 use wingbeat::*;

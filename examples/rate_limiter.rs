@@ -1,5 +1,7 @@
 //! A token bucket per key, for a million keys; those that nobody uses leave memory: `cargo run --release --example rate_limiter`.
 
+#![allow(missing_docs, reason = "an example explains itself")]
+
 use std::{
     error::Error,
     io::Write,

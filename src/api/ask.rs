@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use super::context::{read_answer, resolve};
 use crate::{
     AskError, Deadline, EntityRef, EntityType, Refusal, Request, TellError, Wire,
-    engine::{completion::Completions, slot::Waiter},
+    engine::{completion::Completions, parcel::Answered, slot::Waiter},
 };
 
 /// Many asks in flight from one thread: [`EntityRef::ask_into`] sends, and the answers come out here, each with the tag of its ask.
@@ -157,28 +157,29 @@ impl<T: EntityType> EntityRef<T> {
     pub fn ask_async<R: Request<T>>(&self, req: R, deadline: impl Into<Deadline>) -> AskFuture<R::Reply> {
         let shared = Arc::new(Mutex::new(State::Waiting(None)));
         let theirs = shared.clone();
-        // On the thread that brings the answer: it decodes and wakes, no more.
-        let waiter = Waiter::Call(Box::new(move |answered| finish(&theirs, read_answer(answered))));
+        // On the thread that brings the answer: it wakes, no more. Decoding is left to who polls.
+        let waiter = Waiter::Call(Box::new(move |answered| finish(&theirs, Ok(answered))));
         if let Err(error) = self.open(req, resolve(deadline), true, waiter) {
             finish(&shared, Err(error));
         }
-        AskFuture { shared }
+        AskFuture { shared, _value: PhantomData }
     }
 }
 
 /// An answer to come; made by [`EntityRef::ask_async`].
 #[must_use = "the answer comes out of the future"]
 pub struct AskFuture<V> {
-    shared: Arc<Mutex<State<V>>>,
+    shared: Arc<Mutex<State>>,
+    _value: PhantomData<fn() -> V>,
 }
 
-enum State<V> {
+enum State {
     Waiting(Option<Waker>),
-    Done(Result<V, AskError>),
+    Done(Result<Answered, AskError>),
     Taken,
 }
 
-fn finish<V>(shared: &Mutex<State<V>>, result: Result<V, AskError>) {
+fn finish(shared: &Mutex<State>, result: Result<Answered, AskError>) {
     let before = std::mem::replace(&mut *shared.lock(), State::Done(result));
     if let State::Waiting(Some(waker)) = before {
         waker.wake();
@@ -191,13 +192,16 @@ impl<V> fmt::Debug for AskFuture<V> {
     }
 }
 
-impl<V> Future for AskFuture<V> {
+impl<V: Wire> Future for AskFuture<V> {
     type Output = Result<V, AskError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.shared.lock();
         match std::mem::replace(&mut *state, State::Taken) {
-            State::Done(result) => Poll::Ready(result),
+            State::Done(result) => {
+                drop(state);
+                Poll::Ready(result.and_then(read_answer))
+            }
             State::Waiting(_) => {
                 *state = State::Waiting(Some(cx.waker().clone()));
                 Poll::Pending

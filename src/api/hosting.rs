@@ -118,17 +118,15 @@ impl<E: Entity> Instance for Live<E> {
 
 /// The message of a parcel. An encoded one stays in its place, and so does what cannot be read.
 fn take<M: Wire>(parcel: &mut Option<EngineParcel>) -> Result<M, CodecError> {
+    if let Some(EngineParcel::Wire { envelope, .. }) = parcel {
+        return M::decode(*M::VERSIONS.end(), &mut message_of(envelope));
+    }
     match parcel.take() {
         Some(EngineParcel::Typed { msg, key, ask, reads }) => msg.take().map_err(|msg| {
             *parcel = Some(EngineParcel::Typed { msg, key, ask, reads });
             CodecError::Decode(format!("a message of another type than `{}`", M::NAME))
         }),
-        Some(EngineParcel::Wire { envelope, hash }) => {
-            let msg = M::decode(*M::VERSIONS.end(), &mut message_of(&envelope));
-            *parcel = Some(EngineParcel::Wire { envelope, hash });
-            msg
-        }
-        None => Err(CodecError::Decode("no message".to_owned())),
+        _ => Err(CodecError::Decode("no message".to_owned())),
     }
 }
 

@@ -10,15 +10,10 @@ pub(super) struct KeyAt(NonZeroU32);
 const GARBAGE_MIN: usize = 4096;
 
 /// Each key behind its length, from the second byte on.
+#[derive(Default)]
 pub(super) struct Keys {
     bytes: Vec<u8>,
     garbage: usize,
-}
-
-impl Default for Keys {
-    fn default() -> Self {
-        Self { bytes: vec![], garbage: 0 }
-    }
 }
 
 impl Keys {
