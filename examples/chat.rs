@@ -31,8 +31,8 @@ messages! {
     }
 }
 
+#[derive(Default)]
 struct PersonState {
-    room: Topic<Line>,
     heard: Vec<String>,
 }
 
@@ -42,11 +42,11 @@ impl Entity for PersonState {
     fn handle(&mut self, msg: PersonMsg, cx: &mut Cx<'_, Self>) {
         match msg {
             PersonMsg::Enter(Enter, reply) => {
-                cx.subscribe(&self.room);
+                cx.subscribe(&cx.topic::<Line>("lounge"));
                 cx.reply(reply, true);
             }
             PersonMsg::Leave(Leave, reply) => {
-                cx.unsubscribe(&self.room);
+                cx.unsubscribe(&cx.topic::<Line>("lounge"));
                 cx.reply(reply, true);
             }
             PersonMsg::Line(line) if line.from != *cx.id() => self.heard.push(format!("{}: {}", line.from, line.text)),
@@ -81,9 +81,7 @@ struct Node {
 fn join(seed: Option<&Node>) -> Result<Node, Box<dyn Error>> {
     let seeds = seed.map(|first| first.cluster.addr().to_string());
     let cluster = Cluster::builder("chat").listen("127.0.0.1:0".parse()?).seeds(seeds).start()?;
-    let room = cluster.topic::<Line>("lounge");
-    let make = move |_: &String| PersonState { room: room.clone(), heard: vec![] };
-    let people = cluster.host::<PersonState>(HostOptions::new().shards(16), make)?;
+    let people = cluster.host::<PersonState>(HostOptions::new().shards(16), |_| PersonState::default())?;
     let directory = cluster.singleton::<DirectoryState>(HostOptions::new(), DirectoryState::default)?;
     people.wait_ready(LIMIT)?;
     Ok(Node { cluster, people, directory })

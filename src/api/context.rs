@@ -234,6 +234,11 @@ impl<'a, E: Entity> Cx<'a, E> {
         self.out.wishes.push(Wish::Idle(after));
     }
 
+    /// The topic of this name for values of this type, on all nodes; as [`Cluster::topic`](crate::Cluster::topic).
+    pub fn topic<V: Wire + Clone>(&self, name: &str) -> Topic<V> {
+        Topic::new(self.node.clone(), name)
+    }
+
     /// Values of the topic arrive as messages from now on, at most once each, until this instance ends: subscribe in
     /// [`Entity::started`], which runs on every new home.
     pub fn subscribe<V: Wire + Clone + Message<E::Type>>(&mut self, topic: &Topic<V>) {
