@@ -1,4 +1,6 @@
-//! Clustering for latency-sensitive services.
+//! Clustering for latency-sensitive services: sharded entities with state, one live instance each, on fixed threads and without an async runtime.
+//!
+//! The [`guide`] begins at the beginning.
 
 extern crate self as wingbeat;
 
@@ -12,6 +14,7 @@ pub mod builtin;
 pub mod config;
 mod engine;
 mod error;
+pub mod guide;
 mod id;
 #[doc(hidden)]
 pub mod metrics;

@@ -279,7 +279,7 @@ fn a_handler_that_panics_fails_its_entity_and_nobody_else() {
     assert_eq!((ask(&good), shared.starts("good")), (3, 1));
 }
 
-// failures: row 45
+// failures: rows 45, 48
 #[test]
 fn a_factory_that_panics_fails_the_messages_and_not_the_node() {
     let (cluster, region, shared) = alone("unborn", |_| {});
@@ -592,7 +592,13 @@ fn a_full_queue_gives_the_message_back_and_takes_it_later() {
     shared.open();
     entity.tell_within(message, PATIENCE).unwrap();
     assert_eq!(waiting.join().unwrap(), Ok(2));
-    assert_eq!(ask(&entity), accepted + 4, "all that was accepted has run, and what came back once");
+    // An ask does not wait for room either.
+    let mut handled = Err(AskError::Refused(Refusal::Full));
+    until_holds("there is room for an ask", || {
+        handled = entity.ask(Count, PATIENCE);
+        handled != Err(AskError::Refused(Refusal::Full))
+    });
+    assert_eq!(handled, Ok(accepted + 4), "all that was accepted has run, and what came back once");
 }
 
 // failures: row 66

@@ -15,7 +15,8 @@ use super::{
     shutdown::{Reaper, ShutdownHandle, ShutdownReason, ShutdownReport},
 };
 use crate::{
-    Config, Deadline, Entity, EntityId, EntityRef, EntityType, HostOptions, KeyOf, Lease, NodeAddr, NodeId, Region, ShardId, Time, TypeId,
+    Config, Deadline, Entity, EntityId, EntityRef, EntityType, HostOptions, KeyOf, Lease, NodeAddr, NodeId, Region, ShardId, Singleton,
+    Time, Topic, TypeId, Wire,
     config::ConfigErrors,
     engine::{
         self,
@@ -151,7 +152,7 @@ impl Cluster {
         let f = parking_lot::Mutex::new(f);
         let watcher: Arc<dyn Fn(&Event) + Send + Sync> = Arc::new(move |event: &Event| (*f.lock())(event));
         self.node().watch_events(Arc::downgrade(&watcher) as Weak<_>);
-        Subscription { _watcher: watcher }
+        Subscription::keeping(watcher)
     }
 
     /// A bounded stream of the messages that are accepted and then given up on this node, from now on.
@@ -159,7 +160,8 @@ impl Cluster {
         self.node().dead_letters()
     }
 
-    /// Hosts `E` here. The factory runs on the worker that will own the entity.
+    /// Hosts `E` here, or gives a proxy where [`HostOptions::on_role`] names a role that this node lacks. The factory runs on the worker that
+    /// will own the entity.
     ///
     /// # Errors
     /// [`RegisterError`]; nothing was registered. A shard count that differs from the cluster's is found out by the coordinator, and
@@ -169,9 +171,13 @@ impl Cluster {
         options: HostOptions<E>,
         factory: impl Fn(&KeyOf<E>) -> E + Send + Sync + 'static,
     ) -> Result<Region<E::Type>, RegisterError> {
-        let host = host_of::<E>(Arc::new(factory));
+        if let Some(role) = options.role.as_ref().filter(|role| !self.config().cluster.roles.contains(role)) {
+            tracing::debug!(target: "wingbeat::engine", entity_type = E::Type::TYPE, %role, "not hosted here: this node lacks the role");
+            return self.proxy();
+        }
+        let host = host_of::<E>(Arc::new(factory), options.run);
         let entry = self.enter::<E::Type>(Some(options.shards))?;
-        if entry.host.set(host).is_err() {
+        if entry.set_host(host).is_err() {
             return Err(RegisterError::Duplicate { name: entry.name.to_string() });
         }
         self.node().network.post(ToNet::Type(entry.clone(), true));
@@ -190,6 +196,60 @@ impl Cluster {
         let entry = self.enter::<T>(None)?;
         self.node().network.post(ToNet::Type(entry.clone(), false));
         Ok(Region::new(self.node().clone(), entry))
+    }
+
+    /// Hosts a singleton: one instance in the cluster, on the member where its only shard lives, or a proxy where
+    /// [`HostOptions::on_role`] names a role that this node lacks.
+    ///
+    /// It starts with its first message; where it must run from the beginning, send it one. When its node leaves, it moves like any entity,
+    /// with its state; when its node dies, another member starts it anew. A count of shards in the options is not looked at.
+    ///
+    /// # Errors
+    /// [`RegisterError`]; nothing was registered.
+    pub fn singleton<E: Entity<Type: EntityType<Key = Singleton>>>(
+        &self,
+        options: HostOptions<E>,
+        factory: impl Fn() -> E + Send + Sync + 'static,
+    ) -> Result<EntityRef<E::Type>, RegisterError> {
+        self.host(options.shards(1), move |Singleton| factory()).map(|region| region.get(Singleton))
+    }
+
+    /// The singleton of a type, on nodes that merely send to it.
+    ///
+    /// # Errors
+    /// As [`proxy`](Self::proxy).
+    pub fn only<T: EntityType<Key = Singleton>>(&self) -> Result<EntityRef<T>, RegisterError> {
+        self.proxy().map(|region: Region<T>| region.get(Singleton))
+    }
+
+    /// The topic of this name for values of this type, on all nodes.
+    pub fn topic<V: Wire + Clone>(&self, name: &str) -> Topic<V> {
+        Topic::new(self.node().clone(), name)
+    }
+
+    /// Runs `f` on the helper thread once, when that node has been removed from the cluster: it has left, or was declared dead and taken out.
+    /// At once if this node knows no such member.
+    #[must_use = "dropping it ends the subscription"]
+    pub fn watch_node(&self, node: NodeId, f: impl FnOnce(NodeId) + Send + 'static) -> Subscription {
+        let once = Arc::new(parking_lot::Mutex::new(Some(f)));
+        let mine = once.clone();
+        let tell = move || {
+            if let Some(f) = mine.lock().take() {
+                f(node);
+            }
+        };
+        let tell = Arc::new(tell);
+        let watcher = tell.clone();
+        let subscription = self.on_event(move |event| {
+            if matches!(event, Event::Member { member, .. } if member.id == node && member.status == MemberStatus::Removed) {
+                watcher();
+            }
+        });
+        // After the subscription, so that a removal in between is not missed; `f` is there once.
+        if self.view().member(node).is_none_or(|m| m.status == MemberStatus::Removed) {
+            self.node().help(Box::new(move || tell()));
+        }
+        subscription
     }
 
     /// What `host` or `proxy` made before.
@@ -269,7 +329,14 @@ impl Cluster {
 /// Ends when dropped.
 #[must_use = "dropping it ends the subscription"]
 pub struct Subscription {
-    _watcher: Arc<dyn Fn(&Event) + Send + Sync>,
+    _keep: Box<dyn std::any::Any + Send + Sync>,
+}
+
+impl Subscription {
+    /// Lasts as long as it keeps that alive.
+    pub(crate) fn keeping(keep: impl Send + Sync + 'static) -> Self {
+        Self { _keep: Box::new(keep) }
+    }
 }
 
 impl fmt::Debug for Subscription {

@@ -1,39 +1,51 @@
 //! What an entity can do during a turn.
 
-use std::{marker::PhantomData, sync::Arc};
+use std::{marker::PhantomData, sync::Arc, time::Duration};
 
+use super::hosting::key_of;
 use crate::{
-    AskError, Deadline, Entity, EntityId, EntityRef, EntityType, Epoch, Failure, Handoff, KeyOf, Message, NodeAddr, NodeId, Refusal,
-    ReplyTag, ShardId, StartCause, TellError, Time, Wire,
+    AskError, CodecError, Deadline, DropReason, Entity, EntityId, EntityRef, EntityType, Epoch, Failure, Handoff, KeyOf, Message, MsgOf,
+    NodeAddr, NodeId, Refusal, ReplyTag, Request, ShardId, StartCause, TellError, Time, Topic, Wire,
     engine::{
         message::AnyMessage,
         node::Node,
-        parcel::{Answered, Key},
+        parcel::{Answered, EngineParcel, version_byte},
+        topics::Value,
         types::Env,
-        worker::Out,
+        worker::{OpenAsk, Out, Then},
     },
     proto::{
-        handoff::{Ask, ReplyBody},
-        shard::{Place, Turn},
+        handoff::{Ask, Envelope, ReplyBody},
+        shard::{Parcel, Place, Turn, Wish},
     },
 };
 
 /// What an entity can do during a turn. Nothing here blocks.
+///
+/// # When the shard moves
+/// Timers, stashed messages, watches of nodes and the mailbox travel to the new home, as messages. An open [`ask`](Self::ask) is answered
+/// `Moved` through its `then` on the old home, and the message that `then` makes travels. A [`Promise`] answers through the old node, as long as
+/// that lives.
+///
+/// # What belongs to the instance
+/// Timers, watches and the idle time end when the instance does: when it passivates, fails or is stopped. What it has stashed goes back to the
+/// front of the mailbox, for the next one.
 pub struct Cx<'a, E: Entity> {
     id: &'a KeyOf<E>,
-    key: &'a Key,
     cause: StartCause,
     node: &'a Arc<Node>,
     at: Place,
     out: &'a mut Out,
     ask: Option<Ask>,
+    /// Newest version of the answer that the asker reads.
+    reads: u8,
     turn: Turn,
     _entity: PhantomData<fn() -> E>,
 }
 
 impl<'a, E: Entity> Cx<'a, E> {
-    pub(crate) fn new(id: &'a KeyOf<E>, key: &'a Key, cause: StartCause, ask: Option<Ask>, env: &'a mut Env<'_>) -> Self {
-        Self { id, key, cause, node: env.node, at: env.at, out: env.out, ask, turn: Turn::Continue, _entity: PhantomData }
+    pub(crate) fn new(id: &'a KeyOf<E>, cause: StartCause, ask: Option<Ask>, reads: u8, env: &'a mut Env<'_>) -> Self {
+        Self { id, cause, node: env.node, at: env.at, out: env.out, ask, reads, turn: Turn::Continue, _entity: PhantomData }
     }
 
     /// Ends the turn: an ask that nobody answered gets `NoReply` at once.
@@ -87,7 +99,7 @@ impl<'a, E: Entity> Cx<'a, E> {
     /// A reference to this entity.
     pub fn this(&self) -> EntityRef<E::Type> {
         let entry = self.node.type_entry(self.at.shard.ty).expect("a running entity's type is registered");
-        EntityRef::from_parts(self.node.clone(), entry, self.id.clone(), self.key.clone())
+        EntityRef::new(self.node.clone(), entry, self.id.clone())
     }
 
     /// A reference to an entity of a type that this node hosts or has a proxy for; `None` if it has neither.
@@ -99,7 +111,8 @@ impl<'a, E: Entity> Cx<'a, E> {
     pub fn reply<V: Wire>(&mut self, tag: ReplyTag<V>, value: V) {
         let ReplyTag { .. } = tag;
         let Some(ask) = self.ask.take() else { return };
-        let answered = if self.out.is_local(ask) { Answered::Typed(AnyMessage::new(value)) } else { Answered::Wire(encode_reply(&value)) };
+        let answered =
+            if self.out.is_local(ask) { Answered::Typed(AnyMessage::new(value)) } else { Answered::Wire(encode_reply(&value, self.reads)) };
         self.out.answer(ask, answered);
     }
 
@@ -112,10 +125,171 @@ impl<'a, E: Entity> Cx<'a, E> {
     }
 
     /// Takes the answer along, to be given later from any thread.
-    #[must_use = "dropping a promise answers `NoReply`"]
     pub fn defer<V: Wire>(&mut self, tag: ReplyTag<V>) -> Promise<V> {
         let ReplyTag { .. } = tag;
-        Promise { node: self.node.clone(), ask: self.ask.take(), _value: PhantomData }
+        Promise { node: self.node.clone(), ask: self.ask.take(), reads: self.reads, _value: PhantomData }
+    }
+
+    /// Lets another entity answer this turn's asker, directly. A message that was told is told on.
+    ///
+    /// If the request is not accepted there, the asker gets `AskError::Dropped` with the reason, so nothing waits for nothing.
+    pub fn forward<T: EntityType, R: Request<T>>(&mut self, tag: ReplyTag<R::Reply>, to: &EntityRef<T>, req: R) {
+        let ReplyTag { .. } = tag;
+        let ask = self.ask.take();
+        if let Err(refusal) = to.pass_on(req.into_msg(), ask, self.reads)
+            && let Some(ask) = ask
+        {
+            self.out.answer(ask, Answered::Wire(ReplyBody::Dropped(refusal.as_drop())));
+        }
+    }
+
+    /// Asks without waiting: the answer, or why there is none, comes to this entity as the message that `then` makes of it, like any other
+    /// message and in no fixed order to others. `then` runs once, on this worker, outside of a turn; it stays on this node, so it need not be
+    /// `Send`.
+    ///
+    /// The message comes to the entity, not to the instance: if it has left memory meanwhile, it is started. If its shard moves before there is
+    /// an answer, `then` gets `AskError::Moved`, and its message goes to the new home. Nothing comes if this node dies.
+    pub fn ask<T, R, M>(
+        &mut self,
+        to: &EntityRef<T>,
+        req: R,
+        deadline: impl Into<Deadline>,
+        then: impl FnOnce(Result<R::Reply, AskError>) -> M + 'static,
+    ) where
+        T: EntityType,
+        R: Request<T>,
+        M: Message<E::Type>,
+    {
+        let deadline = deadline.into().resolve(self.at.now);
+        let key = key_of(self.id);
+        let asked = to.open_for(self.node, self.out.index, req, deadline);
+        match asked {
+            Ok(correlation) => {
+                let then: Then = Box::new(move |answered| {
+                    let result = answered.and_then(read_answer::<R::Reply>);
+                    AnyMessage::new(then(result).into_msg())
+                });
+                self.out.asks.insert(correlation, OpenAsk { shard: self.at.shard, key, then });
+            }
+            Err(error) => {
+                let msg = AnyMessage::new(then(Err(error)).into_msg());
+                self.out.wishes.push(Wish::Own(EngineParcel::told(key, msg)));
+            }
+        }
+    }
+
+    /// Sends this entity `msg` after that time. The same `key` replaces what stands under it; a message of it that waits in the mailbox
+    /// already still comes.
+    ///
+    /// Never early; late by as long as the worker is busy, or the entity may not run. A timer that moves keeps the time it has left.
+    pub fn timer_once(&mut self, key: u64, after: Duration, msg: impl Message<E::Type>) {
+        self.timer(key, after, false, msg.into_msg());
+    }
+
+    /// Sends this entity `msg` after each `every`, at least a millisecond. The same `key` replaces. A late timer fires once, not once for each
+    /// period that was missed.
+    pub fn timer_every(&mut self, key: u64, every: Duration, msg: impl Message<E::Type>) {
+        self.timer(key, every, true, msg.into_msg());
+    }
+
+    /// Ends the timer with this key, if there is one.
+    pub fn timer_cancel(&mut self, key: u64) {
+        self.out.wishes.push(Wish::Cancel { key });
+    }
+
+    fn timer(&mut self, key: u64, after: Duration, again: bool, msg: MsgOf<E>) {
+        if let Some(message) = self.encoded(msg) {
+            self.out.wishes.push(Wish::Timer { key, after, again, message });
+        }
+    }
+
+    /// A message to itself in the form that can wait and travel. One that cannot be encoded is a dead letter.
+    fn encoded(&mut self, msg: MsgOf<E>) -> Option<Envelope> {
+        let parcel = EngineParcel::told(key_of(self.id), AnyMessage::new(msg));
+        let envelope = parcel.to_envelope(self.at.shard);
+        if let Err(why) = &envelope {
+            tracing::error!(target: "wingbeat::engine", entity_type = E::Type::TYPE, %why, "a message of an entity to itself cannot be encoded");
+            self.node.bury(self.at.shard, &parcel, DropReason::Undecodable);
+        }
+        envelope.ok()
+    }
+
+    /// Puts a message aside, with its asker, until [`unstash`](Self::unstash): for what cannot be handled before something is loaded.
+    ///
+    /// Bounded like the mailbox; what is beyond that becomes a dead letter (`StashFull`), and its asker is told.
+    pub fn stash(&mut self, msg: MsgOf<E>) {
+        let parcel = EngineParcel::Typed { key: key_of(self.id), ask: self.ask.take(), reads: self.reads, msg: AnyMessage::new(msg) };
+        self.out.wishes.push(Wish::Stash(parcel));
+    }
+
+    /// What was put aside comes next, in its order, before anything newer.
+    pub fn unstash(&mut self) {
+        self.out.wishes.push(Wish::Unstash);
+    }
+
+    /// Leave memory after so long without a message from outside, whatever the host's [`Passivation`](crate::Passivation) says; `None`: what
+    /// that says.
+    pub fn idle_timeout(&mut self, after: Option<Duration>) {
+        self.out.wishes.push(Wish::Idle(after));
+    }
+
+    /// The topic of this name for values of this type, on all nodes; as [`Cluster::topic`](crate::Cluster::topic).
+    pub fn topic<V: Wire + Clone>(&self, name: &str) -> Topic<V> {
+        Topic::new(self.node.clone(), name)
+    }
+
+    /// Values of the topic arrive as messages from now on, at most once each, until this instance ends: subscribe in
+    /// [`Entity::started`], which runs on every new home.
+    pub fn subscribe<V: Wire + Clone + Message<E::Type>>(&mut self, topic: &Topic<V>) {
+        let convert = |value: &Value| value.downcast_ref::<V>().map(|value| AnyMessage::new(value.clone().into_msg()));
+        self.out.subscribe(&topic.entry, self.at.shard, &key_of(self.id), Box::new(convert));
+    }
+
+    /// No more of that.
+    pub fn unsubscribe<V: Wire + Clone>(&mut self, topic: &Topic<V>) {
+        self.out.unsubscribe(Some(topic.entry.id), self.at.shard, key_of(self.id).bytes());
+    }
+
+    /// Sends this entity `msg` once, when the instance of `to` that is live now ends: it passivates, fails or is stopped, or its node dies. At
+    /// once if there is none, or if this node has no room for another open ask. Watching the same entity again replaces.
+    ///
+    /// A move is no end: the watch goes along, on both sides. On the new home of *this* entity the watched type must be known (hosted, or a
+    /// proxy), else `msg` comes at once. In no fixed order to messages of the watched entity.
+    pub fn watch<T: EntityType>(&mut self, to: &EntityRef<T>, msg: impl Message<E::Type>) {
+        let Some(message) = self.encoded(msg.into_msg()) else { return };
+        let (ty, target) = to.address();
+        if bad_key(target.bytes()).is_some() {
+            return self.out.wishes.push(Wish::Own(EngineParcel::from_envelope(message)));
+        }
+        let (node, shard) = (self.node, self.at.shard);
+        if let Err(message) = self.out.watches.open(node, self.out.index, shard, ty, target, message) {
+            self.out.wishes.push(Wish::Own(EngineParcel::from_envelope(message)));
+        }
+    }
+
+    /// No more of that.
+    pub fn unwatch<T: EntityType>(&mut self, to: &EntityRef<T>) {
+        let (ty, target) = to.address();
+        let key = key_of(self.id);
+        self.out.watches.close(self.node, self.at.shard, key.bytes(), Some((ty, target.bytes())));
+    }
+
+    /// Sends this entity `msg` once, when that node has been removed from the cluster: it has left, or was declared dead and taken out. At
+    /// once if this node knows no such member. The same node again replaces.
+    pub fn watch_node(&mut self, node: NodeId, msg: impl Message<E::Type>) {
+        let Some(message) = self.encoded(msg.into_msg()) else { return };
+        let gone = self.node.view().member(node).is_none();
+        self.out.wishes.push(if gone { Wish::Own(EngineParcel::from_envelope(message)) } else { Wish::WatchNode { node, message } });
+    }
+
+    /// No more of that.
+    pub fn unwatch_node(&mut self, node: NodeId) {
+        self.out.wishes.push(Wish::UnwatchNode { node });
+    }
+
+    /// 64 random bits, good enough for jitter and sampling, not for secrets.
+    pub fn random(&mut self) -> u64 {
+        self.out.rng.next_u64()
     }
 
     /// At most once, never blocks; as [`EntityRef::tell`].
@@ -137,18 +311,24 @@ impl<'a, E: Entity> Cx<'a, E> {
         self.turn = Turn::Failed;
     }
 
-    /// Encodes the live state for the next owner. For [`Entity::handoff`].
+    /// Encodes the live state for the next owner, in each version that this build writes: the next owner's build takes the newest that it
+    /// reads. For [`Entity::handoff`].
+    ///
+    /// # Errors
+    /// [`Failure`]: the state cannot be encoded. Give it on, and the move is called off.
     pub fn hand_over<S: Wire>(&mut self, state: &S) -> Result<Handoff, Failure> {
         let mut bytes = Vec::new();
-        state.encode(*S::VERSIONS.end(), &mut bytes)?;
+        super::wire::encode_versions(state, &mut bytes)?;
         Ok(Handoff { state: Some(bytes) })
     }
 }
 
-/// A reply as it travels. One that cannot be encoded is an answer too: it ran, and its reply was lost on the way.
-pub(crate) fn encode_reply<V: Wire>(value: &V) -> ReplyBody {
-    let mut bytes = Vec::new();
-    match value.encode(*V::VERSIONS.end(), &mut bytes) {
+/// A reply as it travels: its version, then its bytes. The version is the newest that both sides read, or the oldest of this side, which the
+/// asker will then name in its error. A reply that cannot be encoded is an answer too: it ran, and its reply was lost on the way.
+pub(crate) fn encode_reply<V: Wire>(value: &V, reads: u8) -> ReplyBody {
+    let version = u16::from(reads).clamp(*V::VERSIONS.start(), *V::VERSIONS.end());
+    let mut bytes = vec![version_byte(version)];
+    match value.encode(version, &mut bytes) {
         Ok(()) => ReplyBody::Value(bytes),
         Err(error) => ReplyBody::Rejected(format!("the reply `{}` could not be encoded: {error}", V::NAME)),
     }
@@ -159,6 +339,7 @@ pub(crate) fn encode_reply<V: Wire>(value: &V) -> ReplyBody {
 pub struct Promise<V: Wire> {
     node: Arc<Node>,
     ask: Option<Ask>,
+    reads: u8,
     _value: PhantomData<fn(V)>,
 }
 
@@ -169,7 +350,7 @@ impl<V: Wire> Promise<V> {
         if ask.node == self.node.id {
             self.node.complete(ask.correlation, Answered::Typed(AnyMessage::new(value)));
         } else {
-            self.node.answer(ask, encode_reply(&value));
+            self.node.answer(ask, encode_reply(&value, self.reads));
         }
     }
 
@@ -205,7 +386,13 @@ pub(crate) fn read_answer<V: Wire>(answered: Answered) -> Result<V, AskError> {
         Answered::Typed(any) => any.take().map_err(|_| AskError::Undecodable(format!("the reply is no `{}`", V::NAME))),
         Answered::Wire(body) => {
             let bytes = AskError::check(body)?;
-            V::decode(*V::VERSIONS.end(), &mut bytes.as_slice()).map_err(|e| AskError::Undecodable(e.to_string()))
+            let (version, mut input) = bytes.split_first().map_or((0, &[][..]), |(version, rest)| (u16::from(*version), rest));
+            let value = if V::VERSIONS.contains(&version) {
+                V::decode(version, &mut input)
+            } else {
+                Err(CodecError::Version { name: V::NAME, ours: V::VERSIONS, theirs: version })
+            };
+            value.map_err(|e| AskError::Undecodable(e.to_string()))
         }
         Answered::Timeout => Err(AskError::Timeout { maybe_ran: true }),
     }

@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt};
 
-pub use crate::proto::shard::{StartCause, StopReason};
+pub use crate::proto::shard::{Directive, StartCause, StopReason};
 use crate::{CodecError, Cx, EntityType, NodeId, Wire};
 
 /// Key of the entity's type.
@@ -13,8 +13,18 @@ pub type MsgOf<E> = <<E as Entity>::Type as EntityType>::Msg;
 /// The state behind one key and what it does. At most one instance is live in the cluster.
 ///
 /// Runs on one worker thread and stays there, so it need not be `Send`: a move goes by bytes. Order on a new home: factory, `adopted` if
-/// state was handed over, `started`, then the queue. A panic in any of these is caught: the asker gets `EntityFailed`, the instance is
-/// dropped, and the next message starts another one, after a back-off that grows while it keeps failing.
+/// state was handed over, `started`, then the queue.
+///
+/// # What a panic comes to
+/// A panic in any of these is caught, counted and logged with entity, message and place; the node and all other entities go on. The instance
+/// is dropped, and `supervise` says what comes next: by default another instance, after a back-off of 100 ms that doubles with each failure
+/// in a row up to 10 s. Whoever asked gets `EntityFailed`. The message that the handler panicked on becomes a dead letter
+/// ([`DropReason::Poison`](crate::DropReason::Poison)), at once or after the number of [`attempts`](crate::HostOptions::attempts) that the host
+/// grants. An entity that fails five times to start opens its circuit: what is sent to it then is refused until its back-off is over.
+///
+/// # Not guaranteed
+/// What a handler had done before it panicked stands: messages it sent are on their way, and state that it shares with others may be half
+/// changed. `stopped` may not run: a process can be killed.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not implement `Entity`, so no node can host it",
     label = "nothing to run here",
@@ -48,6 +58,25 @@ pub trait Entity: Sized + 'static {
     fn stopped(&mut self, why: StopReason, cx: &mut Cx<'_, Self>) {
         let _ = (why, cx);
     }
+
+    /// What becomes of an entity whose handler panicked; `restarts` counts its failures in a row before this one. Not called for
+    /// [`Cx::fail`], which is a [`Directive::Restart`].
+    fn supervise(panic: &PanicInfo, restarts: u32) -> Directive {
+        let _ = (panic, restarts);
+        Directive::Restart
+    }
+}
+
+/// A panic of a handler.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct PanicInfo {
+    /// What it said.
+    pub message: String,
+    /// File, line and column. Known as long as no panic hook was set that does not call its predecessor.
+    pub location: String,
+    /// Name of the message that was being handled.
+    pub handling: &'static str,
 }
 
 /// State on its way to the next owner. Made by [`Cx::hand_over`].
@@ -71,9 +100,12 @@ pub struct HandedOver<'a> {
 }
 
 impl HandedOver<'_> {
-    /// The state, as the previous owner gave it to [`Cx::hand_over`].
+    /// The state, as the previous owner gave it to [`Cx::hand_over`], in the newest version that both builds know.
+    ///
+    /// # Errors
+    /// [`CodecError`]: the builds share no version, or the bytes are no `T`.
     pub fn decode<T: Wire>(&self) -> Result<T, CodecError> {
-        T::decode(*T::VERSIONS.end(), &mut &*self.state)
+        super::wire::decode_versions(self.state)
     }
 
     /// The previous owner's node.

@@ -53,6 +53,20 @@ pub enum Refusal {
     Encode(String),
 }
 
+impl Refusal {
+    /// What the refusal of a message comes to whose sender cannot take it back.
+    pub(crate) fn as_drop(&self) -> DropReason {
+        match self {
+            Self::Full | Self::Overloaded => DropReason::Overloaded,
+            Self::NoCredit => DropReason::NoCredit,
+            Self::TooLarge { .. } | Self::Encode(_) | Self::BadKey { .. } => DropReason::Undecodable,
+            Self::Unaddressed => DropReason::Unaddressed,
+            Self::NotStarted => DropReason::UnknownType,
+            Self::WouldDeadlock | Self::Shutdown => DropReason::Shutdown,
+        }
+    }
+}
+
 /// A message was not accepted; [`into_message`](Self::into_message) gives it back.
 ///
 /// One pointer wide: only a refusal allocates.
@@ -141,6 +155,7 @@ pub enum AskError {
 
 /// Whether a request was handled.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Ran {
     /** It was not, and will not be: safe to retry. */
     No,

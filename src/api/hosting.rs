@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use crate::{
-    CodecError, Cx, Entity, EntityKey, EntityType, HandedOver, KeyOf, MsgOf, NodeId, StartCause, StopReason, Wire,
+    CodecError, Cx, Entity, EntityKey, EntityType, HandedOver, KeyOf, MsgOf, NodeId, PanicInfo, ShardKey, StartCause, StopReason, Wire,
     engine::{
-        parcel::{Answered, EngineParcel, Key},
+        parcel::{Answered, EngineParcel, Key, message_of},
         types::{Env, Instance, TypeHost},
     },
     proto::{
         handoff::{DropReason, ReplyBody},
-        shard::Turn,
+        shard::{Directive, Parcel, Turn, TypeOptions},
     },
 };
 
@@ -18,19 +18,19 @@ use crate::{
 pub(crate) type Factory<E> = Arc<dyn Fn(&KeyOf<E>) -> E + Send + Sync>;
 
 /// Makes entities of `E` with the user's factory.
-pub(crate) struct HostOf<E: Entity> {
-    pub factory: Factory<E>,
+struct HostOf<E: Entity> {
+    factory: Factory<E>,
+    options: TypeOptions,
 }
 
 /// What a node runs the entities of `E` with.
-pub(crate) fn host_of<E: Entity>(factory: Factory<E>) -> Arc<dyn TypeHost> {
-    Arc::new(HostOf::<E> { factory })
+pub(crate) fn host_of<E: Entity>(factory: Factory<E>, options: TypeOptions) -> Arc<dyn TypeHost> {
+    Arc::new(HostOf::<E> { factory, options })
 }
 
 struct Live<E: Entity> {
     entity: E,
     id: KeyOf<E>,
-    key: Key,
     cause: StartCause,
 }
 
@@ -43,7 +43,7 @@ impl<E: Entity> TypeHost for HostOf<E> {
         state: Option<(&[u8], NodeId)>,
     ) -> Result<Box<dyn Instance>, String> {
         let id = KeyOf::<E>::read_from(key).map_err(|e| format!("the key cannot be read: {e}"))?;
-        let mut live = Box::new(Live { entity: (self.factory)(&id), id, key: Key::new(key), cause });
+        let mut live = Box::new(Live { entity: (self.factory)(&id), id, cause });
         if let Some((state, from)) = state {
             let adopted = live.with(turn, |entity, cx| entity.adopted(HandedOver { state, from }, cx));
             if let Err(why) = adopted {
@@ -56,34 +56,52 @@ impl<E: Entity> TypeHost for HostOf<E> {
         live.with(turn, |entity, cx| entity.started(cx));
         Ok(live)
     }
+
+    fn options(&self) -> TypeOptions {
+        self.options
+    }
+
+    fn supervise(&self, panic: &PanicInfo, restarts: u32) -> Directive {
+        E::supervise(panic, restarts)
+    }
+
+    fn message_name(&self, variant: u16) -> &'static str {
+        E::Type::MESSAGES.get(usize::from(variant)).copied().unwrap_or("a message")
+    }
 }
 
 impl<E: Entity> Live<E> {
     fn with<R>(&mut self, env: &mut Env<'_>, f: impl FnOnce(&mut E, &mut Cx<'_, E>) -> R) -> R {
-        let mut cx = Cx::new(&self.id, &self.key, self.cause, None, env);
+        let mut cx = Cx::new(&self.id, self.cause, None, 0, env);
         f(&mut self.entity, &mut cx)
     }
 }
 
 impl<E: Entity> Instance for Live<E> {
-    fn handle(&mut self, env: &mut Env<'_>, parcel: EngineParcel) -> Turn {
-        let ask = parcel.ask();
+    fn handle(&mut self, env: &mut Env<'_>, parcel: &mut Option<EngineParcel>) -> Turn {
+        if env.out.keep {
+            keep_encoded(env.at.shard, parcel);
+        }
+        let (ask, reads) = parcel.as_ref().map_or((None, 0), |parcel| (parcel.ask(), parcel.reads()));
         let msg = match take::<MsgOf<E>>(parcel) {
             Ok(msg) => msg,
-            Err((parcel, error)) => {
+            Err(error) => {
                 let reason = match error {
                     CodecError::UnknownMessage { .. } => DropReason::UnknownMessage,
                     _ => DropReason::Undecodable,
                 };
                 tracing::warn!(target: "wingbeat::engine", entity_type = E::Type::TYPE, shard = env.at.shard.shard.0, %error, "a message could not be read");
-                env.node.bury(env.at.shard, &parcel, reason);
+                if let Some(parcel) = parcel {
+                    env.node.bury(env.at.shard, parcel, reason);
+                }
                 if let Some(ask) = ask {
                     env.out.answer(ask, Answered::Wire(ReplyBody::Dropped(reason)));
                 }
                 return Turn::Continue;
             }
         };
-        let mut cx = Cx::new(&self.id, &self.key, self.cause, ask, env);
+        env.out.handling = E::Type::variant(&msg);
+        let mut cx = Cx::new(&self.id, self.cause, ask, reads, env);
         self.entity.handle(msg, &mut cx);
         cx.finish()
     }
@@ -92,8 +110,10 @@ impl<E: Entity> Instance for Live<E> {
         self.with(env, |entity, cx| entity.handoff(cx)).map(|h| h.state).map_err(|f| f.to_string())
     }
 
-    fn key(&self) -> &[u8] {
-        self.key.bytes()
+    fn key(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(32);
+        self.id.write_to(&mut bytes);
+        bytes
     }
 
     fn entity(&self) -> &dyn std::any::Any {
@@ -105,17 +125,27 @@ impl<E: Entity> Instance for Live<E> {
     }
 }
 
-/// The message of a parcel, or the parcel back.
-fn take<M: Wire>(parcel: EngineParcel) -> Result<M, (EngineParcel, CodecError)> {
-    match parcel {
-        EngineParcel::Typed { msg, key, ask } => msg.take().map_err(|msg| {
-            let error = CodecError::Decode(format!("a message of another type than `{}`", M::NAME));
-            (EngineParcel::Typed { msg, key, ask }, error)
+/// The message of a parcel. An encoded one stays in its place, and so does what cannot be read.
+fn take<M: Wire>(parcel: &mut Option<EngineParcel>) -> Result<M, CodecError> {
+    if let Some(EngineParcel::Wire { envelope, .. }) = parcel {
+        return M::decode(*M::VERSIONS.end(), &mut message_of(envelope));
+    }
+    match parcel.take() {
+        Some(EngineParcel::Typed { msg, key, ask, reads }) => msg.take().map_err(|msg| {
+            *parcel = Some(EngineParcel::Typed { msg, key, ask, reads });
+            CodecError::Decode(format!("a message of another type than `{}`", M::NAME))
         }),
-        EngineParcel::Wire { envelope, hash } => match M::decode(*M::VERSIONS.end(), &mut envelope.payload()) {
-            Ok(msg) => Ok(msg),
-            Err(error) => Err((EngineParcel::Wire { envelope, hash }, error)),
-        },
+        _ => Err(CodecError::Decode("no message".to_owned())),
+    }
+}
+
+/// Encodes a message that was sent on this node, so that it can be tried again. One that has no encoding is tried once.
+fn keep_encoded(shard: ShardKey, parcel: &mut Option<EngineParcel>) {
+    if let Some(typed @ EngineParcel::Typed { .. }) = parcel
+        && let Ok(envelope) = typed.to_envelope(shard)
+    {
+        let hash = typed.hash();
+        *parcel = Some(EngineParcel::Wire { envelope, hash });
     }
 }
 

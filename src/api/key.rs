@@ -65,6 +65,37 @@ impl EntityKey for String {
     }
 }
 
+/// The key of singletons: there is one.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct Singleton;
+
+impl fmt::Display for Singleton {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("singleton")
+    }
+}
+
+impl FromStr for Singleton {
+    type Err = CodecError;
+
+    fn from_str(text: &str) -> Result<Self, CodecError> {
+        match text {
+            "singleton" => Ok(Self),
+            other => Err(CodecError::Decode(format!("`{}` is not `singleton`, the only key there is", other.escape_debug()))),
+        }
+    }
+}
+
+impl EntityKey for Singleton {
+    fn write_to(&self, out: &mut Vec<u8>) {
+        out.push(1);
+    }
+
+    fn read_from(bytes: &[u8]) -> Result<Self, CodecError> {
+        if bytes == [1] { Ok(Self) } else { Err(CodecError::Decode("not the key of a singleton".to_owned())) }
+    }
+}
+
 /// What [`EntityId::new`] and a region's `get` take: a key, a reference to one, or `&str` where the key is text.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a key of this entity type: its key is `{K}`",

@@ -21,6 +21,12 @@ pub trait EntityType: Sized + 'static {
     type Key: EntityKey;
     /// All its messages.
     type Msg: Wire + Message<Self>;
+
+    /// Where the message's name stands in [`MESSAGES`](Self::MESSAGES), for reports.
+    fn variant(msg: &Self::Msg) -> u16 {
+        let _ = msg;
+        u16::MAX
+    }
 }
 
 /// `Self` may be sent to entities of type `T`.
@@ -119,6 +125,14 @@ macro_rules! messages {
             const MESSAGES: &'static [&'static str] = &[$(::std::stringify!($var)),+];
             type Key = $key;
             type Msg = $name;
+
+            fn variant(msg: &$name) -> u16 {
+                #[repr(u16)]
+                enum At { $($var),+ }
+                match msg {
+                    $( $name::$var(..) => At::$var as u16, )+
+                }
+            }
         }
 
         impl $crate::Message<$tag> for $name {

@@ -1,5 +1,7 @@
 //! What a program that uses the library sees.
 
+mod ask;
+mod batch;
 mod cluster;
 mod context;
 mod entity;
@@ -13,21 +15,25 @@ mod region;
 mod shutdown;
 #[cfg(feature = "admin")]
 pub mod surface;
+mod topic;
 mod wire;
 
 #[doc(hidden)]
 pub use wire::private as __private;
 pub use {
+    ask::{Answer, AskFuture, AskQueue},
+    batch::{Batch, BatchReport},
     cluster::{ActError, Admin, Cluster, ClusterBuilder, DeadLetter, JoinError, RegisterError, StartError, Subscription},
     context::{Cx, Promise},
-    entity::{Entity, Failure, HandedOver, Handoff, KeyOf, MsgOf, StartCause, StopReason},
+    entity::{Directive, Entity, Failure, HandedOver, Handoff, KeyOf, MsgOf, PanicInfo, StartCause, StopReason},
     error::{AskError, CodecError, Ran, Refusal, TellError},
-    key::{Addressed, EntityId, EntityKey, IntoKey, KEY_BYTES_MAX},
+    key::{Addressed, EntityId, EntityKey, IntoKey, KEY_BYTES_MAX, Singleton},
     lease::{Lease, LeaseError, MemoryLease},
     messages::{EntityType, Message, ReplyTag, Request},
     reference::EntityRef,
-    region::{HostOptions, QueryError, Region},
+    region::{HostOptions, Nodes, Passivation, QueryError, Region},
     shutdown::{ShutdownHandle, ShutdownReason, ShutdownReport},
+    topic::Topic,
     wire::{Added, Wire, wire_id},
 };
 pub(crate) use {

@@ -7,17 +7,18 @@ use super::{
     hosting::key_of,
 };
 use crate::{
-    AskError, Deadline, EntityId, EntityType, Message, Refusal, Request, TellError, Time, TypeId,
+    AskError, Deadline, EntityId, EntityType, Message, Refusal, Request, TellError, Time, TypeId, Wire,
     engine::{
         asker::Asker,
         clock::Clock,
         message::AnyMessage,
         node::Node,
-        parcel::{EngineParcel, Key},
+        parcel::{EngineParcel, Key, version_byte},
         slot::Waiter,
         sys,
         types::TypeEntry,
     },
+    proto::handoff::Ask,
 };
 
 thread_local! {
@@ -38,7 +39,7 @@ pub(crate) fn on_worker_thread() -> bool {
 ///
 /// Messages that one thread sends to one entity keep their order, also across moves of its shard.
 pub struct EntityRef<T: EntityType> {
-    node: Arc<Node>,
+    pub(super) node: Arc<Node>,
     entry: Arc<TypeEntry>,
     id: T::Key,
     key: Key,
@@ -46,7 +47,7 @@ pub struct EntityRef<T: EntityType> {
 
 impl<T: EntityType> Clone for EntityRef<T> {
     fn clone(&self) -> Self {
-        Self::from_parts(self.node.clone(), self.entry.clone(), self.id.clone(), self.key.clone())
+        Self { node: self.node.clone(), entry: self.entry.clone(), id: self.id.clone(), key: self.key.clone() }
     }
 }
 
@@ -62,11 +63,28 @@ impl<T: EntityType> fmt::Debug for EntityRef<T> {
     }
 }
 
-impl<T: EntityType> EntityRef<T> {
-    pub(crate) fn from_parts(node: Arc<Node>, entry: Arc<TypeEntry>, id: T::Key, key: Key) -> Self {
-        Self { node, entry, id, key }
-    }
+/// Never implemented: what it is asked for says what to do instead.
+#[doc(hidden)]
+#[diagnostic::on_unimplemented(
+    message = "an `EntityRef` stays on its node and cannot be part of a message",
+    label = "use `EntityId<{Self}>` here",
+    note = "send `reference.id()`; the receiver gets a reference from it with `cx.resolve(&id)` or `cluster.resolve(&id)`"
+)]
+pub trait StaysOnItsNode {}
 
+impl<T: EntityType + StaysOnItsNode> serde::Serialize for EntityRef<T> {
+    fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+        Err(serde::ser::Error::custom("a reference stays on its node"))
+    }
+}
+
+impl<'de, T: EntityType + StaysOnItsNode> serde::Deserialize<'de> for EntityRef<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        Err(serde::de::Error::custom("a reference stays on its node"))
+    }
+}
+
+impl<T: EntityType> EntityRef<T> {
     pub(crate) fn new(node: Arc<Node>, entry: Arc<TypeEntry>, id: T::Key) -> Self {
         let key = key_of(&id);
         Self { node, entry, id, key }
@@ -75,6 +93,11 @@ impl<T: EntityType> EntityRef<T> {
     pub(crate) fn resolve(node: &Arc<Node>, id: &EntityId<T>) -> Option<Self> {
         let entry = node.type_entry(TypeId::of(T::TYPE))?;
         Some(Self::new(node.clone(), entry, id.key().clone()))
+    }
+
+    /// Type and key.
+    pub(crate) fn address(&self) -> (TypeId, Key) {
+        (self.entry.id, self.key.clone())
     }
 
     /// The entity's key.
@@ -97,7 +120,7 @@ impl<T: EntityType> EntityRef<T> {
     }
 
     /// Counted once for each message that its sender gets back, not for each try.
-    fn count_refusal(&self) {
+    pub(crate) fn count_refusal(&self) {
         self.node.metrics.shared.sends_refused.add(1);
     }
 
@@ -105,7 +128,7 @@ impl<T: EntityType> EntityRef<T> {
         if let Some(refusal) = bad_key(self.key.bytes()) {
             return Err(TellError::new(refusal, msg));
         }
-        let mut parcel = Some(EngineParcel::Typed { key: self.key.clone(), ask: None, msg: AnyMessage::new(msg) });
+        let mut parcel = Some(EngineParcel::told(self.key.clone(), AnyMessage::new(msg)));
         self.node.send(&self.entry, &mut parcel).map_err(|refusal| TellError::new(refusal, give_back(parcel)))
     }
 
@@ -202,8 +225,12 @@ impl<T: EntityType> EntityRef<T> {
         let waiter = Waiter::Call(Box::new(move |answered| waiter(read_answer(answered))));
         let (key, msg) = (self.key.clone(), req.into_msg());
         let give_up = self.node.now() + patience;
-        let (correlation, parcel) =
-            self.node.open_ask(deadline, waiter, |ask| EngineParcel::Typed { key, ask: Some(ask), msg: AnyMessage::new(msg) })?;
+        let (correlation, parcel) = self.node.open_ask(deadline, waiter, |ask| EngineParcel::Typed {
+            key,
+            ask: Some(ask),
+            reads: newest::<R::Reply>(),
+            msg: AnyMessage::new(msg),
+        })?;
         let (mut parcel, mut room) = (Some(parcel), AwaitRoom::new(&self.node));
         loop {
             match self.node.send(&self.entry, &mut parcel) {
@@ -222,18 +249,65 @@ impl<T: EntityType> EntityRef<T> {
         }
     }
 
-    fn open<R: Request<T>>(&self, req: R, deadline: Time, timed: bool, waiter: Waiter) -> Result<u64, AskError> {
+    /// Sends a message whose answer somebody else waits for.
+    pub(crate) fn pass_on(&self, msg: T::Msg, ask: Option<Ask>, reads: u8) -> Result<(), Refusal> {
+        if let Some(refusal) = bad_key(self.key.bytes()) {
+            return Err(refusal);
+        }
+        self.node.send(&self.entry, &mut Some(EngineParcel::Typed { key: self.key.clone(), ask, reads, msg: AnyMessage::new(msg) }))
+    }
+
+    pub(crate) fn open<R: Request<T>>(&self, req: R, deadline: Time, timed: bool, waiter: Waiter) -> Result<u64, AskError> {
         if let Some(refusal) = bad_key(self.key.bytes()) {
             return Err(AskError::Refused(refusal));
         }
         let (key, msg) = (self.key.clone(), req.into_msg());
-        let parcel = |ask| EngineParcel::Typed { key, ask: Some(ask), msg: AnyMessage::new(msg) };
+        let reads = newest::<R::Reply>();
+        let parcel = |ask| EngineParcel::Typed { key, ask: Some(ask), reads, msg: AnyMessage::new(msg) };
         let correlation = self.node.ask(&self.entry, deadline, waiter, parcel).inspect_err(|_| self.count_refusal())?;
         if timed {
             self.node.time_ask(deadline, correlation);
         }
         Ok(correlation)
     }
+
+    /// As `open` with a deadline that the node watches, for an entity of that worker of `asker`; the number is one of `asker`'s. A reference of
+    /// another node (of this process) answers through a slot of its own.
+    pub(crate) fn open_for<R: Request<T>>(&self, asker: &Arc<Node>, worker: u16, req: R, deadline: Time) -> Result<u64, AskError> {
+        if Arc::ptr_eq(&self.node, asker) {
+            return self.open(req, deadline, true, Waiter::Entity(worker));
+        }
+        let mine = asker.slots.open(Waiter::Entity(worker)).ok_or(AskError::Refused(Refusal::Overloaded))?;
+        let home = asker.clone();
+        let waiter = Waiter::Call(Box::new(move |answered| home.complete(mine, answered)));
+        self.open(req, deadline, true, waiter).map(|_| mine).inspect_err(|_| drop(asker.slots.take(mine)))
+    }
+
+    /// As `open` with a deadline that the node watches, but gives the message back.
+    pub(crate) fn open_or_back<R: Request<T>>(&self, req: R, deadline: Time, waiter: Waiter) -> Result<u64, TellError<T::Msg>> {
+        let (msg, reads) = (req.into_msg(), newest::<R::Reply>());
+        if let Some(refusal) = bad_key(self.key.bytes()) {
+            return Err(TellError::new(refusal, msg));
+        }
+        let Some(correlation) = self.node.slots.open(waiter) else { return Err(TellError::new(Refusal::Overloaded, msg)) };
+        let ask = Ask { node: self.node.id, correlation, deadline };
+        let mut parcel = Some(EngineParcel::Typed { key: self.key.clone(), ask: Some(ask), reads, msg: AnyMessage::new(msg) });
+        match self.node.send(&self.entry, &mut parcel) {
+            Ok(()) => {
+                self.node.time_ask(deadline, correlation);
+                Ok(correlation)
+            }
+            Err(refusal) => {
+                drop(self.node.slots.take(correlation));
+                Err(TellError::new(refusal, give_back(parcel)))
+            }
+        }
+    }
+}
+
+/// Newest version of a value that this build reads, as it travels.
+pub(crate) fn newest<V: Wire>() -> u8 {
+    version_byte(*V::VERSIONS.end())
 }
 
 /// Whether there may be room a moment later: in the ring, or on the link.
@@ -269,7 +343,7 @@ impl<'a> AwaitRoom<'a> {
 }
 
 /// The message of a parcel that was refused.
-fn give_back<M: crate::Wire>(parcel: Option<EngineParcel>) -> M {
+pub(crate) fn give_back<M: Wire>(parcel: Option<EngineParcel>) -> M {
     match parcel {
         Some(EngineParcel::Typed { msg, .. }) => msg.take().expect("the parcel was made from an `M` by the caller"),
         _ => unreachable!("a refusal gives the parcel back as it was made, and it was made typed"),

@@ -1,16 +1,18 @@
 //! The entities of one type, wherever they live.
 
-use std::{fmt, marker::PhantomData, sync::Arc};
+use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
 use super::context::resolve;
 use crate::{
-    Addressed, Deadline, Entity, EntityKey, EntityRef, EntityType, Event, IntoKey, Refusal, ShardId, TellError,
+    Addressed, Batch, Deadline, Entity, EntityKey, EntityRef, EntityType, Event, IntoKey, Member, Message, NodeId, Refusal, ShardId,
+    TellError, Wire,
     engine::{
-        node::Node,
+        exits,
+        node::{Node, ToNet, ToWorker},
         types::{Standing, TypeEntry},
     },
     error::codes,
-    proto::sharding::shard_of,
+    proto::{shard::TypeOptions, sharding::shard_of, wire::Frame},
 };
 
 /// The entities of one type: a host on this node, or a proxy. Cheap to clone.
@@ -62,6 +64,55 @@ impl<T: EntityType> Region<T> {
         }
     }
 
+    /// Nothing to send yet: collects messages that are sent together.
+    pub fn batch(&self) -> Batch<T> {
+        Batch::new(self.node.clone(), self.entry.clone())
+    }
+
+    /// Sends `msg` to every entity of the type that is live on those nodes; starts none. Does not block.
+    ///
+    /// # Guaranteed
+    /// At most once to each entity that is live when the message comes to its worker.
+    ///
+    /// # Not guaranteed
+    /// Delivery: it is lost where a link breaks or a queue is full (`casts_unsent` counts), and an entity may miss it, or get it twice, while its
+    /// shard moves. Order to other messages.
+    ///
+    /// # Errors
+    /// [`TellError`] with the [`Refusal`] and the message; nobody got it.
+    pub fn broadcast(&self, to: Nodes, msg: impl Message<T>) -> Result<(), TellError<T::Msg>> {
+        let msg = msg.into_msg();
+        let mut bytes = Vec::new();
+        let refusal = match msg.encode(*T::Msg::VERSIONS.end(), &mut bytes) {
+            _ if self.node.is_closing() => Some(Refusal::Shutdown),
+            Err(error) => Some(Refusal::Encode(error.to_string())),
+            Ok(()) => {
+                let (size, max) = (bytes.len(), self.node.config.limits.message_bytes as usize);
+                (size > max).then_some(Refusal::TooLarge { size, max })
+            }
+        };
+        let sent = refusal.map_or(Ok(()), Err).and_then(|()| {
+            let here = nodes_here(&to, &self.node);
+            let sent = exits::with(&self.node, |exits| {
+                if to != Nodes::Here {
+                    let frame = Frame::Cast { ty: self.entry.id, topic: 0, bytes: bytes.as_slice().into() };
+                    exits.to_network(ToNet::Cast(to, frame))?;
+                }
+                if here {
+                    let bytes: Arc<[u8]> = bytes.into();
+                    let without_room = exits.to_workers(|| ToWorker::Broadcast(self.entry.id, bytes.clone()));
+                    self.node.metrics.shared.casts_unsent.add(without_room as u64);
+                }
+                Ok(())
+            });
+            sent.unwrap_or(Err(Refusal::Shutdown))
+        });
+        sent.map_err(|refusal| {
+            self.node.metrics.shared.sends_refused.add(1);
+            TellError::new(refusal, msg)
+        })
+    }
+
     /// Whether this node only sends to the type.
     pub fn is_proxy(&self) -> bool {
         self.entry.host.get().is_none()
@@ -101,22 +152,65 @@ impl<T: EntityType> Region<T> {
     }
 }
 
-/// How a type is hosted. What is not set comes from the `sharding` table. The shard count must match on every host.
+/// Which nodes are meant.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Nodes {
+    /// All members.
+    All,
+    /// This one.
+    Here,
+    /// Those with this role.
+    Role(String),
+    /// These.
+    Only(Vec<NodeId>),
+}
+
+impl Nodes {
+    /// Whether that member is meant by one who is `me`.
+    pub(crate) fn contain(&self, me: NodeId, member: &Member) -> bool {
+        match self {
+            Self::All => true,
+            Self::Here => member.id == me,
+            Self::Role(role) => member.roles.contains(role),
+            Self::Only(nodes) => nodes.contains(&member.id),
+        }
+    }
+}
+
+/// Whether this node is meant. It may not be a member yet.
+fn nodes_here(nodes: &Nodes, node: &Node) -> bool {
+    match nodes {
+        Nodes::All | Nodes::Here => true,
+        Nodes::Role(role) => node.config.cluster.roles.contains(role),
+        Nodes::Only(only) => only.contains(&node.id),
+    }
+}
+
+/// How a type is hosted. What is not set comes from the settings. The shard count must match on every host.
 #[must_use = "options do nothing before they are given to `Cluster::host`"]
 pub struct HostOptions<E: Entity> {
     pub(crate) shards: Option<u32>,
+    pub(crate) role: Option<String>,
+    pub(crate) run: TypeOptions,
     _entity: PhantomData<fn() -> E>,
 }
 
 impl<E: Entity> Default for HostOptions<E> {
     fn default() -> Self {
-        Self { shards: None, _entity: PhantomData }
+        Self { shards: None, role: None, run: TypeOptions::default(), _entity: PhantomData }
+    }
+}
+
+impl<E: Entity> Clone for HostOptions<E> {
+    fn clone(&self) -> Self {
+        Self { shards: self.shards, role: self.role.clone(), run: self.run, _entity: PhantomData }
     }
 }
 
 impl<E: Entity> fmt::Debug for HostOptions<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HostOptions {{ shards: {:?} }}", self.shards)
+        write!(f, "HostOptions {{ shards: {:?}, role: {:?}, run: {:?} }}", self.shards, self.role, self.run)
     }
 }
 
@@ -130,6 +224,57 @@ impl<E: Entity> HostOptions<E> {
     pub fn shards(mut self, n: u32) -> Self {
         self.shards = Some(n);
         self
+    }
+
+    /// Host only on nodes with this role; on others `host` gives a proxy.
+    pub fn on_role(mut self, role: impl Into<String>) -> Self {
+        self.role = Some(role.into());
+        self
+    }
+
+    /// When entities leave memory by themselves. Default: never.
+    pub fn passivation(mut self, passivation: Passivation) -> Self {
+        self.run.idle = passivation.idle;
+        self
+    }
+
+    /// Messages that may wait for one entity while it is suspended, backs off or moves in; at least 1. Default: `limits.mailbox`.
+    pub fn mailbox(mut self, capacity: usize) -> Self {
+        self.run.mailbox = Some(capacity.max(1));
+        self
+    }
+
+    /// How often a message whose handler panics is given to the entity, at least 1, which is the default. After that it becomes a dead letter
+    /// (`Poison`), and its asker, if there is one, gets `EntityFailed`.
+    ///
+    /// Above 1 a handler that panicked half way runs again from the start, and messages sent on this node are encoded before they run, so that
+    /// their bytes are there for the next attempt and for the dead letter.
+    pub fn attempts(mut self, n: u32) -> Self {
+        self.run.attempts = n.max(1);
+        self
+    }
+}
+
+/// When entities leave memory by themselves.
+///
+/// An entity that leaves runs [`Entity::stopped`] with `Passivated`; the next message starts another instance. Timers, stash and watches end
+/// with the instance. Messages that it sent to itself (timers, watches) do not count as use.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Passivation {
+    /// After so long without a message, and a quarter of that later at most.
+    pub idle: Option<Duration>,
+}
+
+impl Passivation {
+    /// Only when they ask for it.
+    pub fn never() -> Self {
+        Self::default()
+    }
+
+    /// After so long without a message from outside.
+    pub fn idle(after: Duration) -> Self {
+        Self { idle: Some(after) }
     }
 }
 

@@ -271,6 +271,38 @@ impl<A: Wire, B: Wire> Wire for (A, B) {
     }
 }
 
+/// Appends the value in each version that this build writes, newest first: version 1 byte, length 4 bytes, value.
+pub(crate) fn encode_versions<V: Wire>(value: &V, out: &mut Vec<u8>) -> Result<(), CodecError> {
+    for version in V::VERSIONS.rev() {
+        out.push(crate::engine::parcel::version_byte(version));
+        let at = out.len();
+        out.extend([0; 4]);
+        value.encode(version, out)?;
+        let length = u32::try_from(out.len() - at - 4).map_err(|_| CodecError::Encode(format!("`{}` has more than 4 GiB", V::NAME)))?;
+        out[at..at + 4].copy_from_slice(&length.to_le_bytes());
+    }
+    Ok(())
+}
+
+/// The value in the newest version that this build reads.
+pub(crate) fn decode_versions<V: Wire>(mut input: &[u8]) -> Result<V, CodecError> {
+    let mut newest = 0;
+    while let Some((version, rest)) = input.split_first() {
+        let version = u16::from(*version);
+        let parts = rest.split_first_chunk().and_then(|(length, rest)| {
+            let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+            rest.split_at_checked(length)
+        });
+        let (mut value, rest) = parts.ok_or_else(|| CodecError::Decode(format!("`{}` is cut off", V::NAME)))?;
+        if V::VERSIONS.contains(&version) {
+            return V::decode(version, &mut value);
+        }
+        newest = newest.max(version);
+        input = rest;
+    }
+    Err(CodecError::Version { name: V::NAME, ours: V::VERSIONS, theirs: newest })
+}
+
 /// What the macros expand to. Not part of the interface.
 pub mod private {
     use std::{cell::Cell, ops::RangeInclusive};

@@ -12,7 +12,7 @@ use crate::{
     engine::{
         lane::LaneSender,
         node::{Node, ToNet, ToWorker},
-        parcel::EngineParcel,
+        parcel::{EngineParcel, message_of},
         types::TypeEntry,
     },
     proto::{
@@ -47,6 +47,23 @@ impl Exits {
     /// The ring of the network thread.
     pub fn network(&self) -> &LaneSender<ToNet> {
         &self.network
+    }
+
+    /// Puts an item into the ring of each worker. How many had no room.
+    pub fn to_workers(&self, mut make: impl FnMut() -> ToWorker) -> usize {
+        let full = self.workers.iter().filter(|ring| !ring.has_room(1) || ring.push(make()).is_err()).count();
+        self.workers.iter().for_each(|ring| _ = ring.ring_bell());
+        full
+    }
+
+    /// Puts something for other nodes into the ring of the network thread. `Err`: it has no room.
+    pub fn to_network(&self, item: ToNet) -> Result<(), Refusal> {
+        if !self.network.has_room(1) {
+            return Err(Refusal::Full);
+        }
+        let pushed = self.network.push(item).map_err(|_| Refusal::Full);
+        self.network.ring_bell();
+        pushed
     }
 
     /// Sends the message in `slot` by the exit that its shard's word names. On `Err` it is still there, and nothing has changed
@@ -84,7 +101,7 @@ impl Exits {
                     Ok(envelope) => envelope,
                     Err(why) => return Err(Refusal::Encode(why)),
                 };
-                let (size, max) = (envelope.payload().len(), node.config.limits.message_bytes as usize);
+                let (size, max) = (message_of(&envelope).len(), node.config.limits.message_bytes as usize);
                 if size > max {
                     return Err(Refusal::TooLarge { size, max });
                 }

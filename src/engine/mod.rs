@@ -13,6 +13,7 @@
 pub mod asker;
 pub mod carrier;
 pub mod clock;
+pub mod completion;
 pub mod exits;
 pub mod helper;
 pub mod idle;
@@ -20,11 +21,14 @@ pub mod lane;
 pub mod message;
 pub mod network;
 pub mod node;
+pub mod panics;
 pub mod parcel;
 pub mod slot;
 pub mod sys;
+pub mod topics;
 pub mod types;
 pub mod watch;
+pub mod watches;
 pub mod worker;
 
 use std::{
@@ -67,6 +71,8 @@ impl Engine {
                 tracing::error!(target: "wingbeat::engine", "a thread of the engine had panicked");
             }
         }
+        // Nobody is left to bring an answer, and nobody to see a deadline pass.
+        self.node.end_asks();
     }
 }
 

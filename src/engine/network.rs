@@ -13,7 +13,7 @@ use std::{
 use foldhash::fast::FixedState;
 
 use crate::{
-    NodeAddr, NodeId, Time,
+    NodeAddr, NodeId, Nodes, Time, TypeId,
     engine::{
         carrier::Carrier,
         idle::{Idler, Rest},
@@ -28,7 +28,7 @@ use crate::{
     proto::{
         handoff::{DropReason, Item, ReplyBody},
         lease::LeaseCall,
-        membership::{Event, Identity, MemberStatus},
+        membership::{Event, Identity, Member, MemberStatus},
         node::{Command, Effect, NodeCore},
         shard::{LaneItem, Parcel, ShardCommand},
         sharding::TypeInfo,
@@ -89,7 +89,7 @@ pub struct Network<N> {
     core: NodeCore,
     ports: Vec<Port>,
     lanes: Vec<Arc<Ring<ToNet>>>,
-    types: BTreeMap<crate::TypeId, Arc<TypeEntry>>,
+    types: BTreeMap<TypeId, Arc<TypeEntry>>,
     completions: BTreeMap<u64, Completion>,
     next_command: u64,
     /// Small numbers of the peers that requests went to.
@@ -207,6 +207,10 @@ impl<N: Carrier> Network<N> {
                         self.net.log_stranger(from.ip(), &format_args!("a datagram of {} bytes that no node sends", bytes.len()));
                     }
                 }
+                NetEvent::Frame { peer, frame: Frame::Cast { ty, topic, bytes } } => {
+                    self.node.metrics.network.frames_received.bump(1);
+                    self.cast_arrived(peer, ty, topic, bytes);
+                }
                 NetEvent::Frame { peer, frame } => {
                     self.node.metrics.network.frames_received.bump(1);
                     self.core.handle_frame(now, peer, frame);
@@ -286,6 +290,7 @@ impl<N: Carrier> Network<N> {
                 let info = TypeInfo { name: entry.name.to_string(), ty: entry.id, shards: entry.shards().unwrap_or(0), host };
                 self.core.handle_command(now, Command::Register { info });
             }
+            ToNet::Cast(nodes, frame) => self.cast(now, &nodes, &frame),
             ToNet::Deadline(at, correlation) => self.asks.insert(at, correlation),
             ToNet::Resolved(addr, result) => self.net.resolved(now, &addr, result),
             ToNet::Lease(id, answer) => self.core.handle_lease(now, id, answer),
@@ -296,6 +301,35 @@ impl<N: Carrier> Network<N> {
                     port.push(ToWorker::Command(ShardCommand::Stop));
                     port.push(ToWorker::Quit);
                 }
+            }
+        }
+    }
+
+    /// To the other nodes that are meant. One that has no room misses it.
+    fn cast(&mut self, now: Time, nodes: &Nodes, frame: &Frame) {
+        let view = self.node.view();
+        let present =
+            |m: &&Member| m.id != view.me && matches!(m.status, MemberStatus::WeaklyUp | MemberStatus::Up | MemberStatus::Leaving);
+        for member in view.members.iter().filter(present).filter(|m| nodes.contain(view.me, m)) {
+            if let Err(why) = self.net.send_frame(now, &member.addr, Some(member.id), frame) {
+                self.node.metrics.shared.casts_unsent.add(1);
+                tracing::debug!(target: "wingbeat::net", peer = %member.addr, %why, "a published value was not sent");
+            }
+        }
+    }
+
+    /// From another node, for whom it concerns here.
+    fn cast_arrived(&mut self, peer: NodeId, ty: TypeId, topic: u64, bytes: Box<[u8]>) {
+        if self.node.view().member(peer).is_none() {
+            return;
+        }
+        if ty == TypeId(0) {
+            return self.node.topics.arrived(&self.node, topic, bytes);
+        }
+        let bytes: Arc<[u8]> = bytes.into();
+        for port in self.ports.iter_mut() {
+            if port.waiting.len() < WAITING_MAX {
+                port.push(ToWorker::Broadcast(ty, bytes.clone()));
             }
         }
     }
@@ -332,7 +366,7 @@ impl<N: Carrier> Network<N> {
                 // Most asks have been answered long before: their slot then has another generation.
                 if let Some(waiter) = self.node.slots.take(correlation) {
                     self.node.metrics.shared.ask_timeouts.add(1);
-                    waiter.answer(Answered::Timeout);
+                    waiter.answer(correlation, Answered::Timeout, &self.node.workers);
                 }
             }
             self.fired = fired;

@@ -17,13 +17,14 @@ use crossbeam::{
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
-    Config, DeadLetter, Lease, NodeAddr, NodeId, Time, TypeId,
+    Config, DeadLetter, Lease, NodeAddr, NodeId, Nodes, Time, TypeId,
     engine::{
         clock::{Clock, Waited},
         exits,
         lane::Door,
         parcel::{Answered, EngineParcel},
         slot::{Slots, Waiter},
+        topics::{Topics, Value},
         types::TypeEntry,
         watch::{Busy, LogGate},
     },
@@ -34,6 +35,7 @@ use crate::{
         membership::{ClusterView, Ending, Event, Members},
         node::{Answer, Command},
         shard::{LaneItem, Parcel, ShardCommand, ShardReport},
+        wire::Frame,
     },
 };
 
@@ -52,6 +54,12 @@ pub enum ToWorker {
     Type(Arc<TypeEntry>),
     /// To be run between two turns, for a test that wants the worker to stand still.
     Run(Job),
+    /// A value for this worker's entities that have subscribed to the topic with that id.
+    Publish(u64, Value),
+    /// A message for all live entities of the type.
+    Broadcast(TypeId, Arc<[u8]>),
+    /// The ask with that number, of an entity of this worker, is answered.
+    Answer(u64, Answered),
     /// End of the thread.
     Quit,
 }
@@ -75,6 +83,8 @@ pub enum ToNet {
     Command(Box<dyn FnOnce(u64) -> Command + Send>, Option<Completion>),
     /// A type, to be hosted here or only sent to.
     Type(Arc<TypeEntry>, bool),
+    /// For everybody on those nodes whom it concerns; not for this one.
+    Cast(Nodes, Frame),
     /// Give the ask up at that moment, if it is not answered by then.
     Deadline(Time, u64),
     /// The helper has looked a name up.
@@ -128,6 +138,8 @@ pub struct Node {
     pub metrics: Arc<Metrics>,
     /// What each worker is in.
     pub busy: Box<[Busy]>,
+    /// Who wants which published values.
+    pub topics: Topics,
     /// To the helper thread.
     pub helper: Sender<Job>,
     hosting_until: CachePadded<AtomicU64>,
@@ -190,6 +202,7 @@ impl Node {
             slots: Slots::new(config.limits.asks),
             metrics,
             busy,
+            topics: Topics::default(),
             hosting_until: CachePadded::new(AtomicU64::new(0)),
             next_lane: AtomicU32::new(0),
             closing: AtomicBool::new(false),
@@ -296,8 +309,17 @@ impl Node {
     /// Completes an ask of this node.
     pub fn complete(&self, correlation: u64, answered: Answered) {
         match self.slots.take(correlation) {
-            Some(waiter) => waiter.answer(answered),
+            Some(waiter) => waiter.answer(correlation, answered, &self.workers),
             None => self.metrics.shared.replies_late.add(1),
+        }
+    }
+
+    /// Ends all asks in flight: they may have run.
+    pub fn end_asks(&self) {
+        for correlation in self.slots.open_asks() {
+            if let Some(waiter) = self.slots.take(correlation) {
+                waiter.answer(correlation, Answered::Timeout, &self.workers);
+            }
         }
     }
 
@@ -319,23 +341,26 @@ impl Node {
 
     /// Counts a message that is given up and offers it as a dead letter. Does not answer its asker.
     pub fn bury(&self, shard: crate::ShardKey, parcel: &EngineParcel, reason: DropReason) {
+        // A watch is no message: who watches hears of it.
+        if parcel.watch().is_none() {
+            self.bury_parts(shard, parcel.key(), parcel.encoded(), reason);
+        }
+    }
+
+    /// As [`bury`](Self::bury), with what is left of the message.
+    pub fn bury_parts(&self, shard: crate::ShardKey, key: &[u8], bytes: Option<&[u8]>, reason: DropReason) {
         self.metrics.drops.add(reason, 1);
         let entity_type =
             || -> Arc<str> { self.type_entry(shard.ty).map_or_else(|| format!("{:08x}", shard.ty.0).into(), |e| e.name.clone()) };
         if let Some(kept_back) = self.dead_letter_log.pass(self.now()) {
-            let key = String::from_utf8_lossy(parcel.key()).escape_debug().to_string();
+            let key = String::from_utf8_lossy(key).escape_debug().to_string();
             tracing::warn!(target: "wingbeat::engine", entity_type = %entity_type(), %key, shard = shard.shard.0, %reason, kept_back, "a message was given up; lines like this come once a second at most");
         }
         let mut listeners = self.dead_letters.lock();
         if listeners.is_empty() {
             return;
         }
-        let entity_type = entity_type();
-        let bytes = match parcel {
-            EngineParcel::Wire { envelope, .. } => Some(envelope.payload().into()),
-            EngineParcel::Typed { .. } => None,
-        };
-        let letter = DeadLetter { entity_type, key: parcel.key().into(), reason, bytes };
+        let letter = DeadLetter { entity_type: entity_type(), key: key.into(), reason, bytes: bytes.map(Into::into) };
         listeners.retain(|l| match l.try_send(letter.clone()) {
             Ok(()) => true,
             Err(TrySendError::Full(_)) => {

@@ -4,7 +4,7 @@ use std::{cell::Cell, sync::Arc};
 
 use crate::{
     ShardKey, Time,
-    engine::message::AnyMessage,
+    engine::{message::AnyMessage, watches::watch_in},
     proto::{
         handoff::{Ask, Envelope, ReplyBody},
         shard::Parcel,
@@ -67,6 +67,8 @@ pub enum EngineParcel {
         key: Key,
         /// Who waits for an answer.
         ask: Option<Ask>,
+        /// Newest version of the answer that the asker reads; 0 if nobody waits.
+        reads: u8,
         /// The message: the `EntityType::Msg` of its type.
         msg: AnyMessage,
     },
@@ -79,7 +81,37 @@ pub enum EngineParcel {
     },
 }
 
+/// A version as it travels: in one byte.
+pub fn version_byte(version: u16) -> u8 {
+    // 0 stands for no answer at all.
+    u8::try_from(version).unwrap_or(u8::MAX).max(1)
+}
+
 impl EngineParcel {
+    /// A message that nobody waits for an answer to.
+    pub fn told(key: Key, msg: AnyMessage) -> Self {
+        Self::Typed { key, ask: None, reads: 0, msg }
+    }
+
+    /// Newest version of the answer that the asker reads.
+    pub fn reads(&self) -> u8 {
+        match self {
+            Self::Typed { reads, .. } => *reads,
+            Self::Wire { envelope, .. } => match envelope.ask {
+                Some(_) => envelope.payload().first().copied().unwrap_or(0),
+                None => 0,
+            },
+        }
+    }
+
+    /// The message as it is encoded, if it is. A request has the version of its answer in front.
+    pub fn encoded(&self) -> Option<&[u8]> {
+        match self {
+            Self::Typed { .. } => None,
+            Self::Wire { envelope, .. } => Some(message_of(envelope)),
+        }
+    }
+
     /// Who waits for an answer.
     pub fn ask(&self) -> Option<Ask> {
         match self {
@@ -89,17 +121,25 @@ impl EngineParcel {
     }
 }
 
+/// The message in an envelope.
+pub fn message_of(envelope: &Envelope) -> &[u8] {
+    envelope.payload().get(usize::from(envelope.ask.is_some())..).unwrap_or(&[])
+}
+
 impl EngineParcel {
     /// Its encoding; `Err`: why the type's encoder failed.
     pub fn to_envelope(&self, shard: ShardKey) -> Result<Envelope, String> {
         match self {
             Self::Wire { envelope, .. } => Ok(envelope.clone()),
-            Self::Typed { key, ask, msg } => {
+            Self::Typed { key, ask, reads, msg } => {
                 let key_len = u8::try_from(key.bytes().len()).expect("references refuse keys above 255 bytes");
                 // Taken, not borrowed: an encoder of the user's may send, and then finds an empty one.
                 let mut scratch = SCRATCH.take();
                 scratch.clear();
                 scratch.extend_from_slice(key.bytes());
+                if ask.is_some() {
+                    scratch.push(*reads);
+                }
                 let encoded = msg.encode_to(&mut scratch).map_err(|e| e.to_string());
                 let envelope = encoded.map(|()| Envelope { shard, ask: *ask, key_len, bytes: scratch.as_slice().into() });
                 scratch.shrink_to(SCRATCH_KEPT_BYTES);
@@ -138,6 +178,13 @@ impl Parcel for EngineParcel {
 
     fn deadline(&self) -> Option<Time> {
         self.ask().map(|ask| ask.deadline)
+    }
+
+    fn watch(&self) -> Option<Ask> {
+        match self {
+            Self::Typed { .. } => None,
+            Self::Wire { envelope, .. } => watch_in(envelope),
+        }
     }
 
     fn size(&self) -> usize {

@@ -12,7 +12,7 @@ use std::{
 
 use crossbeam::queue::ArrayQueue;
 
-use crate::engine::{asker::Mailbox, parcel::Answered};
+use crate::engine::{asker::Mailbox, completion::Completions, lane::Door, node::ToWorker, parcel::Answered};
 
 /// Who takes the answer.
 pub enum Waiter {
@@ -20,14 +20,21 @@ pub enum Waiter {
     Thread(Arc<Mailbox>),
     /// Runs on whatever thread brings the answer: it must be quick and must not block.
     Call(Box<dyn FnOnce(Answered) + Send>),
+    /// An entity of this worker, which knows the ask by its number.
+    Entity(u16),
+    /// A queue that somebody empties, with the asker's name for the ask.
+    Queue(Arc<Completions>, u64),
 }
 
 impl Waiter {
-    /// Gives the answer.
-    pub fn answer(self, answered: Answered) {
+    /// Gives the answer to the ask with that number.
+    pub fn answer(self, correlation: u64, answered: Answered, workers: &[Door<ToWorker>]) {
         match self {
             Self::Thread(mailbox) => mailbox.put(answered),
             Self::Call(call) => call(answered),
+            // Bounded by the number of slots.
+            Self::Entity(worker) => workers[usize::from(worker)].post(ToWorker::Answer(correlation, answered)),
+            Self::Queue(queue, tag) => queue.put(tag, answered),
         }
     }
 }
@@ -120,6 +127,14 @@ impl Slots {
         })
     }
 
+    /// All asks in flight, for the end of the node.
+    pub fn open_asks(&self) -> impl Iterator<Item = u64> {
+        self.slots.iter().zip(0u64..).filter_map(|(slot, index)| {
+            let state = slot.state.load(Ordering::Acquire);
+            (state & 1 == 1).then_some(((state >> 1) & GENERATION_MASK) << INDEX_BITS | index)
+        })
+    }
+
     /// Asks in flight.
     #[cfg(any(test, feature = "admin"))]
     pub fn in_flight(&self) -> usize {
@@ -146,7 +161,7 @@ mod tests {
         let (slots, n) = (Slots::new(2), Arc::new(AtomicUsize::new(0)));
         let ask = slots.open(counting(&n)).unwrap();
         assert_eq!(slots.in_flight(), 1);
-        slots.take(ask).unwrap().answer(Answered::Timeout);
+        slots.take(ask).unwrap().answer(ask, Answered::Timeout, &[]);
         assert!(slots.take(ask).is_none(), "answered");
         let again = slots.open(counting(&n)).unwrap();
         assert!(slots.take(ask).is_none(), "an old answer does not hit the slot's next ask");

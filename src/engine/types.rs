@@ -4,14 +4,14 @@ use std::{
     any::TypeId as RustTypeId,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
 };
 
 use parking_lot::{Condvar, Mutex};
 
 use crate::{
-    NodeId, ShardId, ShardKey, TypeId,
+    NodeId, PanicInfo, ShardId, ShardKey, TypeId,
     engine::{
         clock::{Clock, Waited},
         node::Node,
@@ -20,7 +20,7 @@ use crate::{
     },
     proto::{
         handoff::Word,
-        shard::{Place, StartCause, StopReason, Turn},
+        shard::{Directive, Place, StartCause, StopReason, Turn, TypeOptions},
         sharding::{UNSIZED, shard_of},
     },
 };
@@ -30,16 +30,27 @@ pub trait TypeHost: Send + Sync {
     /// Makes the instance of `key`; `state` is what its predecessor handed over, and from where.
     fn start(&self, turn: &mut Env<'_>, key: &[u8], cause: StartCause, state: Option<(&[u8], NodeId)>)
     -> Result<Box<dyn Instance>, String>;
+    /// How its entities are run here.
+    fn options(&self) -> TypeOptions {
+        TypeOptions::default()
+    }
+    /// What becomes of an entity after a panic.
+    fn supervise(&self, panic: &PanicInfo, restarts: u32) -> Directive {
+        let _ = (panic, restarts);
+        Directive::Restart
+    }
+    /// The name of a message, by its number.
+    fn message_name(&self, variant: u16) -> &'static str;
 }
 
 /// A live entity. Lives and dies on one worker thread.
 pub trait Instance {
-    /// One message, one turn.
-    fn handle(&mut self, turn: &mut Env<'_>, parcel: EngineParcel) -> Turn;
+    /// One message, one turn. What is left in `parcel` can be given to another instance should this one fail.
+    fn handle(&mut self, turn: &mut Env<'_>, parcel: &mut Option<EngineParcel>) -> Turn;
     /// State for the next owner.
     fn hand_over(&mut self, turn: &mut Env<'_>) -> Result<Option<Vec<u8>>, String>;
     /// Canonical bytes of its key.
-    fn key(&self) -> &[u8];
+    fn key(&self) -> Vec<u8>;
     /// The user's value, for tests.
     fn entity(&self) -> &dyn std::any::Any;
     /// Last call.
@@ -79,6 +90,8 @@ pub struct TypeEntry {
     pub declared_by: RustTypeId,
     /// Present once the type is hosted here.
     pub host: OnceLock<Arc<dyn TypeHost>>,
+    /// Messages are kept until their handlers have returned.
+    keeps: AtomicBool,
     standing: Mutex<Standing>,
     standing_changed: Condvar,
     /// One for each shard, once their number is known. Set on the network thread, behind what waited for the number, unless it was known
@@ -95,6 +108,7 @@ impl TypeEntry {
             declared: AtomicU32::new(shards),
             declared_by,
             host: OnceLock::new(),
+            keeps: AtomicBool::new(false),
             standing: Mutex::new(Standing::Asked),
             standing_changed: Condvar::new(),
             words: OnceLock::new(),
@@ -103,6 +117,24 @@ impl TypeEntry {
             entry.set_shards(shards);
         }
         entry
+    }
+
+    /// Has the type hosted here. `Err`: it is already.
+    pub fn set_host(&self, host: Arc<dyn TypeHost>) -> Result<(), Arc<dyn TypeHost>> {
+        let keeps = host.options().attempts > 1;
+        self.host.set(host)?;
+        self.keeps.store(keeps, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether messages are kept until their handlers have returned.
+    pub fn keeps(&self) -> bool {
+        self.keeps.load(Ordering::Relaxed)
+    }
+
+    /// How its entities are run here.
+    pub fn options(&self) -> TypeOptions {
+        self.host.get().map_or_else(TypeOptions::default, |host| host.options())
     }
 
     /// Number of shards; `None` as long as this node has not heard it.

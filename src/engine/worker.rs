@@ -2,27 +2,37 @@
 
 use std::{
     any::Any,
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
+use foldhash::fast::FixedState;
+
 use crate::{
-    NodeId, ShardKey, Time, TypeId,
+    AskError, NodeId, PanicInfo, ShardKey, Time, TypeId,
     engine::{
         exits,
         idle::{Idler, Rest},
         lane::Ring,
+        message::AnyMessage,
         node::{Node, ToNet, ToWorker},
-        parcel::{Answered, EngineParcel},
+        panics,
+        parcel::{Answered, EngineParcel, Key},
         sys,
+        topics::{TopicEntry, Value},
         types::{Env, Instance, TypeEntry},
+        watches::{Ended, Watches},
     },
     metrics::WorkerCounters,
     proto::{
-        handoff::{Ask, DropReason, ReplyBody},
-        shard::{Host, LaneItem, Place, ShardCommand, ShardCore, ShardReport, StartCause, StopReason, Turn},
+        handoff::{Ask, DropReason, Envelope, ReplyBody},
+        rng::Rng,
+        shard::{
+            Aftermath, Directive, Host, LaneItem, Parcel, Place, ShardCommand, ShardCore, ShardReport, StartCause, StopReason, Turn,
+            TypeOptions, WatchRecord, Wish,
+        },
     },
 };
 
@@ -38,11 +48,87 @@ pub struct Out {
     /// What found no room in the ring, in order (moves.md X6).
     waiting: VecDeque<ToNet>,
     used: bool,
+    /// This worker's number.
+    pub index: u16,
+    /// What the entity at work wants for itself.
+    pub wishes: Vec<Wish<EngineParcel>>,
+    /// Asks of this worker's entities that have no answer yet.
+    pub asks: HashMap<u64, OpenAsk, FixedState>,
+    /// Number of the message that is being handled.
+    pub handling: u16,
+    /// The type wants messages kept until their handler has returned.
+    pub keep: bool,
+    /// For entities.
+    pub rng: Rng,
+    topics: BTreeMap<u64, Subscribers>,
+    /// Entities that this worker's entities watch.
+    pub watches: Watches,
+    /// Messages of entities to themselves that come in the next turn of the worker.
+    own_later: Vec<(ShardKey, Envelope)>,
+}
+
+/// Makes a message of a published value, if it is of the right type.
+pub type Convert = Box<dyn Fn(&Value) -> Option<AnyMessage>>;
+
+/// This worker's entities that have subscribed to one topic.
+struct Subscribers {
+    entry: Arc<TopicEntry>,
+    by_entity: BTreeMap<(ShardKey, Box<[u8]>), Convert>,
+}
+
+/// Makes a message of an answer.
+pub type Then = Box<dyn FnOnce(Result<Answered, AskError>) -> AnyMessage>;
+
+/// An ask of an entity: whose it is, and what its answer is to become.
+pub struct OpenAsk {
+    /// Shard of the entity.
+    pub shard: ShardKey,
+    /// The entity.
+    pub key: Key,
+    /// What to make of the answer.
+    pub then: Then,
 }
 
 impl Out {
-    fn new(node: Arc<Node>) -> Self {
-        Self { node, waiting: VecDeque::new(), used: false }
+    /// The way out of worker `index`.
+    pub fn new(node: Arc<Node>, index: u16, seed: u64) -> Self {
+        Self {
+            node,
+            waiting: VecDeque::new(),
+            used: false,
+            index,
+            wishes: vec![],
+            asks: HashMap::default(),
+            handling: 0,
+            keep: false,
+            rng: Rng::new(seed),
+            topics: BTreeMap::new(),
+            watches: Watches::default(),
+            own_later: vec![],
+        }
+    }
+
+    /// An entity gets the values of a topic from now on.
+    pub fn subscribe(&mut self, entry: &Arc<TopicEntry>, shard: ShardKey, key: &Key, convert: Convert) {
+        let empty = || Subscribers { entry: entry.clone(), by_entity: BTreeMap::new() };
+        let subscribers = self.topics.entry(entry.id).or_insert_with(empty);
+        if subscribers.by_entity.insert((shard, key.bytes().into()), convert).is_none() {
+            entry.entities.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// It gets no more of that topic, or of any.
+    pub fn unsubscribe(&mut self, topic: Option<u64>, shard: ShardKey, key: &[u8]) {
+        if self.topics.is_empty() {
+            return;
+        }
+        let at = (shard, Box::from(key));
+        for (_, subscribers) in self.topics.iter_mut().filter(|(id, _)| topic.is_none_or(|topic| topic == **id)) {
+            if subscribers.by_entity.remove(&at).is_some() {
+                subscribers.entry.entities.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+        self.topics.retain(|_, subscribers| !subscribers.by_entity.is_empty());
     }
 
     fn push(&mut self, item: ToNet) {
@@ -98,6 +184,9 @@ struct WorkerHost {
     index: u16,
     /// How long the last turn took at least, if that is worth a word.
     slow: Option<Duration>,
+    /// The panic of the turn that failed last, and the message it failed on.
+    panicked: Option<PanicInfo>,
+    failed_on: Option<EngineParcel>,
 }
 
 impl WorkerHost {
@@ -114,8 +203,12 @@ impl WorkerHost {
         &self.node.metrics.workers[usize::from(self.index)]
     }
 
-    fn turn<R>(&mut self, at: Place, what: &'static str, f: impl FnOnce(&mut Env<'_>) -> R) -> Result<R, String> {
-        let Some(entry) = self.types.get(&at.shard.ty) else { return Err(format!("type {:08x} is not hosted here", at.shard.ty.0)) };
+    fn turn<R>(&mut self, at: Place, what: &'static str, f: impl FnOnce(&mut Env<'_>) -> R) -> Result<R, PanicInfo> {
+        let Some(entry) = self.types.get(&at.shard.ty) else {
+            let message = format!("type {:08x} is not hosted here", at.shard.ty.0);
+            return Err(PanicInfo { message, location: String::new(), handling: what });
+        };
+        self.out.keep = entry.keeps();
         let mut env = Env { node: &self.node, at, out: &mut self.out };
         let busy = &self.node.busy[usize::from(self.index)];
         busy.enter(at.shard);
@@ -125,13 +218,41 @@ impl WorkerHost {
             self.slow = Some(self.node.now().since(since));
         }
         result.map_err(|panic| {
-            self.counters().handler_panics.bump(1);
-            let said = panic_text(&*panic);
-            tracing::error!(target: "wingbeat::engine", entity_type = %entry.name, shard = at.shard.shard.0, epoch = at.epoch.get(), %said, "panic in {what}");
-            said
+            let handling = match entry.host.get() {
+                Some(host) if what == HANDLE => host.message_name(self.out.handling),
+                _ => what,
+            };
+            let location = panics::take_place().unwrap_or_else(|| "an unknown place".to_owned());
+            PanicInfo { message: panic_text(&*panic), location, handling }
         })
     }
+
+    /// Counts and reports a panic.
+    #[cold]
+    fn tell_panic(&self, at: Place, key: &[u8], panic: &PanicInfo) {
+        self.counters().handler_panics.bump(1);
+        let entity_type = self.types.get(&at.shard.ty).map_or("?", |entry| &entry.name);
+        let key = String::from_utf8_lossy(key).escape_debug().to_string();
+        let PanicInfo { message, location, handling } = panic;
+        tracing::error!(target: "wingbeat::engine", entity_type, %key, shard = at.shard.shard.0, epoch = at.epoch.get(), handling, %location, said = %message, "a handler panicked");
+    }
+
+    /// What the ask's answer becomes: a message to the entity that asked.
+    fn then(&mut self, at: Place, open: OpenAsk, answered: Result<Answered, AskError>) -> Option<EngineParcel> {
+        let OpenAsk { key, then, .. } = open;
+        match self.turn(at, "then", |_| then(answered)) {
+            Ok(msg) => Some(EngineParcel::told(key, msg)),
+            Err(panic) => {
+                self.tell_panic(at, key.bytes(), &panic);
+                self.node.bury_parts(at.shard, key.bytes(), None, DropReason::Poison);
+                None
+            }
+        }
+    }
 }
+
+/// What a turn with a message is called.
+const HANDLE: &str = "handle";
 
 /// What a panic said.
 fn panic_text(panic: &(dyn Any + Send)) -> String {
@@ -146,9 +267,16 @@ impl Host for WorkerHost {
     fn start(&mut self, at: Place, key: &[u8], cause: StartCause, state: Option<(&[u8], NodeId)>) -> Result<Self::Entity, String> {
         let host = self.types.get(&at.shard.ty).and_then(|e| e.host.get()).cloned();
         let Some(host) = host else { return Err("the type is not hosted here".to_owned()) };
-        let started = self.turn(at, "start", |env| host.start(env, key, cause, state))?;
+        let started = self.turn(at, "start", |env| host.start(env, key, cause, state)).unwrap_or_else(|panic| {
+            self.tell_panic(at, key, &panic);
+            Err(panic.message)
+        });
         if let Some(took) = self.slow.take() {
             self.tell_slow(at, key, took);
+        }
+        if started.is_err() {
+            self.out.unsubscribe(None, at.shard, key);
+            self.out.watches.close(&self.node, at.shard, key, None);
         }
         self.counters().entities_started.bump(u64::from(started.is_ok()));
         started
@@ -157,34 +285,106 @@ impl Host for WorkerHost {
     fn handle(&mut self, at: Place, entity: &mut Self::Entity, parcel: EngineParcel) -> Turn {
         let ask = parcel.ask();
         self.counters().messages_handled.bump(1);
-        let turn = self.turn(at, "handle", |env| entity.handle(env, parcel));
+        let mut parcel = Some(parcel);
+        let turn = self.turn(at, HANDLE, |env| entity.handle(env, &mut parcel));
         if let Some(took) = self.slow.take() {
-            self.tell_slow(at, entity.key(), took);
+            self.tell_slow(at, &entity.key(), took);
         }
         match turn {
             Ok(turn) => turn,
-            Err(_) => {
-                // If the handler had answered before it panicked, the slot is empty and this answer is dropped there.
-                if let Some(ask) = ask {
-                    self.out.answer(ask, Answered::Wire(ReplyBody::EntityFailed));
+            Err(panic) => {
+                let key = entity.key();
+                self.tell_panic(at, &key, &panic);
+                self.panicked = Some(panic);
+                // What is left of the message tells its asker when it is given up.
+                if parcel.is_none() {
+                    self.node.bury_parts(at.shard, &key, None, DropReason::Poison);
+                    // If the handler had answered before it panicked, the slot is empty and this answer is dropped there.
+                    if let Some(ask) = ask {
+                        self.out.answer(ask, Answered::Wire(ReplyBody::EntityFailed));
+                    }
                 }
+                self.failed_on = parcel;
                 Turn::Failed
             }
         }
     }
 
     fn hand_over(&mut self, at: Place, entity: &mut Self::Entity) -> Result<Option<Vec<u8>>, String> {
-        let state = self.turn(at, "handoff", |env| entity.hand_over(env))?;
+        let state = self.turn(at, "handoff", |env| entity.hand_over(env)).unwrap_or_else(|panic| {
+            self.tell_panic(at, &entity.key(), &panic);
+            Err(panic.message)
+        });
         if let Some(took) = self.slow.take() {
-            self.tell_slow(at, entity.key(), took);
+            self.tell_slow(at, &entity.key(), took);
         }
         state
     }
 
     fn stop(&mut self, at: Place, entity: Self::Entity, why: StopReason) {
         self.counters().entities_stopped.bump(1);
-        // A panic in `stopped` or in a destructor is counted and logged by `turn`; the instance is gone either way.
-        let _ = self.turn(at, "stopped", |env| entity.stop(env, why));
+        let key = entity.key();
+        // The instance is gone either way.
+        if let Err(panic) = self.turn(at, "stopped", |env| entity.stop(env, why)) {
+            self.tell_panic(at, &key, &panic);
+        }
+        self.out.unsubscribe(None, at.shard, &key);
+        self.out.watches.close(&self.node, at.shard, &key, None);
+    }
+
+    fn options(&self, ty: TypeId) -> TypeOptions {
+        self.types.get(&ty).map_or_else(TypeOptions::default, |entry| entry.options())
+    }
+
+    fn take_wishes(&mut self) -> Vec<Wish<EngineParcel>> {
+        std::mem::take(&mut self.out.wishes)
+    }
+
+    fn aftermath(&mut self, at: Place, failures: u32) -> Aftermath<EngineParcel> {
+        let parcel = self.failed_on.take();
+        // An entity that gave up by itself was not asked.
+        let Some(panic) = self.panicked.take() else { return Aftermath { directive: Directive::Restart, parcel } };
+        let host = self.types.get(&at.shard.ty).and_then(|e| e.host.get()).cloned();
+        let directive = match host.map(|host| self.turn(at, "supervise", |_| host.supervise(&panic, failures - 1))) {
+            Some(Ok(directive)) => directive,
+            Some(Err(panic)) => {
+                self.tell_panic(at, &[], &panic);
+                Directive::Restart
+            }
+            None => Directive::Restart,
+        };
+        Aftermath { directive, parcel }
+    }
+
+    fn watched_ended(&mut self, watch: Ask, moved: bool) {
+        let body = if moved { ReplyBody::Dropped(DropReason::HomeLost) } else { ReplyBody::NoReply };
+        self.out.answer(watch, Answered::Wire(body));
+    }
+
+    fn leaving_watches(&mut self, at: Place) -> Vec<WatchRecord> {
+        self.out.watches.leave(&self.node, at.shard)
+    }
+
+    fn watch(&mut self, at: Place, watch: WatchRecord) {
+        let WatchRecord { ty, target, message } = watch;
+        if let Err(message) = self.out.watches.open(&self.node, self.index, at.shard, ty, Key::new(&target), message) {
+            // Cannot be watched from here, so it counts as ended: behind what is being taken in.
+            self.out.own_later.push((at.shard, message));
+        }
+    }
+
+    fn leaving(&mut self, at: Place) -> Vec<EngineParcel> {
+        let mut open: Vec<u64> = self.out.asks.iter().filter(|(_, open)| open.shard == at.shard).map(|(ask, _)| *ask).collect();
+        open.sort_unstable();
+        let mut moved = vec![];
+        for correlation in open {
+            // An answer that is on its way to this thread finds nobody any more.
+            drop(self.node.slots.take(correlation));
+            if let Some(open) = self.out.asks.remove(&correlation) {
+                moved.extend(self.then(at, open, Err(AskError::Moved)));
+            }
+        }
+        moved
     }
 
     fn undelivered(&mut self, shard: ShardKey, parcel: EngineParcel, reason: DropReason) {
@@ -193,7 +393,8 @@ impl Host for WorkerHost {
         }
         self.node.bury(shard, &parcel, reason);
         if let Some(ask) = parcel.ask() {
-            self.out.answer(ask, Answered::Wire(ReplyBody::Dropped(reason)));
+            let body = if reason == DropReason::Poison { ReplyBody::EntityFailed } else { ReplyBody::Dropped(reason) };
+            self.out.answer(ask, Answered::Wire(body));
         }
     }
 
@@ -214,6 +415,7 @@ pub struct Worker {
 
 /// Runs worker `index` until it is told to quit. The calling thread is the worker.
 pub fn run(node: Arc<Node>, index: u16, seed: u64) {
+    panics::watch_this_thread();
     let mut idler = Idler::new(node.config.node.idle);
     let mut worker = Worker::new(node, index, seed);
     crate::api::mark_worker_thread(true);
@@ -250,7 +452,15 @@ impl Worker {
     /// Worker `index` of a node.
     pub fn new(node: Arc<Node>, index: u16, seed: u64) -> Self {
         let core = ShardCore::new(node.config.clone(), node.id, index, seed);
-        let host = WorkerHost { node: node.clone(), types: BTreeMap::new(), out: Out::new(node.clone()), index, slow: None };
+        let host = WorkerHost {
+            node: node.clone(),
+            types: BTreeMap::new(),
+            out: Out::new(node.clone(), index, seed),
+            index,
+            slow: None,
+            panicked: None,
+            failed_on: None,
+        };
         Self { index, core, host, lanes: vec![], until: Time::ZERO, node }
     }
 
@@ -290,16 +500,28 @@ impl Worker {
                     }
                     ToWorker::Type(entry) => drop(self.host.types.insert(entry.id, entry)),
                     ToWorker::Run(job) => job(),
+                    ToWorker::Answer(correlation, answered) => self.answer(now, correlation, answered),
+                    ToWorker::Publish(topic, value) => self.publish(now, topic, &value),
+                    ToWorker::Broadcast(ty, bytes) => self.broadcast(now, ty, &bytes),
                     ToWorker::Quit => quit = true,
                 }
             }
         }
-        while let Some(posted) = self.node.workers[usize::from(self.index)].take_posted() {
-            match posted {
-                ToWorker::Quit => quit = true,
+        for _ in 0..BATCH {
+            let Some(item) = self.node.workers[usize::from(self.index)].take_posted() else { break };
+            worked = true;
+            match item {
+                ToWorker::Answer(correlation, answered) => self.answer(now, correlation, answered),
                 ToWorker::Run(job) => job(),
-                ToWorker::Lane(_) | ToWorker::Command(_) | ToWorker::Type(_) => unreachable!("what has an order comes in lanes"),
+                ToWorker::Quit => quit = true,
+                ToWorker::Lane(_) | ToWorker::Command(_) | ToWorker::Type(_) | ToWorker::Publish(..) | ToWorker::Broadcast(..) => {
+                    unreachable!("what has an order comes in lanes")
+                }
             }
+        }
+        for (shard, message) in std::mem::take(&mut self.host.out.own_later) {
+            self.own(now, shard, EngineParcel::from_envelope(message));
+            worked = true;
         }
         if self.core.poll_timeout().is_some_and(|due| due <= now) {
             self.core.handle_timeout(now, &mut self.host);
@@ -326,6 +548,7 @@ impl Worker {
         self.node.workers[usize::from(self.index)].is_quiet()
             && self.lanes.iter().all(|l| l.is_empty())
             && self.host.out.waiting.is_empty()
+            && self.host.out.own_later.is_empty()
             && self.node.hosting_until() == self.until
     }
 
@@ -343,6 +566,58 @@ impl Worker {
     pub fn end(mut self) {
         self.host.out.flush();
         self.node.network.post(ToNet::WorkerDone);
+    }
+
+    /// An ask of one of this worker's entities is answered: the entity gets the message that its `then` makes of it.
+    fn answer(&mut self, now: Time, correlation: u64, answered: Answered) {
+        let Some(open) = self.host.out.asks.remove(&correlation) else {
+            let ended = self.host.out.watches.answered(&self.node, self.index, correlation, &answered);
+            if let Some((shard, Ended::Tell(message))) = ended {
+                self.own(now, shard, EngineParcel::from_envelope(message));
+            }
+            return;
+        };
+        let shard = open.shard;
+        let at = Place { shard, epoch: crate::Epoch::ZERO, now };
+        if let Some(parcel) = self.host.then(at, open, Ok(answered)) {
+            self.own(now, shard, parcel);
+        }
+    }
+
+    /// A message of an entity to itself, wherever it lives now.
+    fn own(&mut self, now: Time, shard: ShardKey, parcel: EngineParcel) {
+        if let Err(parcel) = self.core.handle_own(now, shard, parcel, &mut self.host) {
+            // It moved, or the node stops: the message goes the way of any other.
+            let entry = self.host.types.get(&shard.ty).cloned();
+            let mut parcel = Some(parcel);
+            let sent = entry.map_or(Err(crate::Refusal::NotStarted), |entry| self.node.send(&entry, &mut parcel));
+            if let (Err(_), Some(parcel)) = (sent, parcel) {
+                self.host.undelivered(shard, parcel, DropReason::Stopped);
+            }
+        }
+    }
+
+    /// A published value, for the entities of this worker that have subscribed.
+    fn publish(&mut self, now: Time, topic: u64, value: &Value) {
+        let Some(subscribers) = self.host.out.topics.get(&topic) else { return };
+        let message = |((shard, key), convert): (&(ShardKey, Box<[u8]>), &Convert)| {
+            let msg = catch_unwind(AssertUnwindSafe(|| convert(value))).ok()??;
+            Some((*shard, EngineParcel::told(Key::new(key), msg)))
+        };
+        let messages: Vec<_> = subscribers.by_entity.iter().filter_map(message).collect();
+        for (shard, parcel) in messages {
+            // One that has left meanwhile has no subscription any more.
+            let _ = self.core.handle_own(now, shard, parcel, &mut self.host);
+        }
+    }
+
+    /// A message for every entity of the type that is live on this worker.
+    fn broadcast(&mut self, now: Time, ty: TypeId, message: &[u8]) {
+        for (shard, key) in self.core.live_of(ty) {
+            if let Some(envelope) = Envelope::new(shard, None, &key, message) {
+                let _ = self.core.handle_own(now, shard, EngineParcel::from_envelope(envelope), &mut self.host);
+            }
+        }
     }
 
     /// Sleeps until a producer rings, or the next timer.

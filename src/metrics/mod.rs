@@ -64,6 +64,7 @@ counters! {
     SharedCounters {
         ask_timeouts = "Requests without a reply before their deadline.";
         replies_late = "Replies that arrived after their deadline.";
+        casts_unsent = "Published values and broadcasts that a link to another node had no room for.";
         sends_refused = "Messages that were given back to the sender.";
         events_lagged = "Events that a reader was too slow for.";
         callbacks_lost = "Callbacks that came after the helper thread's end.";

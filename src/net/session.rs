@@ -34,7 +34,7 @@ const OVERFLOW_FACTOR: usize = 4;
 
 /// Whether a frame may be added to `waiting` bytes.
 pub(crate) fn check_room(frame: &Frame, waiting: usize, link_bytes: usize) -> Result<(), Unsent> {
-    let is_message = matches!(frame, Frame::Item { item: Item::Msg { .. }, .. });
+    let is_message = matches!(frame, Frame::Item { item: Item::Msg { .. }, .. } | Frame::Cast { .. });
     if is_message && waiting > link_bytes.saturating_mul(BLOCKED_FACTOR) {
         return Err(Unsent::Blocked { waiting: waiting as u64, max: link_bytes as u64 });
     }

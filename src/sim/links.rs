@@ -459,6 +459,7 @@ fn size_of(frame: &Frame) -> u64 {
             Frame::Handoff { item: HandoffItem::Transfer(c), .. } => 32 + c.bytes.len() as u64,
             Frame::Handoff { item: HandoffItem::Forwarded(f), .. } => 40 + item(&f.item),
             Frame::Reply { body, .. } => encoded(body),
+            Frame::Cast { bytes, .. } => bytes.len() as u64,
             Frame::Handoff { .. } | Frame::HandoffAck { .. } | Frame::StreamAck { .. } | Frame::ProbeAck { .. } => 24,
         }
 }

@@ -22,6 +22,7 @@ use crate::{
         helper,
         network::Network,
         node::{self, Job, Node, ToNet},
+        panics,
         worker::{Step, Worker},
     },
     metrics::Metrics,
@@ -92,6 +93,7 @@ impl Seat {
         let (slot, lanes) = &mut self.workers[index];
         let Some(worker) = slot else { return };
         crate::api::mark_worker_thread(true);
+        panics::watch_this_thread();
         let step = on_behalf(lanes, || worker.turn(now));
         if step == Step::Quit
             && let Some(worker) = slot.take()
@@ -168,6 +170,7 @@ impl Sim {
     fn vacate(&self, seat: Seat) {
         self.wires.borrow_mut().died(seat.life);
         seat.node.begin_closing();
+        seat.node.end_asks();
         let life = seat.ending.clone().unwrap_or_else(|| seat.node.life());
         seat.end.finish(self.time.now(), life);
     }

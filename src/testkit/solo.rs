@@ -17,22 +17,23 @@ use super::{
     time::{Driver, Ticker},
 };
 use crate::{
-    AskError, DeadLetter, Deadline, Entity, EntityKey, EntityRef, EntityType, Epoch, Failure, IntoKey, KeyOf, Message, NodeAddr, NodeId,
-    Request, ShardId, ShardKey, Time, TypeId, Wire,
+    AskError, DeadLetter, Deadline, Entity, EntityKey, EntityRef, EntityType, Epoch, Failure, HostOptions, IntoKey, KeyOf, Message,
+    NodeAddr, NodeId, Request, ShardId, ShardKey, Time, TypeId, Wire,
     engine::{
         clock::VirtualTime,
         exits::{Lanes, on_behalf},
         helper,
         lane::{Bell, Door, LaneSender, Ring},
         node::{Job, Node, ToNet, ToWorker},
-        parcel::{Answered, Key},
+        panics,
+        parcel::{Answered, EngineParcel, Key, message_of},
         types::TypeEntry,
         worker::Worker,
     },
     proto::{
         handoff::{Envelope, HandoffItem, Item, Mode, ReplyBody, TransferChunk},
         membership::Identity,
-        shard::{LaneItem, ShardCommand, ShardReport},
+        shard::{LaneItem, Parcel, ShardCommand, ShardReport},
     },
 };
 
@@ -167,6 +168,7 @@ impl Home {
         }
         let Self { worker, lanes, .. } = self;
         crate::api::mark_worker_thread(true);
+        panics::watch_this_thread();
         on_behalf(lanes, || worker.turn(now));
         crate::api::mark_worker_thread(false);
         true
@@ -213,8 +215,8 @@ impl Inner {
             state.deadlines.remove(&(due, node, correlation));
             worked = true;
             let asker = state.askers.iter().find(|asker| asker.id == node);
-            if let Some(waiter) = asker.and_then(|asker| asker.slots.take(correlation)) {
-                waiter.answer(Answered::Timeout);
+            if let Some((waiter, asker)) = asker.and_then(|asker| Some((asker.slots.take(correlation)?, asker))) {
+                waiter.answer(correlation, Answered::Timeout, &asker.workers);
             }
         }
         let (home, ground) = (state.home.jobs.clone(), self.ground.jobs.clone());
@@ -352,14 +354,21 @@ impl<E: Entity> Solo<E> {
     /// The entity with this key. The factory makes it, as [`Cluster::host`](crate::Cluster::host)'s does, with its first message; it need
     /// not be `Send`.
     pub fn new(key: impl IntoKey<KeyOf<E>>, factory: impl Fn(&KeyOf<E>) -> E + 'static) -> Self {
+        Self::hosted(HostOptions::new(), key, factory)
+    }
+
+    /// As [`new`](Self::new), hosted with these options: when it leaves memory, how often a message is tried. A count of shards and a role
+    /// are not looked at.
+    pub fn hosted(options: HostOptions<E>, key: impl IntoKey<KeyOf<E>>, factory: impl Fn(&KeyOf<E>) -> E + 'static) -> Self {
+        let options = options.run;
         let id = key.into_key();
         let ground = Ground::of_thread();
         let time = ground.time.clone();
         let factory = ground::local_factory::<E>(factory);
         let make_entry: MakeEntry = Box::new(move || {
             let entry = TypeEntry::new(E::Type::TYPE, 1, std::any::TypeId::of::<E::Type>());
-            let host = crate::api::host_of::<E>(factory.clone());
-            assert!(entry.host.set(host).is_ok(), "the entry was made just now, and has no host yet");
+            let host = crate::api::host_of::<E>(factory.clone(), options);
+            assert!(entry.set_host(host).is_ok(), "the entry was made just now, and has no host yet");
             entry
         });
         let entity = ground::reference_on::<E::Type>(&ground.node, id.clone());
@@ -496,7 +505,7 @@ impl<E: Entity> Solo<E> {
     pub fn answer<T: EntityType, R: Request<T>>(&mut self, mut f: impl FnMut(&T::Key, &T::Msg) -> Option<R::Reply> + 'static) -> &mut Self {
         let answer: Answers = Box::new(move |envelope| {
             let (key, msg) = read::<T>(envelope).unwrap_or_else(|why| panic!("{why}"));
-            f(&key, &msg).map(|value| crate::api::encode_reply(&value))
+            f(&key, &msg).map(|value| crate::api::encode_reply(&value, EngineParcel::from_envelope(envelope.clone()).reads()))
         });
         self.inner.state.borrow_mut().answers.push((TypeId::of(T::TYPE), answer));
         self
@@ -553,7 +562,7 @@ impl<E: Entity> Solo<E> {
 /// Key and message as `T` has them.
 fn read<T: EntityType>(envelope: &Envelope) -> Result<(T::Key, T::Msg), String> {
     let key = T::Key::read_from(envelope.key()).map_err(|e| format!("a key of `{}` cannot be read back: {e}", T::TYPE))?;
-    let msg = T::Msg::decode(*T::Msg::VERSIONS.end(), &mut envelope.payload());
+    let msg = T::Msg::decode(*T::Msg::VERSIONS.end(), &mut message_of(envelope));
     Ok((key, msg.map_err(|e| format!("a message of `{}` cannot be read back: {e}", T::TYPE))?))
 }
 

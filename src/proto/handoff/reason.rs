@@ -67,6 +67,8 @@ reasons! {
     NoCredit = "no_credit", "E-DROP-023", "the link to the owner has no room";
     /// Memory budget reached.
     Overloaded = "overloaded", "E-DROP-024", "memory budget reached";
+    /// What the entity put aside had no room for more.
+    StashFull = "stash_full", "E-DROP-004", "stash full";
 }
 
 #[cfg(test)]

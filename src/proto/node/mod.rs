@@ -220,6 +220,8 @@ impl<M: Members> NodeCore<M> {
             Frame::StreamAck { shard, p } => self.with_region(|region, peers, out| region.stream_ack(now, shard, p, peers, out)),
             Frame::ProbeAck { shard, route, number } => self.tell_worker(shard, ShardCommand::ProbeAck { shard, route, number }),
             Frame::Reply { correlation, body } => self.effects.push_back(Effect::Reply { correlation, body }),
+            // Has no part in the protocol: whoever drives the core brings it to its readers.
+            Frame::Cast { .. } => {}
         }
         self.finish(now);
     }

@@ -3,21 +3,29 @@
 use std::collections::VecDeque;
 
 use super::{
-    Host, Parcel, StopReason,
+    Host, Parcel, StopReason, Wish,
     env::{Env, Turns},
     index::{Index, Tag},
+    keys::{self, KeyAt, Keys},
+    own::Own,
     transfer::{Cargo, States, TRANSFER_BYTES},
 };
 use crate::{NodeId, Time, proto::handoff::DropReason};
 
 /// An entity, live or with something that waits for its start.
 pub(super) struct Slot<H: Host> {
-    pub(super) key: Box<[u8]>,
+    pub(super) key: KeyAt,
+    /// Stamp of its last message from outside.
+    pub(super) used: u32,
     pub(super) entity: Option<H::Entity>,
     /// Absent in the steady state: a message runs when it arrives.
     pub(super) side: Option<Box<Side<H::Parcel>>>,
-    tag: Tag,
 }
+
+// A million of them are a million times this.
+const _: () = assert!(size_of::<Option<SizeOfSlot>>() == 32);
+/// What a slot holds in production, whose entities are boxes.
+type SizeOfSlot = (KeyAt, u32, Option<Box<dyn std::any::Any>>, Option<Box<u8>>);
 
 /// What an entity has beside itself while it is suspended, moved in but not started, or failing.
 pub(super) struct Side<P> {
@@ -33,29 +41,60 @@ pub(super) struct Side<P> {
     pub(super) timer: Option<Time>,
     /// It is in the queue of those that go on when the right to run is back.
     pub(super) queued: bool,
+    /// How often the message at the front of the mailbox has been tried.
+    pub(super) attempts: u32,
+    /// Its timers, what it put aside, and the like.
+    pub(super) own: Option<Box<Own<P>>>,
 }
 
 impl<P> Default for Side<P> {
     fn default() -> Self {
-        Self { mailbox: VecDeque::new(), adopted: None, failures: 0, start_failures: 0, retry_at: Time::ZERO, timer: None, queued: false }
+        Self {
+            mailbox: VecDeque::new(),
+            adopted: None,
+            failures: 0,
+            start_failures: 0,
+            retry_at: Time::ZERO,
+            timer: None,
+            queued: false,
+            attempts: 0,
+            own: None,
+        }
     }
 }
 
 /// All entities of one shard.
 pub(super) struct Entities<H: Host> {
-    slots: Vec<Option<Slot<H>>>,
+    pub(super) slots: Vec<Option<Slot<H>>>,
     free: Vec<u32>,
     index: Index,
+    pub(super) keys: Keys,
     live: u32,
     /// Messages handled since the last report.
     pub(super) handled: u32,
     /// In the list of shards to report on.
     pub(super) dirty: bool,
+    /// A sweep is due some time, and where it goes on.
+    pub(super) sweeping: bool,
+    pub(super) swept: usize,
+    /// Some entity has watched a node.
+    pub(super) watching: bool,
 }
 
 impl<H: Host> Default for Entities<H> {
     fn default() -> Self {
-        Self { slots: vec![], free: vec![], index: Index::default(), live: 0, handled: 0, dirty: false }
+        Self {
+            slots: vec![],
+            free: vec![],
+            index: Index::default(),
+            keys: Keys::default(),
+            live: 0,
+            handled: 0,
+            dirty: false,
+            sweeping: false,
+            swept: 0,
+            watching: false,
+        }
     }
 }
 
@@ -72,12 +111,17 @@ impl<H: Host> Entities<H> {
 
     /// Keys of the live instances.
     pub fn live_keys(&self) -> impl Iterator<Item = &[u8]> {
-        self.slots.iter().flatten().filter(|s| s.entity.is_some()).map(|s| &*s.key)
+        self.slots.iter().flatten().filter(|s| s.entity.is_some()).map(|s| self.keys.get(s.key))
     }
 
     /// The slot of `key`.
     pub fn find(&self, tag: Tag, key: &[u8]) -> Option<u32> {
-        self.index.find(tag, |slot| self.slots[slot as usize].as_ref().is_some_and(|s| *s.key == *key))
+        self.index.find(tag, |slot| self.slots[slot as usize].as_ref().is_some_and(|s| self.keys.get(s.key) == key))
+    }
+
+    /// All slots by number, used or not.
+    pub(super) fn numbers(&self) -> std::ops::Range<u32> {
+        0..u32::try_from(self.slots.len()).expect("fewer than 2^32 entities fit into memory")
     }
 
     pub(super) fn slot(&mut self, slot: u32) -> Option<&mut Slot<H>> {
@@ -86,13 +130,16 @@ impl<H: Host> Entities<H> {
 
     /// Adds an entity that is not in here.
     pub(super) fn insert(&mut self, tag: Tag, key: &[u8], entity: Option<H::Entity>, side: Option<Box<Side<H::Parcel>>>) -> u32 {
-        let slot = Some(Slot { key: key.into(), entity, side, tag });
+        let slot = Some(Slot { key: self.keys.add(key), entity, side, used: 0 });
         let at = match self.free.pop() {
             Some(at) => {
                 self.slots[at as usize] = slot;
                 at
             }
             None => {
+                if self.slots.len() == self.slots.capacity() {
+                    self.slots.reserve_exact(keys::room(self.slots.len()));
+                }
                 self.slots.push(slot);
                 u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 entities fit into memory")
             }
@@ -102,14 +149,17 @@ impl<H: Host> Entities<H> {
     }
 
     /// Forgets an entity that is not live.
-    pub(super) fn remove(&mut self, at: u32) {
-        if let Some(slot) = self.slots[at as usize].take() {
-            debug_assert!(slot.entity.is_none(), "a live entity is stopped first");
-            self.index.remove(slot.tag, at);
-            self.free.push(at);
-            if self.is_empty() {
-                (self.slots, self.free) = (vec![], vec![]);
-            }
+    pub(super) fn remove(&mut self, env: &Env, at: u32) {
+        let Some(slot) = self.slots[at as usize].take() else { return };
+        debug_assert!(slot.entity.is_none(), "a live entity is stopped first");
+        self.index.remove(env.tag(xxhash_rust::xxh3::xxh3_64(self.keys.get(slot.key))), at);
+        self.keys.forget(slot.key);
+        self.free.push(at);
+        if self.is_empty() {
+            (self.slots, self.free, self.keys) = (vec![], vec![], Keys::default());
+        } else if self.keys.is_half_empty() {
+            let old = std::mem::take(&mut self.keys);
+            self.slots.iter_mut().flatten().for_each(|slot| slot.key = self.keys.add(old.get(slot.key)));
         }
     }
 
@@ -138,35 +188,44 @@ impl<H: Host> Entities<H> {
     pub fn hand_over(&mut self, t: &mut Turns<'_, H>) -> Result<States, String> {
         let place = t.place();
         let (mut states, mut bytes) = (vec![], 0);
-        for slot in self.slots.iter_mut().flatten() {
+        let Self { slots, keys, .. } = self;
+        for slot in slots.iter_mut().flatten() {
+            let key = keys.get(slot.key);
             let state = match (&mut slot.entity, &slot.side) {
                 (Some(entity), _) => t
                     .host
                     .hand_over(place, entity)
-                    .map_err(|why| format!("entity {}: its state cannot be handed over: {why}", slot.key.escape_ascii()))?,
+                    .map_err(|why| format!("entity {}: its state cannot be handed over: {why}", key.escape_ascii()))?,
                 (None, Some(side)) => side.adopted.as_ref().map(|(state, _)| state.clone()),
                 (None, None) => None,
             };
             if let Some(state) = state {
-                bytes += slot.key.len() + state.len();
+                bytes += key.len() + state.len();
                 if bytes > TRANSFER_BYTES {
                     return Err(format!(
                         "the states of its entities exceed {TRANSFER_BYTES} bytes, the most that moves at once; use more shards"
                     ));
                 }
-                states.push((slot.key.clone(), state));
+                states.push((key.into(), state));
             }
         }
         Ok(states)
     }
 
-    /// Stops every instance, and takes everything that waited out: per entity in its order.
-    pub fn stop_all(&mut self, t: &mut Turns<'_, H>, why: StopReason) -> Vec<H::Parcel> {
+    /// Stops every instance, and takes everything that waited out: per entity in its order. `cargo` takes what goes with the entities.
+    pub fn stop_all(&mut self, t: &mut Turns<'_, H>, why: StopReason, mut cargo: Option<&mut Cargo>) -> Vec<H::Parcel> {
         let (place, mut waiting) = (t.place(), vec![]);
-        for slot in std::mem::take(&mut self.slots).into_iter().flatten() {
+        for (slot, at) in std::mem::take(&mut self.slots).into_iter().zip(0..) {
+            let Some(mut slot) = slot else { continue };
             if let Some(entity) = slot.entity {
                 t.host.stop(place, entity, why);
+                discard_wishes(t);
                 self.count_live(t.env, t.number, false);
+            }
+            if let Some(side) = &mut slot.side {
+                let moves = cargo.is_some();
+                let watchers = side.end_own(t.env, t.number, at, self.keys.get(slot.key), cargo.as_deref_mut());
+                watchers.into_iter().for_each(|watch| t.host.watched_ended(watch, moves));
             }
             for parcel in slot.side.map(|side| side.mailbox).into_iter().flatten() {
                 t.env.waiting -= 1;
@@ -174,14 +233,15 @@ impl<H: Host> Entities<H> {
                 waiting.push(parcel);
             }
         }
-        (self.free, self.index) = (vec![], Index::default());
+        (self.free, self.index, self.keys) = (vec![], Index::default(), Keys::default());
         waiting
     }
 
     /// As `stop_all`, into what travels. What cannot be encoded is given up here.
     pub fn pack(&mut self, t: &mut Turns<'_, H>, states: States) -> Cargo {
-        let mut cargo = Cargo { states, ..Cargo::default() };
-        for parcel in self.stop_all(t, StopReason::Moved) {
+        let watches = t.host.leaving_watches(t.place());
+        let mut cargo = Cargo { states, watches, ..Cargo::default() };
+        for parcel in self.stop_all(t, StopReason::Moved, Some(&mut cargo)) {
             match parcel.into_envelope(t.shard) {
                 Ok(envelope) => cargo.mail.push(envelope),
                 Err((parcel, _)) => t.undelivered(parcel, DropReason::Undecodable),
@@ -209,7 +269,17 @@ impl<H: Host> Entities<H> {
         assert_eq!(slots().count() + self.free.len(), self.slots.len(), "each free slot is listed once");
         assert_eq!(slots().filter(|s| s.entity.is_some()).count(), self.live as usize, "live entities");
         assert!(slots().all(|s| s.entity.is_some() || s.side.is_some()), "an entity that is not live waits for something");
-        let waiting = || slots().filter_map(|s| s.side.as_ref()).flat_map(|side| &side.mailbox);
+        let sides = || slots().filter_map(|s| s.side.as_ref());
+        let waiting = || sides().flat_map(|side| side.mailbox.iter().chain(side.own.iter().flat_map(|own| &own.stash)));
         (waiting().count(), waiting().map(|p| p.size()).sum())
+    }
+}
+
+/// What the last call of an instance asked for: nobody is left to get it.
+pub(super) fn discard_wishes<H: Host>(t: &mut Turns<'_, H>) {
+    for wish in t.host.take_wishes() {
+        if let Wish::Own(parcel) | Wish::Stash(parcel) = wish {
+            t.undelivered(parcel, DropReason::Stopped);
+        }
     }
 }

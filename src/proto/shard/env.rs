@@ -54,6 +54,27 @@ pub(super) enum Timer {
         /// Slot of the entity.
         slot: u32,
     },
+    /// Set by the entity itself, for a message to itself.
+    Own {
+        /// Number of the shard.
+        shard: u32,
+        /// Slot of the entity.
+        slot: u32,
+        /// The entity's name for it.
+        key: u64,
+    },
+    /// Set when an entity chose an idle time of its own: it may have been idle for so long.
+    Idle {
+        /// Number of the shard.
+        shard: u32,
+        /// Slot of the entity.
+        slot: u32,
+    },
+    /// Set when the first entity of a shard starts whose type has an idle time: some may have been idle for so long.
+    Sweep {
+        /// Number of the shard.
+        shard: u32,
+    },
     /// Set when a route is added: it has lingered without traffic.
     Route {
         /// Number of the shard.

@@ -6,10 +6,10 @@
 use std::fmt;
 
 use crate::{
-    Epoch, NodeId, ShardKey, Time,
+    Epoch, NodeId, ShardKey, Time, TypeId,
     proto::{
-        handoff::{DropReason, Envelope},
-        shard::ShardReport,
+        handoff::{Ask, DropReason, Envelope},
+        shard::{Aftermath, Directive, ShardReport, TypeOptions, WatchRecord, Wish},
     },
 };
 
@@ -27,6 +27,10 @@ pub trait Parcel: Sized {
     fn deadline(&self) -> Option<Time>;
     /// Bytes it occupies, for bounds.
     fn size(&self) -> usize;
+    /// Who is to hear when the instance ends, if it is no message but a watch.
+    fn watch(&self) -> Option<Ask> {
+        None
+    }
 }
 
 /// Where and when a turn takes place.
@@ -99,6 +103,39 @@ pub trait Host {
     /// Passes a report on to the network thread, behind everything reported before. Never fails: the ring keeps a reserve for it,
     /// and what finds no room waits in the worker's own queue (moves.md X6).
     fn report(&mut self, report: ShardReport);
+
+    /// How the entities of a type are run here.
+    fn options(&self, ty: TypeId) -> TypeOptions {
+        let _ = ty;
+        TypeOptions::default()
+    }
+    /// What the entity asked for in the start or turn that has just ended, in its order.
+    fn take_wishes(&mut self) -> Vec<Wish<Self::Parcel>> {
+        vec![]
+    }
+    /// What is to become of an entity whose turn has just failed, the `failures`th in a row.
+    fn aftermath(&mut self, at: Place, failures: u32) -> Aftermath<Self::Parcel> {
+        let _ = (at, failures);
+        Aftermath { directive: Directive::Restart, parcel: None }
+    }
+    /// An instance that is watched has ended; `moved`: it goes on elsewhere, and can be watched there.
+    fn watched_ended(&mut self, watch: Ask, moved: bool) {
+        let _ = (watch, moved);
+    }
+    /// The shard is about to leave: the watches of its entities, to travel.
+    fn leaving_watches(&mut self, at: Place) -> Vec<WatchRecord> {
+        let _ = at;
+        vec![]
+    }
+    /// A watch that moved in.
+    fn watch(&mut self, at: Place, watch: WatchRecord) {
+        let _ = (at, watch);
+    }
+    /// The shard is about to leave: what its entities' open asks come to, as messages to those entities.
+    fn leaving(&mut self, at: Place) -> Vec<Self::Parcel> {
+        let _ = at;
+        vec![]
+    }
 }
 
 impl fmt::Display for StopReason {

@@ -9,17 +9,21 @@ mod exits;
 mod gate;
 mod host;
 mod index;
+mod keys;
 mod messages;
+mod own;
 mod routes;
 mod stay;
 mod supervise;
 #[cfg(test)]
 mod tests;
 mod transfer;
+mod wish;
 
 pub use host::{Host, Parcel, Place, StartCause, StopReason, Turn};
 pub use messages::{LaneId, LaneItem, ShardCommand, ShardReport};
 pub(crate) use transfer::messages_of;
+pub use wish::{Aftermath, Directive, TypeOptions, WatchRecord, Wish};
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -34,7 +38,7 @@ use self::{
     stay::Shard,
 };
 use crate::{
-    Config, Epoch, NodeId, ShardKey, Time,
+    Config, Epoch, NodeId, ShardKey, Time, TypeId,
     proto::{
         handoff::{DropReason, Forwarded, HandoffItem, Item},
         rng::Rng,
@@ -170,6 +174,18 @@ impl<H: Host> ShardCore<H> {
         self.ended_stays();
     }
 
+    /// A message of this worker's own to one of its entities, behind what waits there. Given back if the shard does not run here.
+    pub fn handle_own(&mut self, now: Time, shard: ShardKey, parcel: H::Parcel, host: &mut H) -> Result<(), H::Parcel> {
+        self.env.now = now;
+        match self.find(shard).filter(|at| self.stopped.is_none() && self.shards[*at].runs()) {
+            Some(at) => {
+                self.shards[at].deliver(&mut Cx { env: &mut self.env, host }, parcel);
+                Ok(())
+            }
+            None => Err(parcel),
+        }
+    }
+
     /// Timers that are due, some at a time.
     pub fn handle_timeout(&mut self, now: Time, host: &mut H) {
         self.env.now = now;
@@ -182,6 +198,21 @@ impl<H: Host> ShardCore<H> {
                     let shard = &mut self.shards[shard as usize];
                     let mut turns = shard.turns(&mut cx);
                     shard.entities.wake(&mut turns, slot, due);
+                }
+                Timer::Own { shard, slot, key } => {
+                    let shard = &mut self.shards[shard as usize];
+                    let mut turns = shard.turns(&mut cx);
+                    shard.entities.fire(&mut turns, slot, key, due);
+                }
+                Timer::Idle { shard, slot } => {
+                    let shard = &mut self.shards[shard as usize];
+                    let mut turns = shard.turns(&mut cx);
+                    shard.entities.idle(&mut turns, slot, due);
+                }
+                Timer::Sweep { shard } => {
+                    let shard = &mut self.shards[shard as usize];
+                    let mut turns = shard.turns(&mut cx);
+                    shard.entities.sweep(&mut turns);
                 }
                 Timer::Route { shard, route } => self.shards[shard as usize].linger(&mut cx, route),
             }
@@ -213,6 +244,12 @@ impl<H: Host> ShardCore<H> {
     pub fn entity(&self, shard: ShardKey, key: &[u8]) -> Option<&H::Entity> {
         let tag = self.env.tag(xxhash_rust::xxh3::xxh3_64(key));
         self.shards[self.find(shard)?].entities.get(tag, key)
+    }
+
+    /// Shard and key of each live instance of a type.
+    pub fn live_of(&self, ty: TypeId) -> Vec<(ShardKey, Box<[u8]>)> {
+        let of_type = self.shards.iter().filter(|s| s.key.ty == ty);
+        of_type.flat_map(|s| s.entities.live_keys().map(|key| (s.key, key.into()))).collect()
     }
 
     /// Live instances: (shard, key, epoch), for checkers.

@@ -249,7 +249,10 @@ impl<H: Host> Shard<H> {
             None => {
                 let mut turns = self.turns(cx);
                 match self.entities.hand_over(&mut turns) {
-                    Ok(states) => self.entities.pack(&mut turns, states),
+                    Ok(states) => {
+                        self.entities.leave(&mut turns);
+                        self.entities.pack(&mut turns, states)
+                    }
                     Err(why) => {
                         self.state = State::Running;
                         return self.refuse(cx, epoch, why);
@@ -331,6 +334,18 @@ impl<H: Host> Shard<H> {
         }
         for (stream, held) in cargo.held {
             self.gate.adopt_held(stream, held);
+        }
+        // In front of the instances: what an instance sets when it starts replaces what came with it.
+        for timer in cargo.timers {
+            self.entities.adopt_timer(&mut self.turns(cx), timer);
+        }
+        for (node, message) in cargo.nodes {
+            self.entities.adopt_watch(&mut self.turns(cx), node, message);
+        }
+        for watch in cargo.watches {
+            let turns = self.turns(cx);
+            let at = turns.place();
+            turns.host.watch(at, watch);
         }
         for (key, state) in cargo.states {
             let hash = xxhash_rust::xxh3::xxh3_64(&key);
@@ -574,6 +589,8 @@ impl<H: Host> Shard<H> {
         }
         if self.runs() {
             self.release_removed(cx, node);
+            let mut turns = self.turns(cx);
+            self.entities.node_removed(&mut turns, node);
         }
         self.routes.removed(node);
         match self.record {
@@ -627,7 +644,7 @@ impl<H: Host> Shard<H> {
         let reason = if why == StopReason::Fenced { DropReason::Fenced } else { DropReason::Shutdown };
         let here = matches!(self.state, State::Running | State::Stopping { .. });
         let mut turns = self.turns(cx);
-        for parcel in self.entities.stop_all(&mut turns, why) {
+        for parcel in self.entities.stop_all(&mut turns, why, None) {
             turns.undelivered(parcel, reason);
         }
         self.give_up_gate(cx, reason);

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::{
-    Host, Parcel, StartCause, StopReason, Turn,
-    entities::{Entities, Side},
+    Directive, Host, Parcel, StartCause, StopReason, Turn,
+    entities::{Entities, discard_wishes},
     env::{Timer, Turns},
+    own,
 };
 use crate::{NodeId, Time, proto::handoff::DropReason};
 
@@ -28,11 +29,18 @@ impl<H: Host> Entities<H> {
             return t.undelivered(parcel, DropReason::Expired);
         }
         let tag = t.env.tag(parcel.hash());
-        let at = match self.find(tag, parcel.key()) {
+        let found = self.find(tag, parcel.key());
+        if let Some(watch) = parcel.watch() {
+            return self.watched(t, found, watch);
+        }
+        let at = match found {
             Some(at) => {
                 let steady = self.slot(at).is_some_and(|s| s.entity.is_some() && s.side.as_ref().is_none_or(|x| x.mailbox.is_empty()));
                 if steady && t.env.may_run() {
-                    self.run(t, at, parcel);
+                    // What it had put aside may stand in the mailbox now.
+                    if self.run(t, at, parcel) && self.slot(at).is_some_and(|s| s.side.is_some()) {
+                        self.go_on(t, at);
+                    }
                     return;
                 }
                 at
@@ -48,8 +56,12 @@ impl<H: Host> Entities<H> {
     /// An entity that moved in with its state.
     pub fn adopt(&mut self, t: &mut Turns<'_, H>, hash: u64, key: &[u8], state: Vec<u8>, from: NodeId) {
         let tag = t.env.tag(hash);
-        if self.find(tag, key).is_none() {
-            let at = self.insert(tag, key, None, Some(Box::new(Side { adopted: Some((state, from)), ..Side::default() })));
+        let at = self.find(tag, key).unwrap_or_else(|| self.insert(tag, key, None, Some(Box::default())));
+        // Its timers may have been taken in before; an instance has not.
+        if let Some(slot) = self.slot(at).filter(|s| s.entity.is_none())
+            && let Some(side) = slot.side.as_mut().filter(|x| x.adopted.is_none())
+        {
+            side.adopted = Some((state, from));
             self.go_on(t, at);
         }
     }
@@ -110,13 +122,14 @@ impl<H: Host> Entities<H> {
             side.timer = Some(due);
             t.env.timers.insert((due, Timer::Entity { shard: t.number, slot: at }));
         } else if !live {
-            self.remove(at);
+            self.remove(t.env, at);
         }
     }
 
     /// Appends to the mailbox, within its bounds.
-    fn queue(&mut self, t: &mut Turns<'_, H>, at: u32, parcel: H::Parcel) {
+    pub(super) fn queue(&mut self, t: &mut Turns<'_, H>, at: u32, parcel: H::Parcel) {
         let (now, limits) = (t.env.now, t.env.limits);
+        let most = t.host.options(t.shard.ty).mailbox.unwrap_or(limits.mailbox);
         let Some(slot) = self.slot(at) else { return t.undelivered(parcel, DropReason::Stopped) };
         let live = slot.entity.is_some();
         let side = slot.side.get_or_insert_default();
@@ -124,7 +137,7 @@ impl<H: Host> Entities<H> {
             return t.undelivered(parcel, DropReason::CircuitOpen);
         }
         let size = parcel.size();
-        let full = side.mailbox.len() >= limits.mailbox || t.env.waiting >= limits.mailboxes;
+        let full = side.mailbox.len() >= most || t.env.waiting >= limits.mailboxes;
         if full || t.env.waiting_bytes + size > limits.mailbox_bytes {
             t.undelivered(parcel, DropReason::MailboxFull);
         } else {
@@ -137,7 +150,8 @@ impl<H: Host> Entities<H> {
     /// Makes the instance. False if it failed; it is tried again after a back-off.
     fn start(&mut self, t: &mut Turns<'_, H>, at: u32) -> bool {
         let place = t.place();
-        let Some(slot) = self.slot(at) else { return false };
+        let Self { slots, keys, .. } = self;
+        let Some(slot) = slots.get_mut(at as usize).and_then(Option::as_mut) else { return false };
         let side = slot.side.get_or_insert_default();
         let cause = match (&side.adopted, side.failures) {
             (Some(_), _) => StartCause::Moved,
@@ -145,15 +159,20 @@ impl<H: Host> Entities<H> {
             (None, _) => StartCause::Restarted,
         };
         let state = side.adopted.as_ref().map(|(state, from)| (state.as_slice(), *from));
-        match t.host.start(place, &slot.key, cause, state) {
+        match t.host.start(place, keys.get(slot.key), cause, state) {
             Ok(entity) => {
                 (side.adopted, side.start_failures) = (None, 0);
                 slot.entity = Some(entity);
+                slot.used = own::stamp(t.env.now);
                 self.count_live(t.env, t.number, true);
+                self.begin_sweeps(t);
+                let wishes = t.host.take_wishes();
+                self.grant(t, at, wishes);
                 true
             }
             Err(_) => {
                 side.start_failures += 1;
+                discard_wishes(t);
                 self.back_off(t, at);
                 false
             }
@@ -168,31 +187,98 @@ impl<H: Host> Entities<H> {
         let Some(slot) = self.slot(at) else { return false };
         let Some(entity) = slot.entity.as_mut() else { return false };
         let turn = t.host.handle(place, entity, parcel);
+        slot.used = own::stamp(t.env.now);
         if turn == Turn::Continue {
+            let wishes = t.host.take_wishes();
             if let Some(side) = &mut slot.side {
-                side.failures = 0;
-                self.rest(t, at);
+                (side.failures, side.attempts) = (0, 0);
+            } else if wishes.is_empty() {
+                return true;
             }
+            self.grant(t, at, wishes);
+            self.rest(t, at);
             return true;
         }
-        let why = if turn == Turn::Failed { StopReason::Failed } else { StopReason::Passivated };
-        if let Some(entity) = slot.entity.take() {
-            t.host.stop(place, entity, why);
+        if turn == Turn::Failed {
+            return self.failed(t, at);
+        }
+        // What it put aside in this turn is not lost with it.
+        let wishes = t.host.take_wishes();
+        self.grant(t, at, wishes);
+        if let Some(entity) = self.slot(at).and_then(|s| s.entity.take()) {
+            t.host.stop(place, entity, StopReason::Passivated);
+            discard_wishes(t);
             self.count_live(t.env, t.number, false);
         }
-        if turn == Turn::Failed {
-            self.back_off(t, at);
-            return false;
-        }
+        self.end_own(t, at);
         if let Some(side) = self.slot(at).and_then(|s| s.side.as_mut()) {
-            side.failures = 0;
+            (side.failures, side.attempts) = (0, 0);
         }
         self.rest(t, at);
         true
     }
 
+    /// The turn of an entity failed: ends the instance, and does what is to be done about it. Always false: what waits must wait on.
+    fn failed(&mut self, t: &mut Turns<'_, H>, at: u32) -> bool {
+        let (place, attempts) = (t.place(), t.host.options(t.shard.ty).attempts);
+        let failures = self.slot(at).and_then(|s| s.side.as_ref()).map_or(0, |x| x.failures) + 1;
+        // What it wished for before it failed counts as done, so that nothing it put aside is lost.
+        let wishes = t.host.take_wishes();
+        self.grant(t, at, wishes);
+        let aftermath = t.host.aftermath(place, failures);
+        if let Some(entity) = self.slot(at).and_then(|s| s.entity.take()) {
+            t.host.stop(place, entity, StopReason::Failed);
+            discard_wishes(t);
+            self.count_live(t.env, t.number, false);
+        }
+        self.end_own(t, at);
+        let Some(slot) = self.slot(at) else { return false };
+        let side = slot.side.get_or_insert_default();
+        if let Some(parcel) = aftermath.parcel {
+            side.attempts += 1;
+            if aftermath.directive == Directive::Restart && side.attempts < attempts {
+                t.env.waiting += 1;
+                t.env.waiting_bytes += parcel.size();
+                side.mailbox.push_front(parcel);
+            } else {
+                side.attempts = 0;
+                t.undelivered(parcel, DropReason::Poison);
+            }
+        }
+        match aftermath.directive {
+            Directive::Restart => self.back_off(t, at),
+            Directive::RestartEmpty => {
+                self.empty(t, at, DropReason::Stopped);
+                self.back_off(t, at);
+            }
+            Directive::Stop => {
+                self.empty(t, at, DropReason::Stopped);
+                if let Some(side) = self.slot(at).and_then(|s| s.side.as_mut()) {
+                    (side.failures, side.attempts) = (0, 0);
+                }
+                self.rest(t, at);
+            }
+            Directive::Escalate => {
+                for parcel in self.stop_all(t, StopReason::Failed, None) {
+                    t.undelivered(parcel, DropReason::Stopped);
+                }
+            }
+        }
+        false
+    }
+
+    /// Gives up what waits for an entity.
+    fn empty(&mut self, t: &mut Turns<'_, H>, at: u32, reason: DropReason) {
+        let Some(side) = self.slot(at).and_then(|s| s.side.as_mut()) else { return };
+        for parcel in std::mem::take(&mut side.mailbox) {
+            t.env.waiting -= 1;
+            t.env.waiting_bytes -= parcel.size();
+            t.undelivered(parcel, reason);
+        }
+    }
+
     /// Nothing may be left to do: gives back what only waiting needs.
-    fn rest(&mut self, t: &mut Turns<'_, H>, at: u32) {
+    pub(super) fn rest(&mut self, t: &mut Turns<'_, H>, at: u32) {
         let Some(slot) = self.slot(at) else { return };
         let live = slot.entity.is_some();
         if let Some(side) = slot.side.as_mut() {
@@ -201,13 +287,14 @@ impl<H: Host> Entities<H> {
                 side.timer = Some(due);
                 t.env.timers.insert((due, Timer::Entity { shard: t.number, slot: at }));
             }
-            if !side.mailbox.is_empty() || side.adopted.is_some() || side.failures > 0 || side.queued {
+            side.own = side.own.take().filter(|own| !own.is_empty());
+            if !side.mailbox.is_empty() || side.adopted.is_some() || side.failures > 0 || side.queued || side.own.is_some() {
                 return;
             }
         }
         slot.side = None;
         if slot.entity.is_none() {
-            self.remove(at);
+            self.remove(t.env, at);
         }
     }
 
@@ -220,11 +307,7 @@ impl<H: Host> Entities<H> {
         (side.retry_at, side.timer) = (due, Some(due));
         t.env.timers.insert((due, Timer::Entity { shard: t.number, slot: at }));
         if side.start_failures >= STARTS_MAX {
-            for parcel in std::mem::take(&mut side.mailbox) {
-                t.env.waiting -= 1;
-                t.env.waiting_bytes -= parcel.size();
-                t.undelivered(parcel, DropReason::CircuitOpen);
-            }
+            self.empty(t, at, DropReason::CircuitOpen);
         }
     }
 

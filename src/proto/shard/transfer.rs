@@ -4,9 +4,12 @@
 
 use std::time::Duration;
 
-use super::gate::{Held, Weight};
+use super::{
+    WatchRecord,
+    gate::{Held, Weight},
+};
 use crate::{
-    Epoch, NodeId, ShardKey, Time,
+    Epoch, NodeId, ShardKey, Time, TypeId,
     proto::{
         handoff::{Ask, Envelope, Mode},
         wire::{Malformed, Reader, Writer},
@@ -27,9 +30,23 @@ const MORE: u8 = 2;
 const MAIL: u8 = 3;
 const STREAM: u8 = 4;
 const HELD: u8 = 5;
+const TIMER: u8 = 6;
+const NODE: u8 = 7;
+const WATCH: u8 = 8;
 
 /// Key and state of each entity that hands one over.
 pub(super) type States = Vec<(Box<[u8]>, Vec<u8>)>;
+
+/// A timer of an entity on its way.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct TimerRecord {
+    pub key: Box<[u8]>,
+    /// The entity's name for it.
+    pub timer: u64,
+    pub due: Time,
+    pub every: Option<Duration>,
+    pub message: Envelope,
+}
 
 /// Everything of a shard that changes its home.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -42,6 +59,12 @@ pub(super) struct Cargo {
     pub floors: Vec<(NodeId, Epoch)>,
     /// Held messages, per stream in their order.
     pub held: Vec<(NodeId, Held<Envelope>)>,
+    /// Of entities.
+    pub timers: Vec<TimerRecord>,
+    /// Messages for entities that watch a node.
+    pub nodes: Vec<(NodeId, Envelope)>,
+    /// Of entities, by entities.
+    pub watches: Vec<WatchRecord>,
     /// Bytes of all of it.
     pub bytes: usize,
 }
@@ -67,6 +90,19 @@ pub(super) fn encode(cargo: &Cargo, now: Time) -> Vec<Box<[u8]>> {
             out.next(part.len()).u8(MORE).count(part.len()).bytes(part);
             rest = behind;
         }
+    }
+    for timer in &cargo.timers {
+        let (rest, every) = (nanos(timer.due.since(now)), timer.every.map_or(0, nanos));
+        let w = out.next(timer.message.bytes.len()).u8(TIMER).u64(timer.timer).u64(rest).u64(every);
+        put_envelope(w, &timer.message, now);
+    }
+    for (node, message) in &cargo.nodes {
+        put_envelope(out.next(message.bytes.len()).u8(NODE).u128(node.raw()), message, now);
+    }
+    for watch in &cargo.watches {
+        let key_len = u8::try_from(watch.target.len()).expect("keys are at most 255 bytes long, or they would not have fitted an envelope");
+        let w = out.next(watch.target.len() + watch.message.bytes.len()).u8(WATCH).u32(watch.ty.0).u8(key_len).bytes(&watch.target);
+        put_envelope(w, &watch.message, now);
     }
     for envelope in &cargo.mail {
         put_envelope(out.next(envelope.bytes.len()).u8(MAIL), envelope, now);
@@ -102,6 +138,23 @@ pub(super) fn decode(cargo: &mut Cargo, shard: ShardKey, chunk: &[u8], now: Time
                 state.extend_from_slice(part);
             }
             MAIL => cargo.mail.push(envelope(&mut r, shard, now)?),
+            TIMER => {
+                let timer = r.u64("timer")?;
+                let due = now + Duration::from_nanos(r.u64("rest of the timer")?);
+                let every = Some(r.u64("period")?).filter(|n| *n > 0).map(Duration::from_nanos);
+                let message = envelope(&mut r, shard, now)?;
+                cargo.timers.push(TimerRecord { key: message.key().into(), timer, due, every, message });
+            }
+            NODE => {
+                let node = NodeId::from_raw(r.u128("watched node")?);
+                cargo.nodes.push((node, envelope(&mut r, shard, now)?));
+            }
+            WATCH => {
+                let ty = TypeId(r.u32("watched type")?);
+                let n = usize::from(r.u8("key length")?);
+                let target = r.bytes("watched key", n)?.into();
+                cargo.watches.push(WatchRecord { ty, target, message: envelope(&mut r, shard, now)? });
+            }
             STREAM => cargo.floors.push((NodeId::from_raw(r.u128("stream")?), epoch(&mut r, "floor")?)),
             HELD => {
                 let stream = NodeId::from_raw(r.u128("stream")?);
@@ -132,11 +185,15 @@ pub(crate) fn messages_of(shard: ShardKey, chunk: &[u8], now: Time) -> Vec<Envel
     cargo.mail.into_iter().chain(cargo.held.into_iter().map(|(_, held)| held.item)).collect()
 }
 
+fn nanos(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
+}
+
 fn put_envelope(w: &mut Writer, envelope: &Envelope, now: Time) {
     match envelope.ask {
         None => w.u8(0),
         Some(ask) => {
-            let rest = u64::try_from(ask.deadline.since(now).as_nanos()).unwrap_or(u64::MAX);
+            let rest = nanos(ask.deadline.since(now));
             w.u8(1).u128(ask.node.raw()).u64(ask.correlation).u64(rest)
         }
     };
@@ -194,7 +251,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{ShardId, TypeId};
+    use crate::ShardId;
 
     const S: ShardKey = ShardKey { ty: TypeId(1), shard: ShardId(2) };
 
@@ -209,6 +266,15 @@ mod tests {
                 (NodeId::from_raw(3), Held { tag: Epoch(6), mode: Mode::Wait(Epoch(5)), item: message(3) }),
                 (NodeId::from_raw(3), Held { tag: Epoch(6), mode: Mode::Settled, item: message(2) }),
             ],
+            timers: vec![TimerRecord {
+                key: b"key"[..].into(),
+                timer: 7,
+                due: Time::from_nanos(160),
+                every: Some(Duration::from_nanos(9)),
+                message: message(4),
+            }],
+            nodes: vec![(NodeId::from_raw(5), message(6))],
+            watches: vec![WatchRecord { ty: TypeId(8), target: b"other"[..].into(), message: message(7) }],
             bytes: 0,
         }
     }
@@ -223,6 +289,8 @@ mod tests {
             decode(&mut got, S, chunk, Time::from_nanos(1_000)).unwrap();
         }
         assert_eq!(got.mail[1].ask.unwrap().deadline, Time::from_nanos(1_050));
+        assert_eq!(got.timers[0].due, Time::from_nanos(1_060));
+        got.timers[0].due = sent.timers[0].due;
         got.mail[1].ask = sent.mail[1].ask;
         got.held[1].1.item.ask = sent.mail[1].ask;
         assert_eq!(got.bytes, chunks.iter().map(|c| c.len()).sum::<usize>());
@@ -251,12 +319,12 @@ mod tests {
         for cut in 0..chunk.len() {
             whole += usize::from(decode(&mut Cargo::default(), S, &chunk[..cut], Time::ZERO).is_ok());
         }
-        assert_eq!(whole, 6, "only cuts between records are readable");
+        assert_eq!(whole, 9, "only cuts between records are readable");
     }
 
     proptest! {
         #[test]
-        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), kind in 0u8..7) {
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), kind in 0u8..10) {
             let mut cargo = Cargo::default();
             let _ = decode(&mut cargo, S, &[&[kind][..], &bytes].concat(), Time::MAX);
             let _ = encode(&cargo, Time::MAX);

@@ -1,7 +1,7 @@
 //! What travels on a link.
 
 use crate::{
-    Epoch, ShardKey,
+    Epoch, ShardKey, TypeId,
     proto::{
         handoff::{HandoffItem, Item, ReplyBody},
         membership::MemberFrame,
@@ -61,5 +61,14 @@ pub enum Frame {
         correlation: u64,
         /// What came of it.
         body: ReplyBody,
+    },
+    /// For everybody on the node whom it concerns, at most once; in no stream, so in no order to items. Nodes that do not know it skip it.
+    Cast {
+        /// For the live entities of this type; 0 if it is for a topic.
+        ty: TypeId,
+        /// For the subscribers of the topic with this id; 0 if it is for a type.
+        topic: u64,
+        /// The encoded message or value.
+        bytes: Box<[u8]>,
     },
 }

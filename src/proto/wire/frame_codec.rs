@@ -43,6 +43,7 @@ pub(super) mod kind {
     pub const STREAM_ACK: u8 = 11;
     pub const PROBE_ACK: u8 = 12;
     pub const REPLY: u8 = 13;
+    pub const CAST: u8 = 14;
 }
 
 /// What both ends know without saying it.
@@ -193,6 +194,7 @@ fn name(kind: u8) -> &'static str {
         kind::STREAM_ACK => "stream acknowledgement",
         kind::PROBE_ACK => "probe acknowledgement",
         kind::REPLY => "reply",
+        kind::CAST => "cast",
         _ => "unknown",
     }
 }
@@ -237,6 +239,10 @@ fn write(frame: &Frame, cx: Context, w: &mut Writer) -> Result<(), Malformed> {
         }
         Frame::StreamAck { shard, p } => {
             w.bytes(&Header { epoch: p.get(), ..Header::new(kind::STREAM_ACK, *shard) }.bytes());
+        }
+        Frame::Cast { ty, topic, bytes } => {
+            let shard = ShardKey { ty: *ty, ..NO_SHARD };
+            w.bytes(&Header { flags: OPTIONAL, correlation: *topic, ..Header::new(kind::CAST, shard) }.bytes()).bytes(bytes);
         }
         Frame::ProbeAck { shard, route, number } => {
             w.bytes(&Header { correlation: *route, ..Header::new(kind::PROBE_ACK, *shard) }.bytes()).u64(*number);
@@ -309,7 +315,7 @@ pub fn decode(input: &[u8], cx: Context) -> Result<Decoded, FrameError> {
     let mut r = Reader::new(input);
     let header = r.u32("length").and_then(|_| Header::read(&mut r));
     let (header, version) = header.map_err(|_| FrameError::TooShort { size: input.len() as u64 })?;
-    let known = (kind::MEMBER..=kind::REPLY).contains(&header.kind);
+    let known = (kind::MEMBER..=kind::CAST).contains(&header.kind);
     if !known {
         return if header.flags & OPTIONAL != 0 {
             Ok(Decoded::Skipped(header.kind))
@@ -336,6 +342,13 @@ fn read(header: Header, cx: Context, r: &mut Reader<'_>) -> Result<Frame, Malfor
         kind::REPLY => {
             header.only(Header { shard: NO_SHARD, epoch: 0, ..used })?;
             Frame::Reply { correlation, body: read_reply(r)? }
+        }
+        kind::CAST => {
+            header.only(Header { flags: OPTIONAL, epoch: 0, ..used })?;
+            if header.flags != OPTIONAL || shard.shard != NO_SHARD.shard {
+                return Err(Malformed::Unknown { field: "flags", value: header.flags.into() });
+            }
+            Frame::Cast { ty: shard.ty, topic: correlation, bytes: r.rest().into() }
         }
         kind::MEMBER => Frame::Member(read_postcard(header, "member frame", r)?),
         kind::CONTROL => Frame::Control(read_postcard(header, "control frame", r)?),

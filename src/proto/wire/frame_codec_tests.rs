@@ -77,6 +77,7 @@ fn frames() -> impl Strategy<Value = Frame> {
         (shards(), epochs()).prop_map(|(shard, p)| Frame::StreamAck { shard, p }),
         (shards(), any::<u64>(), any::<u64>()).prop_map(|(shard, route, number)| Frame::ProbeAck { shard, route, number }),
         (any::<u64>(), replies()).prop_map(|(correlation, body)| Frame::Reply { correlation, body }),
+        (any::<u32>(), any::<u64>(), bytes(300)).prop_map(|(ty, topic, bytes)| Frame::Cast { ty: TypeId(ty), topic, bytes: bytes.into() }),
         (shards(), epochs(), nodes()).prop_map(|(shard, epoch, home)| Frame::Control(ControlFrame::Route { shard, epoch, home })),
         (shards(), epochs(), ".{0,40}").prop_map(|(shard, epoch, why)| Frame::Control(ControlFrame::MoveRefused { shard, epoch, why })),
     ]

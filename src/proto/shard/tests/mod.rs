@@ -3,6 +3,7 @@
 mod entities;
 mod lanes;
 mod moves;
+mod own;
 mod stay;
 mod world;
 
@@ -10,7 +11,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::{
-    ShardId, TypeId,
+    ShardId,
     proto::handoff::{Ask, Envelope, Mode, TransferChunk},
 };
 
@@ -59,6 +60,13 @@ pub(super) struct Book {
     pub fail_start: BTreeSet<Vec<u8>>,
     pub refuse_hand_over: bool,
     pub stateless: bool,
+    pub options: TypeOptions,
+    /// What becomes of an entity whose turn failed; the message it failed on is given back if `attempts` says so.
+    pub directive: Option<Directive>,
+    pub failed_on: Option<Letter>,
+    pub wishes: Vec<Wish<Letter>>,
+    /// Letters that open asks come to.
+    pub open_asks: Vec<Letter>,
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -79,6 +87,8 @@ impl Host for Book {
         let payload = text(parcel.envelope.payload());
         self.log.push(format!("{}:{payload}", entity.0));
         entity.1 += &payload;
+        own::wish(self, &entity.0, &payload, &parcel);
+        self.failed_on = Some(parcel);
         match payload.as_str() {
             "boom" => Turn::Failed,
             "bye" => Turn::Passivate,
@@ -99,6 +109,20 @@ impl Host for Book {
     }
     fn report(&mut self, report: ShardReport) {
         self.reports.push(report);
+    }
+    fn options(&self, _: TypeId) -> TypeOptions {
+        self.options
+    }
+    fn take_wishes(&mut self) -> Vec<Wish<Letter>> {
+        std::mem::take(&mut self.wishes)
+    }
+    fn aftermath(&mut self, _: Place, failures: u32) -> Aftermath<Letter> {
+        let Some(directive) = self.directive else { return Aftermath { directive: Directive::Restart, parcel: None } };
+        self.log.push(format!("failure {failures}"));
+        Aftermath { directive, parcel: self.failed_on.take() }
+    }
+    fn leaving(&mut self, _: Place) -> Vec<Letter> {
+        std::mem::take(&mut self.open_asks)
     }
 }
 

@@ -1,0 +1,171 @@
+//! A queue of answers: many asks in flight from one thread, without a thread or an allocation for each.
+
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread::Thread,
+};
+
+use crossbeam::queue::ArrayQueue;
+use parking_lot::{Mutex, RwLock};
+
+use super::{
+    clock::{Clock, Waited},
+    parcel::Answered,
+    sys,
+};
+use crate::Deadline;
+
+/// Called when a queue may have become non-empty.
+pub type Wake = Arc<dyn Fn() + Send + Sync>;
+
+/// Answers that wait to be taken. Room for an answer is reserved when its ask is accepted, so that none is ever lost.
+pub struct Completions {
+    ready: ArrayQueue<(u64, Answered)>,
+    /// Asks accepted whose answers have not been taken.
+    reserved: AtomicUsize,
+    wake: RwLock<Option<Wake>>,
+    /// That of the node of its first ask.
+    clock: OnceLock<Clock>,
+    /// Threads that wait for an answer.
+    sleepers: Mutex<Vec<Thread>>,
+    sleeping: AtomicUsize,
+}
+
+impl Completions {
+    /// Room for so many asks in flight and answers not taken, together.
+    pub fn new(capacity: usize) -> Self {
+        Self {
+            ready: ArrayQueue::new(capacity.max(1)),
+            reserved: AtomicUsize::new(0),
+            wake: RwLock::new(None),
+            clock: OnceLock::new(),
+            sleepers: Mutex::default(),
+            sleeping: AtomicUsize::new(0),
+        }
+    }
+
+    /// Takes room for one answer; false if there is none.
+    pub fn reserve(&self) -> bool {
+        let more = |n: usize| (n < self.ready.capacity()).then_some(n + 1);
+        self.reserved.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Gives room back whose ask was not accepted.
+    pub fn release(&self) {
+        self.reserved.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Asks in flight and answers not taken.
+    pub fn reserved(&self) -> usize {
+        self.reserved.load(Ordering::Acquire)
+    }
+
+    /// Puts an answer in, for which room was reserved.
+    pub fn put(&self, tag: u64, answered: Answered) {
+        let put = self.ready.push((tag, answered));
+        assert!(put.is_ok(), "each ask in flight has room in its queue");
+        // The other side announces its sleep before its last look at the queue.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        if self.sleeping.load(Ordering::Relaxed) > 0 {
+            self.sleepers.lock().drain(..).for_each(|thread| thread.unpark());
+        }
+        if let Some(wake) = &*self.wake.read() {
+            wake();
+        }
+    }
+
+    /// Takes the oldest answer.
+    pub fn take(&self) -> Option<(u64, Answered)> {
+        let taken = self.ready.pop()?;
+        self.release();
+        Some(taken)
+    }
+
+    /// Called from now on after each answer that is put in.
+    pub fn set_wake(&self, wake: Wake) {
+        *self.wake.write() = Some(wake);
+        if !self.ready.is_empty()
+            && let Some(wake) = &*self.wake.read()
+        {
+            wake();
+        }
+    }
+
+    /// Says how time passes for who waits. All asks of a queue go through nodes with one kind of clock, so the first one decides.
+    pub fn timed_by(&self, clock: &Clock) {
+        self.clock.get_or_init(|| clock.clone());
+    }
+
+    /// Waits until there is an answer, at most until the deadline.
+    pub fn wait(&self, deadline: impl Into<Deadline>) {
+        let clock = self.clock.get().unwrap_or(&Clock::Machine);
+        let deadline = deadline.into().resolve(clock.now());
+        if !matches!(clock.wait(deadline, || (!self.ready.is_empty()).then_some(())), Waited::Machine) {
+            return;
+        }
+        while self.ready.is_empty() {
+            let left = deadline.since(sys::now());
+            if left.is_zero() {
+                return;
+            }
+            self.sleepers.lock().push(std::thread::current());
+            self.sleeping.fetch_add(1, Ordering::Relaxed);
+            std::sync::atomic::fence(Ordering::SeqCst);
+            if self.ready.is_empty() {
+                std::thread::park_timeout(left);
+            }
+            self.sleeping.fetch_sub(1, Ordering::Relaxed);
+            let me = std::thread::current().id();
+            self.sleepers.lock().retain(|thread| thread.id() != me);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn room_is_reserved_before_the_answer_and_comes_back_when_it_is_taken() {
+        let queue = Completions::new(2);
+        assert!(queue.reserve() && queue.reserve() && !queue.reserve());
+        queue.put(7, Answered::Timeout);
+        assert!(!queue.reserve(), "an answer that was not taken has its room");
+        assert_eq!(queue.take().map(|(tag, _)| tag), Some(7));
+        assert!(queue.take().is_none() && queue.reserve());
+        queue.release();
+        assert_eq!(queue.reserved(), 1);
+    }
+
+    #[test]
+    fn a_sleeper_is_woken_by_each_answer_and_no_answer_is_missed() {
+        let queue = Arc::new(Completions::new(1));
+        let woken = Arc::new(AtomicUsize::new(0));
+        let count = woken.clone();
+        queue.set_wake(Arc::new(move || _ = count.fetch_add(1, Ordering::SeqCst)));
+        let deadline = Duration::from_secs(60);
+        let other = std::thread::spawn({
+            let queue = queue.clone();
+            move || {
+                for tag in 0..5_000 {
+                    while !queue.reserve() {
+                        std::thread::yield_now();
+                    }
+                    queue.put(tag, Answered::Timeout);
+                }
+            }
+        });
+        for expected in 0..5_000 {
+            queue.wait(deadline);
+            assert_eq!(queue.take().map(|(tag, _)| tag), Some(expected));
+        }
+        other.join().unwrap();
+        assert_eq!(woken.load(Ordering::SeqCst), 5_000);
+        queue.wait(Duration::ZERO);
+    }
+}

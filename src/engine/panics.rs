@@ -1,0 +1,59 @@
+//! Where code of users panicked: only the panic hook is told.
+
+use std::{
+    cell::{Cell, RefCell},
+    panic,
+    sync::Once,
+};
+
+thread_local! {
+    static WATCHED: Cell<bool> = const { Cell::new(false) };
+    static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// The calling thread runs code of users from now on: the place of its panics is remembered.
+///
+/// The hook is set once per process and calls the one that stood before. A program that sets one of its own later has places only if that
+/// one calls its predecessor too.
+pub fn watch_this_thread() {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            // While the thread is torn down there is nobody left to be told.
+            if WATCHED.try_with(Cell::get).unwrap_or(false) {
+                let place = info.location().map(ToString::to_string);
+                let _ = PLACE.try_with(|last| last.replace(place));
+            }
+            before(info);
+        }));
+    });
+    WATCHED.set(true);
+}
+
+/// File, line and column of the calling thread's last panic, once.
+pub fn take_place() -> Option<String> {
+    PLACE.take()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_of_a_panic_is_known_on_threads_that_are_watched() {
+        let place = |watched: bool| {
+            let thread = std::thread::spawn(move || {
+                if watched {
+                    watch_this_thread();
+                }
+                panic::catch_unwind(|| panic!("on purpose")).unwrap_err();
+                take_place()
+            });
+            thread.join().unwrap()
+        };
+        let known = place(true).unwrap();
+        assert!(known.contains("panics.rs:"), "{known}");
+        assert_eq!(place(false), None);
+    }
+}

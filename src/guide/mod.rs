@@ -1,0 +1,38 @@
+//! The guide: from nothing to a running cluster, then one page for each concept, with what is guaranteed and what is not.
+//!
+//! * [`start`]: a cluster in a few minutes.
+//! * [`entity`]: state behind a key; what it can do, how long it lives.
+//! * [`shard`]: how entities are spread over nodes.
+//! * [`ask`]: requests and answers, from threads, runtimes and entities.
+//! * [`ordering`]: what comes in which order.
+//! * [`delivery`]: what becomes of a message.
+//! * [`moves`]: what happens when a shard changes its node.
+//! * [`failure`]: panics, dead nodes, splits.
+//! * [`configuration`]: every setting.
+
+#[doc = include_str!("start.md")]
+pub mod start {}
+
+#[doc = include_str!("entity.md")]
+pub mod entity {}
+
+#[doc = include_str!("shard.md")]
+pub mod shard {}
+
+#[doc = include_str!("ask.md")]
+pub mod ask {}
+
+#[doc = include_str!("ordering.md")]
+pub mod ordering {}
+
+#[doc = include_str!("delivery.md")]
+pub mod delivery {}
+
+#[doc = include_str!("moves.md")]
+pub mod moves {}
+
+#[doc = include_str!("failure.md")]
+pub mod failure {}
+
+#[doc = include_str!("configuration.md")]
+pub mod configuration {}

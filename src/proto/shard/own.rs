@@ -1,0 +1,348 @@
+//! What an entity has of its own beside its mailbox: timers, stash, idle time, watched nodes.
+//!
+//! Timers, stash and watches belong to the instance: they end with it, and travel when its shard moves. A stashed message is never lost with
+//! them; it goes back to the front of the mailbox.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
+
+use super::{
+    Host, Parcel, StopReason, Wish,
+    entities::{Entities, Side, discard_wishes},
+    env::{Env, Timer, Turns},
+    transfer::{Cargo, TimerRecord},
+};
+use crate::{
+    NodeId, Time,
+    proto::handoff::{Ask, DropReason, Envelope},
+};
+
+/// A timer that is due while the right to run is suspended is looked at again after so long.
+const POSTPONE: Duration = Duration::from_millis(50);
+/// A shard's entities are looked through so many times within their idle time.
+const SWEEPS: u32 = 4;
+/// The shortest time between two sweeps.
+const SWEEP_MIN: Duration = Duration::from_millis(10);
+/// Slots that one sweep looks at before other work has its turn.
+const SWEEP_SLOTS: usize = 1024;
+
+/// Present while there is something in it.
+pub(super) struct Own<P> {
+    pub(super) timers: BTreeMap<u64, OwnTimer>,
+    pub(super) stash: VecDeque<P>,
+    idle: Option<Duration>,
+    idle_due: Time,
+    pub(super) nodes: BTreeMap<NodeId, Envelope>,
+    /// Who is to hear when the instance ends.
+    watchers: Vec<Ask>,
+}
+
+impl<P> Default for Own<P> {
+    fn default() -> Self {
+        Self { timers: BTreeMap::new(), stash: VecDeque::new(), idle: None, idle_due: Time::ZERO, nodes: BTreeMap::new(), watchers: vec![] }
+    }
+}
+
+impl<P> Own<P> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.timers.is_empty() && self.stash.is_empty() && self.idle.is_none() && self.nodes.is_empty() && self.watchers.is_empty()
+    }
+}
+
+/// A message with a due time.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct OwnTimer {
+    pub(super) due: Time,
+    pub(super) every: Option<Duration>,
+    pub(super) message: Envelope,
+}
+
+/// A moment in units of about a millisecond, in half the room. Differences hold for 52 days.
+pub(super) fn stamp(now: Time) -> u32 {
+    // The upper bits are what is lost.
+    (now.as_nanos() >> 20) as u32
+}
+
+fn idle_for(used: u32, now: Time) -> Duration {
+    Duration::from_nanos(u64::from(stamp(now).wrapping_sub(used)) << 20)
+}
+
+impl<H: Host> Entities<H> {
+    /// Carries out what the entity asked for in the turn that has just ended.
+    pub(super) fn grant(&mut self, t: &mut Turns<'_, H>, at: u32, wishes: Vec<Wish<H::Parcel>>) {
+        for wish in wishes {
+            self.grant_one(t, at, wish);
+        }
+    }
+
+    fn grant_one(&mut self, t: &mut Turns<'_, H>, at: u32, wish: Wish<H::Parcel>) {
+        let (now, most) = (t.env.now, t.env.limits.mailbox);
+        let Some(slot) = self.slot(at) else { return };
+        let side = slot.side.get_or_insert_default();
+        let own = side.own.get_or_insert_default();
+        match wish {
+            Wish::Timer { key, after, again, message } => {
+                if own.timers.len() >= most && !own.timers.contains_key(&key) {
+                    return t.undelivered(H::Parcel::from_envelope(message), DropReason::Overloaded);
+                }
+                // A period of nothing would be due again at once, for ever.
+                let every = again.then(|| after.max(Duration::from_nanos(1 << 20)));
+                let timer = OwnTimer { due: now + every.unwrap_or(after), every, message };
+                self.set_timer(t, at, key, timer);
+            }
+            Wish::Cancel { key } => {
+                if let Some(old) = own.timers.remove(&key) {
+                    t.env.timers.remove(&(old.due, Timer::Own { shard: t.number, slot: at, key }));
+                }
+            }
+            Wish::Stash(parcel) => {
+                if own.stash.len() >= most || t.env.waiting >= t.env.limits.mailboxes {
+                    return t.undelivered(parcel, DropReason::StashFull);
+                }
+                t.env.waiting += 1;
+                t.env.waiting_bytes += parcel.size();
+                own.stash.push_back(parcel);
+            }
+            Wish::Unstash => side.unstash(),
+            Wish::Idle(after) => {
+                own.idle = after;
+                own.idle_due = now + after.unwrap_or_default();
+                if after.is_some() {
+                    t.env.timers.insert((own.idle_due, Timer::Idle { shard: t.number, slot: at }));
+                }
+            }
+            Wish::Own(parcel) => self.queue(t, at, parcel),
+            Wish::WatchNode { node, message } => {
+                if t.env.removed.contains(&node) {
+                    return self.queue(t, at, H::Parcel::from_envelope(message));
+                }
+                if own.nodes.len() >= most && !own.nodes.contains_key(&node) {
+                    return t.undelivered(H::Parcel::from_envelope(message), DropReason::Overloaded);
+                }
+                own.nodes.insert(node, message);
+                self.watching = true;
+            }
+            Wish::UnwatchNode { node } => drop(own.nodes.remove(&node)),
+        }
+    }
+
+    /// Somebody wants to hear when the instance ends. If there is none, and none about to start, that is now.
+    pub(super) fn watched(&mut self, t: &mut Turns<'_, H>, at: Option<u32>, watch: Ask) {
+        let most = t.env.limits.mailbox;
+        let Some(slot) = at.and_then(|at| self.slot(at)) else { return t.host.watched_ended(watch, false) };
+        let comes = slot.side.as_ref().is_some_and(|side| side.adopted.is_some() || !side.mailbox.is_empty());
+        if slot.entity.is_none() && !comes {
+            return t.host.watched_ended(watch, false);
+        }
+        let own = slot.side.get_or_insert_default().own.get_or_insert_default();
+        if own.watchers.len() >= most {
+            tracing::warn!(shard = ?t.shard, limit = most, "an entity has more watchers than its mailbox has room: one of them is told that it has ended");
+            return t.host.watched_ended(watch, false);
+        }
+        own.watchers.push(watch);
+    }
+
+    fn set_timer(&mut self, t: &mut Turns<'_, H>, at: u32, key: u64, timer: OwnTimer) {
+        let id = Timer::Own { shard: t.number, slot: at, key };
+        let Some(slot) = self.slot(at) else { return };
+        let own = slot.side.get_or_insert_default().own.get_or_insert_default();
+        t.env.timers.insert((timer.due, id));
+        if let Some(old) = own.timers.insert(key, timer.clone())
+            && old.due != timer.due
+        {
+            t.env.timers.remove(&(old.due, id));
+        }
+    }
+
+    /// An entity's own timer is due.
+    pub fn fire(&mut self, t: &mut Turns<'_, H>, at: u32, key: u64, due: Time) {
+        let (now, may_run) = (t.env.now, t.env.may_run());
+        let id = Timer::Own { shard: t.number, slot: at, key };
+        let Some(own) = self.slot(at).and_then(|s| s.side.as_mut()).and_then(|s| s.own.as_mut()) else { return };
+        let Some(timer) = own.timers.get_mut(&key).filter(|x| x.due == due) else { return };
+        if !may_run {
+            timer.due = now + POSTPONE;
+            t.env.timers.insert((timer.due, id));
+            return;
+        }
+        let message = match timer.every {
+            Some(every) => {
+                // Missed periods are not made up for.
+                timer.due = (timer.due + every).max(now + Duration::from_nanos(1));
+                t.env.timers.insert((timer.due, id));
+                timer.message.clone()
+            }
+            None => match own.timers.remove(&key) {
+                Some(timer) => timer.message,
+                None => return,
+            },
+        };
+        self.own_message(t, at, H::Parcel::from_envelope(message));
+    }
+
+    /// That node was removed.
+    pub fn node_removed(&mut self, t: &mut Turns<'_, H>, node: NodeId) {
+        if !self.watching {
+            return;
+        }
+        for at in self.numbers() {
+            let own = self.slot(at).and_then(|s| s.side.as_mut()).and_then(|s| s.own.as_mut());
+            if let Some(message) = own.and_then(|own| own.nodes.remove(&node)) {
+                self.own_message(t, at, H::Parcel::from_envelope(message));
+            }
+        }
+    }
+
+    /// A message that the entity has for itself. Not a use of it: see `idle_for`.
+    fn own_message(&mut self, t: &mut Turns<'_, H>, at: u32, parcel: H::Parcel) {
+        let used = self.slot(at).map(|s| s.used);
+        self.queue(t, at, parcel);
+        self.go_on(t, at);
+        if let (Some(used), Some(slot)) = (used, self.slot(at)) {
+            slot.used = used;
+        }
+    }
+
+    /// The idle time that an entity chose itself may be over.
+    pub fn idle(&mut self, t: &mut Turns<'_, H>, at: u32, due: Time) {
+        let now = t.env.now;
+        let Some(slot) = self.slot(at) else { return };
+        let used = slot.used;
+        let Some(own) = slot.side.as_mut().and_then(|s| s.own.as_mut()).filter(|own| own.idle_due == due) else { return };
+        let Some(idle) = own.idle else { return };
+        let left = idle.saturating_sub(idle_for(used, now));
+        if left.is_zero() && t.env.may_run() {
+            return self.passivate(t, at);
+        }
+        own.idle_due = now + left.max(Duration::from_nanos(1 << 20));
+        t.env.timers.insert((own.idle_due, Timer::Idle { shard: t.number, slot: at }));
+    }
+
+    /// Has the shard's entities looked through for idle ones from now on, if their type has an idle time.
+    pub(super) fn begin_sweeps(&mut self, t: &mut Turns<'_, H>) {
+        if self.sweeping {
+            return;
+        }
+        if let Some(idle) = t.host.options(t.shard.ty).idle {
+            self.sweeping = true;
+            t.env.timers.insert((t.env.now + (idle / SWEEPS).max(SWEEP_MIN), Timer::Sweep { shard: t.number }));
+        }
+    }
+
+    /// Looks at some entities: those that were idle for long enough leave memory.
+    pub fn sweep(&mut self, t: &mut Turns<'_, H>) {
+        let now = t.env.now;
+        self.sweeping = false;
+        let Some(idle) = t.host.options(t.shard.ty).idle else { return };
+        let slots = self.numbers().len();
+        let until = (self.swept + SWEEP_SLOTS).min(slots);
+        if t.env.may_run() {
+            for at in self.swept..until {
+                let at = at as u32;
+                let is_idle = self.slot(at).is_some_and(|s| {
+                    let free = s.side.as_ref().is_none_or(|x| x.mailbox.is_empty() && x.own.as_ref().is_none_or(|own| own.idle.is_none()));
+                    s.entity.is_some() && free && idle_for(s.used, now) >= idle
+                });
+                if is_idle {
+                    self.passivate(t, at);
+                }
+            }
+        }
+        self.swept = until;
+        let next = if until < slots {
+            Duration::from_nanos(1)
+        } else {
+            self.swept = 0;
+            (idle / SWEEPS).max(SWEEP_MIN)
+        };
+        if self.live() > 0 {
+            self.sweeping = true;
+            t.env.timers.insert((now + next, Timer::Sweep { shard: t.number }));
+        }
+    }
+
+    /// A live entity leaves memory.
+    fn passivate(&mut self, t: &mut Turns<'_, H>, at: u32) {
+        let place = t.place();
+        if let Some(entity) = self.slot(at).and_then(|s| s.entity.take()) {
+            t.host.stop(place, entity, StopReason::Passivated);
+            discard_wishes(t);
+            self.count_live(t.env, t.number, false);
+            self.end_own(t, at);
+            if self.slot(at).is_some_and(|s| s.side.is_some()) {
+                self.go_on(t, at);
+            } else {
+                self.rest(t, at);
+            }
+        }
+    }
+
+    /// The instance is gone: what belonged to it ends.
+    pub(super) fn end_own(&mut self, t: &mut Turns<'_, H>, at: u32) {
+        if let Some(side) = self.slot(at).and_then(|s| s.side.as_mut()) {
+            // Nothing travels, so nobody looks at the key.
+            side.end_own(t.env, t.number, at, &[], None).into_iter().for_each(|watch| t.host.watched_ended(watch, false));
+        }
+    }
+
+    /// What the open asks of the shard's entities come to, into their mailboxes.
+    pub fn leave(&mut self, t: &mut Turns<'_, H>) {
+        let place = t.place();
+        for parcel in t.host.leaving(place) {
+            let at = self.place_of(t, parcel.key());
+            self.queue(t, at, parcel);
+        }
+    }
+
+    /// A timer that moved in. Its entity need not be live: the message starts it.
+    pub fn adopt_timer(&mut self, t: &mut Turns<'_, H>, timer: TimerRecord) {
+        let at = self.place_of(t, &timer.key);
+        self.set_timer(t, at, timer.timer, OwnTimer { due: timer.due, every: timer.every, message: timer.message });
+    }
+
+    /// A watch of a node that moved in.
+    pub fn adopt_watch(&mut self, t: &mut Turns<'_, H>, node: NodeId, message: Envelope) {
+        let at = self.place_of(t, message.key());
+        if t.env.removed.contains(&node) {
+            self.queue(t, at, H::Parcel::from_envelope(message));
+        } else if let Some(slot) = self.slot(at) {
+            slot.side.get_or_insert_default().own.get_or_insert_default().nodes.insert(node, message);
+            self.watching = true;
+        }
+    }
+
+    fn place_of(&mut self, t: &Turns<'_, H>, key: &[u8]) -> u32 {
+        let tag = t.env.tag(xxhash_rust::xxh3::xxh3_64(key));
+        self.find(tag, key).unwrap_or_else(|| self.insert(tag, key, None, Some(Box::default())))
+    }
+}
+
+impl<P> Side<P> {
+    /// What was put aside comes next.
+    pub(super) fn unstash(&mut self) {
+        if let Some(own) = &mut self.own {
+            for parcel in std::mem::take(&mut own.stash).into_iter().rev() {
+                self.mailbox.push_front(parcel);
+            }
+        }
+    }
+
+    /// Ends what is the instance's own, or puts it into what travels; returns who watched it. What it had put aside goes back to the front of
+    /// the mailbox.
+    pub(super) fn end_own(&mut self, env: &mut Env, number: u32, at: u32, key: &[u8], cargo: Option<&mut Cargo>) -> Vec<Ask> {
+        self.unstash();
+        let Some(own) = self.own.take() else { return vec![] };
+        for (key, timer) in &own.timers {
+            env.timers.remove(&(timer.due, Timer::Own { shard: number, slot: at, key: *key }));
+        }
+        if let Some(cargo) = cargo {
+            let record =
+                |(timer, x): (u64, OwnTimer)| TimerRecord { key: key.into(), timer, due: x.due, every: x.every, message: x.message };
+            cargo.timers.extend(own.timers.into_iter().map(record));
+            cargo.nodes.extend(own.nodes);
+        }
+        own.watchers
+    }
+}

@@ -1,0 +1,247 @@
+//! What an entity has of its own: timers, stash, idle time, watched nodes; and what becomes of it and its messages when it fails.
+
+use super::*;
+
+/// What an entity asks for, by the text of a message: `once:KEY:MILLIS:TEXT`, `every:..`, `cancel:KEY`, `stash:..`, `unstash`, `idle:MILLIS`,
+/// `own:TEXT`, `node:NODE:TEXT`.
+pub(super) fn wish(book: &mut Book, key: &str, payload: &str, parcel: &Letter) {
+    let words: Vec<&str> = payload.split(':').collect();
+    let millis = |at: usize| Duration::from_millis(words[at].parse().unwrap());
+    let number = |at: usize| words[at].parse().unwrap();
+    book.wishes.extend(match words[0] {
+        "once" | "every" => {
+            let message = envelope(key, words[3]);
+            Some(Wish::Timer { key: number(1), after: millis(2), again: words[0] == "every", message })
+        }
+        "cancel" => Some(Wish::Cancel { key: number(1) }),
+        "stash" => Some(Wish::Stash(Letter { envelope: envelope(key, words[1]), ..parcel.clone() })),
+        "unstash" => Some(Wish::Unstash),
+        "idle" => Some(Wish::Idle(Some(millis(1)))),
+        "own" => Some(Wish::Own(letter(key, words[1]))),
+        "node" => Some(Wish::WatchNode { node: NodeId::from_raw(u128::from(number(1))), message: envelope(key, words[2]) }),
+        _ => None,
+    });
+}
+
+fn home() -> Bed {
+    let mut bed = Bed::new(A);
+    bed.assign(1, 1);
+    bed.reports();
+    bed
+}
+
+fn tell(bed: &mut Bed, payload: &str) {
+    bed.lane(LaneItem::Msg { shard: S, tag: Epoch(1), enter: None, parcel: letter("k", payload) });
+}
+
+/// What was logged, without the first word of each line's key.
+fn said(bed: &mut Bed) -> Vec<String> {
+    bed.log().into_iter().filter(|line| !line.starts_with("start")).collect()
+}
+
+const MS: Duration = Duration::from_millis(1);
+
+#[test]
+fn a_timer_fires_once_or_each_period_and_the_same_key_replaces() {
+    let mut a = home();
+    for text in ["once:1:50:late", "once:1:20:early", "every:2:30:tick", "once:3:10:never", "cancel:3"] {
+        tell(&mut a, text);
+    }
+    a.log();
+    a.pass(19 * MS);
+    assert_eq!(a.log(), [""; 0]);
+    a.pass(MS);
+    assert_eq!(a.log(), ["k:early"]);
+    a.pass(10 * MS);
+    assert_eq!(a.log(), ["k:tick"]);
+    a.pass(95 * MS);
+    assert_eq!(a.log(), ["k:tick"], "missed periods are not made up for");
+    tell(&mut a, "cancel:2");
+    a.pass(1000 * MS);
+    assert_eq!((a.log(), a.core.env.timers.len()), (vec!["k:cancel:2".to_owned()], 0));
+}
+
+#[test]
+fn timers_end_with_their_instance_and_wait_while_nothing_may_run() {
+    let mut a = home();
+    tell(&mut a, "every:1:20:tick");
+    a.until(a.now);
+    for _ in 0..100 {
+        a.pass(10 * MS);
+    }
+    a.log();
+    a.until(Time::MAX);
+    a.pass(50 * MS);
+    assert_eq!(a.log(), ["k:tick"], "once for all the time that it could not run");
+    tell(&mut a, "bye");
+    tell(&mut a, "every:1:20:tick");
+    tell(&mut a, "boom");
+    a.pass(100 * MS);
+    assert_eq!(said(&mut a), ["k:bye", "stop k passivated", "k:every:1:20:tick", "k:boom", "stop k failed"]);
+    a.pass(Duration::from_secs(60));
+    assert_eq!((said(&mut a), a.core.env.timers.len()), (vec![], 0));
+}
+
+#[test]
+fn what_was_put_aside_comes_next_in_its_order() {
+    let mut a = home();
+    ["stash:s1", "stash:s2", "m1", "unstash", "m2"].iter().for_each(|text| tell(&mut a, text));
+    assert_eq!(said(&mut a), ["k:stash:s1", "k:stash:s2", "k:m1", "k:unstash", "k:s1", "k:s2", "k:m2"]);
+    (0..5).for_each(|n| tell(&mut a, &format!("stash:s{n}")));
+    assert_eq!(said(&mut a).last().unwrap(), "drop s4 stash_full", "it is bounded like the mailbox");
+    tell(&mut a, "bye");
+    assert_eq!(said(&mut a), ["k:bye", "stop k passivated", "k:s0", "k:s1", "k:s2", "k:s3"], "it is not lost with its instance");
+    tell(&mut a, "stash:x");
+    tell(&mut a, "boom");
+    a.pass(100 * MS);
+    assert_eq!(said(&mut a), ["k:stash:x", "k:boom", "stop k failed", "k:x"]);
+}
+
+#[test]
+fn a_message_to_itself_comes_behind_what_waits() {
+    let mut a = home();
+    a.until(a.now);
+    ["own:later", "m1"].iter().for_each(|text| tell(&mut a, text));
+    a.until(Time::MAX);
+    assert_eq!(said(&mut a), ["k:own:later", "k:m1", "k:later"]);
+}
+
+#[test]
+fn an_idle_entity_leaves_memory_and_its_own_timers_do_not_keep_it() {
+    let mut a = home();
+    a.host.options.idle = Some(400 * MS);
+    tell(&mut a, "every:1:100:tick");
+    for _ in 0..39 {
+        a.pass(10 * MS);
+    }
+    assert_eq!(a.core.entities(), 1);
+    tell(&mut a, "m1");
+    for _ in 0..39 {
+        a.pass(10 * MS);
+    }
+    assert_eq!(a.core.entities(), 1, "a message from outside keeps it");
+    for _ in 0..20 {
+        a.pass(10 * MS);
+    }
+    assert_eq!(a.core.entities(), 0);
+    assert_eq!(a.log().last().unwrap(), "stop k passivated");
+    a.pass(Duration::from_secs(5));
+    assert_eq!(a.core.env.timers.len(), 0, "nobody is looked for where nobody is");
+}
+
+#[test]
+fn an_entity_may_choose_an_idle_time_of_its_own() {
+    let mut a = home();
+    a.host.options.idle = Some(100 * MS);
+    tell(&mut a, "idle:1000");
+    for _ in 0..5 {
+        a.pass(150 * MS);
+    }
+    tell(&mut a, "m1");
+    a.pass(900 * MS);
+    assert_eq!(a.core.entities(), 1);
+    a.pass(120 * MS);
+    a.pass(120 * MS);
+    assert_eq!(a.core.entities(), 0);
+}
+
+#[test]
+fn many_idle_entities_leave_in_several_turns() {
+    let mut a = home();
+    a.host.options.idle = Some(400 * MS);
+    for n in 0..3000 {
+        a.lane(LaneItem::Msg { shard: S, tag: Epoch(1), enter: None, parcel: letter(&format!("k{n}"), "m") });
+    }
+    a.pass(500 * MS);
+    assert!((1..3000).contains(&a.core.entities()), "{}", a.core.entities());
+    (0..4).for_each(|_| a.pass(MS));
+    assert_eq!(a.core.entities(), 0);
+}
+
+#[test]
+fn timers_stash_and_watches_travel() {
+    let (mut a, mut b) = (home(), Bed::new(B));
+    ["once:1:50:rang", "every:2:200:tick", "stash:aside", "node:13:gone"].iter().for_each(|text| tell(&mut a, text));
+    a.host.open_asks = vec![letter("k", "moved"), letter("j", "moved")];
+    a.host.stateless = true;
+    a.pass(20 * MS);
+    a.move_to(2, B);
+    assert_eq!(a.core.env.timers.iter().filter(|(_, timer)| matches!(timer, Timer::Own { .. })).count(), 0);
+    b.now = Time::from_nanos(77_000_000_000);
+    b.take_from(A, a.handed_to(B));
+    assert_eq!(b.log(), ["start k@2 FirstMessage", "k:aside", "k:moved", "start j@2 FirstMessage", "j:moved"]);
+    b.pass(29 * MS);
+    assert_eq!(b.log(), [""; 0]);
+    b.pass(MS);
+    assert_eq!(b.log(), ["k:rang"]);
+    b.pass(150 * MS);
+    assert_eq!(b.log(), ["k:tick"]);
+    b.removed(R);
+    assert_eq!(b.log(), ["k:gone"]);
+    b.removed(C);
+    assert_eq!(b.log(), [""; 0]);
+}
+
+#[test]
+fn a_timer_starts_an_entity_that_moved_without_state_and_a_start_replaces_what_travelled() {
+    let (mut a, mut b) = (home(), Bed::new(B));
+    tell(&mut a, "once:1:50:rang");
+    a.host.stateless = true;
+    a.move_to(2, B);
+    b.take_from(A, a.handed_to(B));
+    assert_eq!((b.log(), b.core.entities()), (vec![], 0), "nothing runs before it is due");
+    b.move_to(3, A);
+    a.take_from(B, b.handed_to(A));
+    a.log();
+    a.pass(50 * MS);
+    assert_eq!(a.log(), ["start k@3 FirstMessage", "k:rang"]);
+}
+
+#[test]
+fn a_node_that_is_gone_already_is_told_at_once() {
+    let mut a = home();
+    a.removed(R);
+    tell(&mut a, "node:13:gone");
+    assert_eq!(said(&mut a), ["k:node:13:gone", "k:gone"]);
+}
+
+// failures: row 49
+#[test]
+fn a_message_that_fails_again_and_again_is_given_up_and_the_next_one_runs() {
+    let mut a = home();
+    (a.host.directive, a.host.options.attempts) = (Some(Directive::Restart), 3);
+    tell(&mut a, "boom");
+    tell(&mut a, "m1");
+    assert_eq!(said(&mut a), ["k:boom", "failure 1", "stop k failed"]);
+    a.pass(100 * MS);
+    assert_eq!(said(&mut a), ["k:boom", "failure 2", "stop k failed"]);
+    a.pass(200 * MS);
+    assert_eq!(said(&mut a), ["k:boom", "failure 3", "stop k failed", "drop boom poison"]);
+    a.pass(400 * MS);
+    assert_eq!(said(&mut a), ["k:m1"], "the mailbox was kept");
+    tell(&mut a, "boom");
+    a.pass(100 * MS);
+    assert_eq!(said(&mut a).len(), 6, "a good turn begins the count again");
+}
+
+// failures: row 45
+#[test]
+fn what_waits_becomes_dead_letters_if_the_directive_says_so() {
+    for (directive, starts_at_once) in [(Directive::RestartEmpty, false), (Directive::Stop, true), (Directive::Escalate, true)] {
+        let mut a = home();
+        a.host.directive = Some(directive);
+        a.lane(LaneItem::Msg { shard: S, tag: Epoch(1), enter: None, parcel: letter("other", "m") });
+        a.until(a.now);
+        ["boom", "m1", "m2"].iter().for_each(|text| tell(&mut a, text));
+        a.until(Time::MAX);
+        let log = said(&mut a);
+        assert!(log.contains(&"drop boom poison".to_owned()), "{directive:?}: {log:?}");
+        assert_eq!(log.iter().filter(|line| line.ends_with(" stopped")).count(), 2, "{directive:?}: {log:?}");
+        let others = usize::from(directive != Directive::Escalate);
+        assert_eq!(a.core.entities(), others, "{directive:?}");
+        tell(&mut a, "m3");
+        assert_eq!(a.core.entities(), others + usize::from(starts_at_once), "{directive:?}");
+        a.pass(100 * MS);
+        assert_eq!(said(&mut a).last().unwrap(), "k:m3");
+    }
+}

@@ -1,0 +1,98 @@
+//! What an entity wants for itself beside what it sends, and how its type is run.
+
+use std::time::Duration;
+
+use super::Parcel;
+use crate::{NodeId, TypeId, proto::handoff::Envelope};
+
+/// What an entity asked for in a turn. The host gathers it, the core carries it out when the turn is over.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Wish<P> {
+    /// This message, after that time. Replaces what stands under the same key.
+    Timer {
+        /// Tells the timers of one entity apart.
+        key: u64,
+        /// From the turn's time.
+        after: Duration,
+        /// Again and again.
+        again: bool,
+        /// The message, encoded: it has to be there for each time, and it may travel.
+        message: Envelope,
+    },
+    /// No more of that timer.
+    Cancel {
+        /// Its key.
+        key: u64,
+    },
+    /// Aside until `Unstash`.
+    Stash(P),
+    /// What was put aside comes next, in its order.
+    Unstash,
+    /// Leave memory after so long without a message from outside; `None`: what the type says.
+    Idle(Option<Duration>),
+    /// A message to itself, behind what waits.
+    Own(P),
+    /// This message when that node is removed.
+    WatchNode {
+        /// Which node.
+        node: NodeId,
+        /// The message.
+        message: Envelope,
+    },
+    /// No more of that.
+    UnwatchNode {
+        /// Which node.
+        node: NodeId,
+    },
+}
+
+/// How the entities of one type are run here.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct TypeOptions {
+    /// Leave memory after so long without a message.
+    pub idle: Option<Duration>,
+    /// Messages that may wait for one entity; `None`: as the settings say.
+    pub mailbox: Option<usize>,
+    /// How often a message whose handler panics is given to the entity, at least once.
+    pub attempts: u32,
+}
+
+impl Default for TypeOptions {
+    fn default() -> Self {
+        Self { idle: None, mailbox: None, attempts: 1 }
+    }
+}
+
+/// What becomes of an entity whose code panicked.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Directive {
+    /// Another instance, after a back-off that grows while it keeps failing. Its mailbox waits for it.
+    Restart,
+    /// As `Restart`, but what is in the mailbox becomes dead letters.
+    RestartEmpty,
+    /// The instance ends, and what is in its mailbox becomes dead letters. A later message starts another one at once.
+    Stop,
+    /// All instances of the shard on this node end as with `Stop`: for state that several of them share and that may be broken.
+    Escalate,
+}
+
+/// A watch of an entity by another one, on its way with the watching one.
+#[derive(Clone, PartialEq, Debug)]
+pub struct WatchRecord {
+    /// Type of the watched entity.
+    pub ty: TypeId,
+    /// Its key.
+    pub target: Box<[u8]>,
+    /// The message for the watching entity, and with it that one's key.
+    pub message: Envelope,
+}
+
+/// What the host knows of a turn that failed.
+#[derive(Debug)]
+pub struct Aftermath<P: Parcel> {
+    /// What is to become of the entity.
+    pub directive: Directive,
+    /// The message it failed on, if it is still there. Its asker has no answer yet.
+    pub parcel: Option<P>,
+}

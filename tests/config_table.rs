@@ -1,0 +1,55 @@
+//! The table of all settings in the guide is the one that the code has.
+
+use std::fmt::Write as _;
+
+use wingbeat::Config;
+
+/// Set to anything, this writes the file instead of comparing it.
+const WRITE: &str = "WINGBEAT_WRITE_DOCS";
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/guide/configuration.md");
+
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('<', "&lt;").replace('[', "\\[").replace('\n', " ")
+}
+
+fn page() -> String {
+    let mut out = String::from(
+        "# Configuration\n\nEvery setting, as `Config::load` reads it from a TOML file, the environment (`WINGBEAT_TABLE__KEY`) or the builder; what is \
+         set later in this\nrow wins. All errors are reported at once, before a socket is opened. This page is written by a test from the code.\n",
+    );
+    let mut table = "";
+    for setting in Config::reference() {
+        let (of, name) = setting.key.split_once('.').expect("a key has a table and a name");
+        if of != table {
+            table = of;
+            let _ = write!(out, "\n# \\[{of}\\]\n\n| key | default | range | meaning |\n| --- | --- | --- | --- |\n");
+        }
+        let mut meaning = setting.meaning().to_owned();
+        if !setting.follows().is_empty() {
+            let _ = write!(meaning, " Default: {}.", setting.follows());
+        }
+        if !setting.cost().is_empty() {
+            let _ = write!(meaning, " Cost: {}.", setting.cost());
+        }
+        if setting.must_match() || setting.must_match_by_type() {
+            meaning.push_str(" Must be equal on all nodes.");
+        }
+        if !setting.has_effect() {
+            meaning.push_str(" No effect in this version.");
+        }
+        let default = setting.default_text();
+        let default = if default.is_empty() { String::new() } else { format!("`{default}`") };
+        let _ = writeln!(out, "| `{name}` | {default} | {} | {} |", cell(&setting.range()), cell(&meaning));
+    }
+    out
+}
+
+#[test]
+fn the_table_in_the_guide_is_that_of_the_code() {
+    let now = page();
+    if std::env::var_os(WRITE).is_some() {
+        std::fs::write(FILE, &now).expect("the page can be written");
+    }
+    let kept = std::fs::read_to_string(FILE).expect("the page is there");
+    assert!(kept == now, "src/guide/configuration.md is old: run this test with {WRITE}=1 and look at what has changed");
+}
