@@ -242,7 +242,8 @@ impl<'a, E: Entity> Cx<'a, E> {
     /// [`Entity::started`], which runs on every new home.
     pub fn subscribe<V: Wire + Clone + Message<E::Type>>(&mut self, topic: &Topic<V>) {
         let convert = |value: &Value| value.downcast_ref::<V>().map(|value| AnyMessage::new(value.clone().into_msg()));
-        self.out.subscribe(&topic.entry, self.at.shard, &key_of(self.id), Box::new(convert));
+        let entry = topic.entry_on(self.node);
+        self.out.subscribe(&entry, self.at.shard, &key_of(self.id), Box::new(convert));
     }
 
     /// No more of that.

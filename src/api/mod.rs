@@ -41,4 +41,5 @@ pub(crate) use {
     hosting::{Factory, host_of},
     reference::mark_worker_thread,
     shutdown::{Awaits, End, Reaper},
+    wire::decode_versions,
 };

@@ -66,6 +66,11 @@ impl<V: Wire + Clone> Topic<V> {
         Self { node, entry, _value: PhantomData }
     }
 
+    /// As that node knows it: a topic that came from another node of this process names the same one.
+    pub(crate) fn entry_on(&self, node: &Arc<Node>) -> Arc<TopicEntry> {
+        if Arc::ptr_eq(&self.node, node) { self.entry.clone() } else { Self::new(node.clone(), self.name()).entry }
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.entry.name

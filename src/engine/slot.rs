@@ -111,6 +111,13 @@ impl Slots {
         waiter
     }
 
+    /// Whether somebody waits for the answer to that ask.
+    pub fn is_open(&self, correlation: u64) -> bool {
+        let Some(slot) = self.slots.get((correlation & INDEX_MASK) as usize) else { return false };
+        let state = slot.state.load(Ordering::Acquire);
+        state & 1 == 1 && (state >> 1) & GENERATION_MASK == correlation >> INDEX_BITS
+    }
+
     /// Notes which peer the request went to, by a number of at most 24 bits that the network thread has given it.
     pub fn sent_to(&self, correlation: u64, peer: u32) {
         if let Some(slot) = self.slots.get((correlation & INDEX_MASK) as usize) {

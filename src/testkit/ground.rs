@@ -5,7 +5,7 @@ use std::{
     cell::{Cell, OnceCell, RefCell},
     collections::BTreeMap,
     rc::Rc,
-    sync::Arc,
+    sync::{Arc, Weak},
 };
 
 use crossbeam::channel::{Receiver, unbounded};
@@ -38,6 +38,10 @@ pub(super) struct Ground {
     rings: RefCell<Vec<Arc<Ring<ToNet>>>>,
     /// Homes of entities so far.
     homes: Cell<u64>,
+    /// Their nodes, as far as they live.
+    living: RefCell<Vec<Weak<Node>>>,
+    /// Types that references were made for: each home knows them.
+    known: RefCell<Vec<fn() -> TypeEntry>>,
 }
 
 thread_local! {
@@ -57,13 +61,31 @@ impl Ground {
         let (helper, jobs) = unbounded();
         let door = Door::new(Arc::new(Bell::new(|| {})));
         let node = Arc::new(Node::new(config(), me.id(), me.addr, Box::new([]), door, helper, None, time.clock()));
-        Self { time, node, jobs, rings: RefCell::default(), homes: Cell::new(0) }
+        Self { time, node, jobs, rings: RefCell::default(), homes: Cell::new(0), living: RefCell::default(), known: RefCell::default() }
     }
 
     /// A number for a home.
     pub fn next_home(&self) -> u64 {
         self.homes.set(self.homes.get() + 1);
         self.homes.get()
+    }
+
+    /// Takes a home in, which knows its own type already.
+    pub fn welcome(&self, node: &Arc<Node>) {
+        self.known.borrow().iter().for_each(|make| drop(node.enter_type(make())));
+        let mut living = self.living.borrow_mut();
+        living.retain(|home| home.strong_count() > 0);
+        living.push(Arc::downgrade(node));
+    }
+
+    /// Makes a type known to all homes. Called in the middle of a turn, if a factory makes the reference.
+    fn introduce(&self, make: fn() -> TypeEntry) {
+        if self.node.type_entry(make().id).is_some() {
+            return;
+        }
+        self.node.enter_type(make());
+        self.living.borrow().iter().filter_map(Weak::upgrade).for_each(|home| drop(home.enter_type(make())));
+        self.known.borrow_mut().push(make);
     }
 
     /// What was sent through its node since the last time.
@@ -83,7 +105,9 @@ pub(super) fn reference_on<T: EntityType>(node: &Arc<Node>, key: T::Key) -> Enti
 ///
 /// Belongs to the thread that makes it.
 pub fn reference<T: EntityType>(key: impl IntoKey<T::Key>) -> EntityRef<T> {
-    reference_on(&Ground::of_thread().node, key.into_key())
+    let ground = Ground::of_thread();
+    ground.introduce(|| TypeEntry::new(T::TYPE, 0, std::any::TypeId::of::<T>()));
+    reference_on(&ground.node, key.into_key())
 }
 
 /// A factory that need not be `Send`, as hosts want one: it works on the calling thread, which keeps it.

@@ -18,7 +18,8 @@ use super::{
 };
 use crate::{
     AskError, DeadLetter, Deadline, Entity, EntityKey, EntityRef, EntityType, Epoch, Failure, HostOptions, IntoKey, KeyOf, Message,
-    NodeAddr, NodeId, Request, ShardId, ShardKey, Time, TypeId, Wire,
+    NodeAddr, NodeId, Request, ShardId, ShardKey, Time, Topic, TypeId, Wire,
+    api::decode_versions,
     engine::{
         clock::VirtualTime,
         exits::{Lanes, on_behalf},
@@ -27,13 +28,16 @@ use crate::{
         node::{Job, Node, ToNet, ToWorker},
         panics,
         parcel::{Answered, EngineParcel, Key, message_of},
+        topics::Value,
         types::TypeEntry,
+        watches::watch_in,
         worker::Worker,
     },
     proto::{
-        handoff::{Envelope, HandoffItem, Item, Mode, ReplyBody, TransferChunk},
+        handoff::{Ask, Envelope, HandoffItem, Item, Mode, ReplyBody, TransferChunk},
         membership::Identity,
         shard::{LaneItem, Parcel, ShardCommand, ShardReport},
+        wire::Frame,
     },
 };
 
@@ -112,6 +116,10 @@ struct State {
     /// Asks that end at that moment, by node and slot.
     deadlines: BTreeSet<(Time, NodeId, u64)>,
     sent: Vec<Envelope>,
+    /// What the entity has published: number of the topic, and the value.
+    published: Vec<(u64, Box<[u8]>)>,
+    /// Watches of entities elsewhere.
+    watches: Vec<(Envelope, Ask)>,
     answers: Vec<(TypeId, Answers)>,
     /// Types that the entity can resolve references of.
     known: Vec<MakeEntry>,
@@ -145,6 +153,7 @@ impl Home {
         node.set_hosting_until(Time::MAX);
         let entry = node.enter_type(entry);
         known.for_each(|entry| drop(node.enter_type(entry)));
+        ground.welcome(&node);
         let commands = node.workers[0].open(node.next_lane(), node.config.limits.ring_items as usize);
         let waiting = [ToWorker::Type(entry.clone()), ToWorker::Command(ShardCommand::Host { ty: entry.id })].into();
         let (worker, letters) = (Worker::new(node.clone(), 0, number), node.dead_letters());
@@ -249,6 +258,7 @@ impl Inner {
             ToNet::Lane(LaneItem::Msg { parcel, .. }) => self.message(state, parcel),
             ToNet::Report(_, ShardReport::Handoff { item: HandoffItem::Transfer(chunk), .. }) => state.leaving.push(chunk),
             ToNet::Report(_, ShardReport::MoveRefused { why, .. }) => state.refused = Some(why),
+            ToNet::Cast(_, Frame::Cast { ty: TypeId(0), topic, bytes }) => state.published.push((topic, bytes)),
             ToNet::Reply { to, correlation, body } => reply(state, to, correlation, body),
             ToNet::Deadline(at, correlation) => drop(state.deadlines.insert((at, from, correlation))),
             // Membership, routes and lookups are what a lone entity has none of.
@@ -262,6 +272,9 @@ impl Inner {
             let (stream, tag) = (state.home.node.id, state.epoch);
             let item = Item::Msg { tag, mode: Mode::Settled, envelope };
             return state.home.command(ShardCommand::Item { stream, shard: self.shard, item });
+        }
+        if let Some(ask) = watch_in(&envelope) {
+            return state.watches.push((envelope, ask));
         }
         if let Some(ask) = envelope.ask {
             let answers = state.answers.iter_mut().filter(|(ty, _)| *ty == envelope.shard.ty);
@@ -382,6 +395,8 @@ impl<E: Entity> Solo<E> {
             epoch: Epoch(1),
             deadlines: BTreeSet::new(),
             sent: vec![],
+            published: vec![],
+            watches: vec![],
             answers: vec![],
             known: vec![],
             leaving: vec![],
@@ -534,6 +549,44 @@ impl<E: Entity> Solo<E> {
         state.sent = others;
         let mine: Vec<Envelope> = mine;
         mine.iter().map(|envelope| read::<T>(envelope).unwrap_or_else(|why| panic!("{why}"))).collect()
+    }
+
+    /// Takes what it published on the topic of this name for values of this type since the last call, in order.
+    ///
+    /// # Panics
+    /// If a value cannot be read back: its encoding does not fit its decoding.
+    #[track_caller]
+    pub fn published<V: Wire + Clone>(&mut self, topic: &str) -> Vec<V> {
+        self.inner.settle();
+        let mut state = self.inner.state.borrow_mut();
+        let id = Topic::<V>::new(state.home.node.clone(), topic).entry.id;
+        let mine = state.published.extract_if(.., |(topic, _)| *topic == id);
+        let read = |bytes: &[u8]| decode_versions(bytes).unwrap_or_else(|why| panic!("a value of `{topic}` cannot be read back: {why}"));
+        mine.map(|(_, bytes)| read(&bytes)).collect()
+    }
+
+    /// Publishes a value as another node would: the entity gets it if it has subscribed.
+    pub fn publish<V: Wire + Clone>(&mut self, topic: &str, value: V) -> &mut Self {
+        let node = self.inner.state.borrow().home.node.clone();
+        Topic::<V>::new(node.clone(), topic).entry.deliver(&node, &(Arc::new(value) as Value));
+        self.inner.settle();
+        self
+    }
+
+    /// Ends the entity with this key that it watches: what it has asked to be told then, it is told. False if it watches no such entity.
+    pub fn watched_ends<T: EntityType>(&mut self, key: impl IntoKey<T::Key>) -> bool {
+        self.inner.settle();
+        let (ty, mut bytes) = (TypeId::of(T::TYPE), vec![]);
+        key.into_key().write_to(&mut bytes);
+        let mut state = self.inner.state.borrow_mut();
+        let ended: Vec<_> = state.watches.extract_if(.., |(watch, _)| watch.shard.ty == ty && watch.key() == &*bytes).collect();
+        // One that was ended by the entity itself has nobody who waits for it.
+        let open = |ask: &Ask| state.askers.iter().any(|node| node.id == ask.node && node.slots.is_open(ask.correlation));
+        let watched = ended.iter().any(|(_, ask)| open(ask));
+        ended.into_iter().for_each(|(_, ask)| reply(&state, ask.node, ask.correlation, ReplyBody::NoReply));
+        drop(state);
+        self.inner.settle();
+        watched
     }
 
     /// Takes what was accepted for it and then given up, since the last call.
