@@ -4,6 +4,7 @@ use std::{
     fmt,
     future::Future,
     marker::PhantomData,
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
@@ -183,7 +184,10 @@ enum State {
 fn finish(shared: &Mutex<State>, result: Result<Answered, AskError>) {
     let before = std::mem::replace(&mut *shared.lock(), State::Done(result));
     if let State::Waiting(Some(waker)) = before {
-        waker.wake();
+        // Of a runtime, on a thread of the engine that must go on.
+        if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
+            tracing::error!(target: "wingbeat::engine", "waking the task that awaits an answer panicked");
+        }
     }
 }
 

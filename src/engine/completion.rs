@@ -1,6 +1,7 @@
 //! A queue of answers: many asks in flight from one thread, without a thread or an allocation for each.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
@@ -72,8 +73,15 @@ impl Completions {
         if self.sleeping.load(Ordering::Relaxed) > 0 {
             self.sleepers.lock().drain(..).for_each(|thread| thread.unpark());
         }
-        if let Some(wake) = &*self.wake.read() {
-            wake();
+        self.wake();
+    }
+
+    /// Calls the hook, if there is one. It runs on a thread that others wait for, so a panic ends here; and without the lock, so it may set
+    /// another one.
+    fn wake(&self) {
+        let Some(wake) = self.wake.read().clone() else { return };
+        if catch_unwind(AssertUnwindSafe(|| wake())).is_err() {
+            tracing::error!(target: "wingbeat::engine", "the wake hook of a queue of answers panicked");
         }
     }
 
@@ -87,10 +95,8 @@ impl Completions {
     /// Called from now on after each answer that is put in.
     pub fn set_wake(&self, wake: Wake) {
         *self.wake.write() = Some(wake);
-        if !self.ready.is_empty()
-            && let Some(wake) = &*self.wake.read()
-        {
-            wake();
+        if !self.ready.is_empty() {
+            self.wake();
         }
     }
 
@@ -167,5 +173,23 @@ mod tests {
         other.join().unwrap();
         assert_eq!(woken.load(Ordering::SeqCst), 5_000);
         queue.wait(Duration::ZERO);
+    }
+
+    #[test]
+    fn a_hook_that_panics_or_sets_another_one_harms_nobody() {
+        let queue = Arc::new(Completions::new(2));
+        let (again, woken) = (queue.clone(), Arc::new(AtomicUsize::new(0)));
+        let count = woken.clone();
+        queue.set_wake(Arc::new(move || {
+            let count = count.clone();
+            again.set_wake(Arc::new(move || _ = count.fetch_add(1, Ordering::SeqCst)));
+            panic!("on purpose");
+        }));
+        assert!(queue.reserve() && queue.reserve());
+        queue.put(1, Answered::Timeout);
+        queue.put(2, Answered::Timeout);
+        // Set while an answer was there, and called for the next one.
+        assert_eq!(woken.load(Ordering::SeqCst), 2);
+        assert_eq!(queue.take().map(|(tag, _)| tag), Some(1));
     }
 }
