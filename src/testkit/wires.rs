@@ -64,7 +64,7 @@ enum Event {
     Break { pair: Pair, session: u64 },
     Stalled { pair: Pair, session: u64 },
     Flush { pair: Pair, session: u64 },
-    Redial { pair: Pair },
+    Redial { pair: Pair, side: usize },
 }
 
 struct Life {
@@ -102,11 +102,12 @@ struct Link {
     in_flight: [u64; 2],
     /// Whom that side was told to be blocked.
     blocked: [Option<NodeId>; 2],
-    failures: u32,
-    dial: Option<u64>,
+    /// Each side dials by itself.
+    dial: [Option<u64>; 2],
+    failures: [u32; 2],
+    redial_due: [bool; 2],
     stalled: bool,
     flushing: bool,
-    redial_due: bool,
     /// The process at the other end is gone, and the end of the session is on its way.
     dying: bool,
 }
@@ -196,6 +197,7 @@ impl Wires {
             let side = usize::from(pair.1 == node);
             link.outbox[side].clear();
             link.blocked[side] = None;
+            (link.dial[side], link.failures[side], link.redial_due[side]) = (None, 0, false);
             link.up[side] = false;
             link.dying = link.session > 0;
             if link.session > 0 {
@@ -256,7 +258,7 @@ impl Wires {
                 Event::Break { pair, session } => self.broken_by_peer(pair, session),
                 Event::Stalled { pair, session } => self.stalled(pair, session),
                 Event::Flush { pair, session } => self.flush(pair, session),
-                Event::Redial { pair } => self.redial(pair),
+                Event::Redial { pair, side } => self.redial(pair, side),
             }
         }
         any
@@ -448,12 +450,13 @@ impl Wires {
     fn dial(&mut self, pair: Pair, side: usize) {
         let (there, back) = (self.latency(), self.latency());
         let Some(link) = self.links.get_mut(&pair) else { return };
-        if link.session > 0 || link.dial.is_some() || link.redial_due {
+        // A new life does not wait for the end of a session that its predecessor had.
+        if (link.session > 0 && !link.dying) || link.dial[side].is_some() || link.redial_due[side] {
             return;
         }
         self.numbers += 1;
         let attempt = self.numbers;
-        link.dial = Some(attempt);
+        link.dial[side] = Some(attempt);
         self.after(there, Event::Dialed { pair, attempt, side, back });
     }
 
@@ -461,23 +464,32 @@ impl Wires {
     fn dialed(&mut self, pair: Pair, attempt: u64, side: usize, back: Duration) {
         let (from, to) = (node_at(pair, side), node_at(pair, 1 - side));
         let cut = self.is_cut(from, to);
-        let Some(link) = self.links.get_mut(&pair).filter(|link| link.dial == Some(attempt)) else { return };
+        let Some(link) = self.links.get_mut(&pair).filter(|link| link.dial[side] == Some(attempt)) else { return };
         let (Some(here), there) = (self.hosts[from].life, self.hosts[to].life) else {
-            link.dial = None;
+            link.dial[side] = None;
             return;
         };
         let Some(there) = there.filter(|_| !cut && !self.hosts[to].paused) else {
             let refused = !cut && there.is_none();
             return self.after(if refused { back } else { DIAL_TIMEOUT }, Event::DialEnds { pair, attempt, side, refused });
         };
+        link.dial[side] = None;
+        link.failures[side] = 0;
+        if link.session > 0 && !link.dying {
+            // The other side was faster: its session serves both.
+            return;
+        }
+        if link.session > 0 {
+            // Who accepts finds out that the other end of its old session is gone.
+            self.end_session(pair, &LinkDown::Reset);
+        }
         self.numbers += 1;
         let session = self.numbers;
-        link.dial = None;
+        let Some(link) = self.links.get_mut(&pair) else { return };
         link.session = session;
         link.lives[side] = here;
         link.lives[1 - side] = there;
         link.up = [false; 2];
-        link.failures = 0;
         link.in_flight = [0; 2];
         link.dying = false;
         // What the other side sends reaches the dialler behind its own news of the session.
@@ -517,8 +529,12 @@ impl Wires {
     }
 
     fn dial_ends(&mut self, pair: Pair, attempt: u64, side: usize, refused: bool) {
-        let Some(link) = self.links.get_mut(&pair).filter(|link| link.dial == Some(attempt)) else { return };
-        link.dial = None;
+        let Some(link) = self.links.get_mut(&pair).filter(|link| link.dial[side] == Some(attempt)) else { return };
+        link.dial[side] = None;
+        if link.session > 0 {
+            // The other side got through meanwhile.
+            return;
+        }
         // Whom the dial was for, if that is one life.
         let first = link.outbox[side].front().map(|(meant, _)| *meant);
         let same = link.outbox[side].iter().all(|(meant, _)| Some(*meant) == first);
@@ -528,29 +544,28 @@ impl Wires {
         if let Some(life) = self.hosts[node_at(pair, side)].life {
             self.link_event(life, LinkEvent::Down { peer, addr, cause, lost: 0 });
         }
-        self.redial_later(pair);
+        self.redial_later(pair, side);
     }
 
-    fn redial_later(&mut self, pair: Pair) {
+    /// Dials again after a while, if frames wait.
+    fn redial_later(&mut self, pair: Pair, side: usize) {
         let share = self.rng.unit();
         let Some(link) = self.links.get_mut(&pair) else { return };
-        if link.outbox.iter().any(|outbox| !outbox.is_empty()) && !std::mem::replace(&mut link.redial_due, true) {
-            let base = BACKOFF.0.saturating_mul(1 << link.failures.min(16)).min(BACKOFF.1);
-            link.failures += 1;
-            self.after(base.mul_f64(0.75 + share / 2.0), Event::Redial { pair });
+        if !link.outbox[side].is_empty() && !std::mem::replace(&mut link.redial_due[side], true) {
+            let base = BACKOFF.0.saturating_mul(1 << link.failures[side].min(16)).min(BACKOFF.1);
+            link.failures[side] += 1;
+            self.after(base.mul_f64(0.75 + share / 2.0), Event::Redial { pair, side });
         }
     }
 
-    fn redial(&mut self, pair: Pair) {
+    fn redial(&mut self, pair: Pair, side: usize) {
         let Some(link) = self.links.get_mut(&pair) else { return };
-        link.redial_due = false;
-        let ready = |side: usize| !link.outbox[side].is_empty() && self.hosts[node_at(pair, side)].life.is_some();
-        let awake = |side: usize| !self.hosts[node_at(pair, side)].paused;
-        match (0..2).find(|side| ready(*side) && awake(*side)) {
-            Some(side) => self.dial(pair, side),
-            None if (0..2).any(ready) => self.redial_later(pair),
-            None => {}
+        link.redial_due[side] = false;
+        let host = &self.hosts[node_at(pair, side)];
+        if link.outbox[side].is_empty() || host.life.is_none() {
+            return;
         }
+        if host.paused { self.redial_later(pair, side) } else { self.dial(pair, side) }
     }
 
     // ---- ending ---------------------------------------------------------------------------------------------------------------
@@ -580,7 +595,7 @@ impl Wires {
             self.look_for_room(pair, side);
         }
         self.tell(format!("the link of n{} and n{} breaks: {cause:?}", pair.0, pair.1));
-        self.redial_later(pair);
+        (0..2).for_each(|side| self.redial_later(pair, side));
     }
 
     /// A process closes the link with a removed node.

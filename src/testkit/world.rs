@@ -300,7 +300,8 @@ impl World {
     }
 
     /// A new life on the same address, under a new incarnation: kills the node if it lives. What [`on_each`](WorldBuilder::on_each) does is
-    /// done again. Does not wait until it is up.
+    /// done again. Does not wait until it is up. All nodes are each other's seeds, and the first node is the first of them: started while it
+    /// is cut off from the others, it founds a cluster of its own.
     #[track_caller]
     pub fn restart(&self, i: usize) {
         self.check(i);

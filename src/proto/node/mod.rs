@@ -385,6 +385,14 @@ impl<M: Members> NodeCore<M> {
 
     /// Ends every verb: whatever the step led to inside this node.
     fn finish(&mut self, now: Time) {
+        self.settle(now);
+        self.update_hosting(now);
+        self.update_drained(now);
+        self.settle(now);
+    }
+
+    /// Handles what membership wants, and what this node says to itself.
+    fn settle(&mut self, now: Time) {
         loop {
             if let Some(output) = self.membership.poll_output() {
                 self.handle_output(now, output);
@@ -393,11 +401,6 @@ impl<M: Members> NodeCore<M> {
             } else {
                 break;
             }
-        }
-        self.update_hosting(now);
-        self.update_drained(now);
-        while let Some(output) = self.membership.poll_output() {
-            self.handle_output(now, output);
         }
     }
 
