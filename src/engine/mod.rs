@@ -115,7 +115,7 @@ pub fn stepped<N: Carrier>(config: Arc<Config>, me: Identity, net: N, seed: u64,
     let door = || Arc::new(Bell::new(|| {}));
     let (helper, jobs) = unbounded();
     let doors = (0..count).map(|_| Door::new(door())).collect();
-    let node = Arc::new(Node::new(config, me.id(), me.addr.clone(), doors, Door::new(door()), helper, None, clock));
+    let node = Arc::new(Node::new(config, me.clone(), doors, Door::new(door()), helper, None, clock));
     let workers = (0..count).map(|index| Worker::new(node.clone(), index, seed ^ u64::from(index))).collect();
     let now = node.now();
     Stepped { network: Network::new(node.clone(), net, me, seed, now), node, workers, jobs }
@@ -157,7 +157,7 @@ pub fn start<N: Carrier + Send + 'static>(
         let _ = waker.wake();
     })));
     let (jobs, job_queue) = unbounded();
-    let node = Arc::new(Node::new(config, me.id(), me.addr.clone(), doors.collect(), network_door, jobs, lease, Clock::Machine));
+    let node = Arc::new(Node::new(config, me.clone(), doors.collect(), network_door, jobs, lease, Clock::Machine));
 
     let mut engine = Engine { node: node.clone(), threads: vec![] };
     let spawned = (|| {

@@ -32,7 +32,7 @@ use crate::{
     proto::{
         handoff::{Ask, DropReason, Envelope, ReplyBody},
         lease::{LeaseAnswer, LeaseCall},
-        membership::{ClusterView, Ending, Event, Members},
+        membership::{ClusterView, Ending, Event, Identity, Members},
         node::{Answer, Command},
         shard::{LaneItem, Parcel, ShardCommand, ShardReport},
         wire::Frame,
@@ -181,20 +181,20 @@ impl Node {
     /// The shared part, before any thread runs.
     pub fn new(
         config: Arc<Config>,
-        id: NodeId,
-        addr: NodeAddr,
+        me: Identity,
         workers: Box<[Door<ToWorker>]>,
         network: Door<ToNet>,
         helper: Sender<Job>,
         lease: Option<Box<dyn Lease>>,
         clock: Clock,
     ) -> Self {
+        let id = me.id();
         let metrics = Arc::new(Metrics::new(workers.len()));
         let busy = workers.iter().map(|_| Busy::default()).collect();
         let view = ClusterView { me: id, members: Members::default(), leader: None, deputies: vec![], converged: false, version: 0 };
         Self {
             id,
-            addr,
+            addr: me.addr,
             clock,
             workers,
             network,

@@ -60,7 +60,7 @@ impl Ground {
         let me = Identity { addr: NodeAddr::new("test", 1), incarnation: 0 };
         let (helper, jobs) = unbounded();
         let door = Door::new(Arc::new(Bell::new(|| {})));
-        let node = Arc::new(Node::new(config(), me.id(), me.addr, Box::new([]), door, helper, None, time.clock()));
+        let node = Arc::new(Node::new(config(), me, Box::new([]), door, helper, None, time.clock()));
         Self { time, node, jobs, rings: RefCell::default(), homes: Cell::new(0), living: RefCell::default(), known: RefCell::default() }
     }
 

@@ -149,7 +149,7 @@ impl Home {
         let door = || Arc::new(Bell::new(|| {}));
         let (helper, jobs) = unbounded();
         let workers = Box::new([Door::new(door())]);
-        let node = Arc::new(Node::new(ground::config(), me.id(), me.addr, workers, Door::new(door()), helper, None, ground.time.clock()));
+        let node = Arc::new(Node::new(ground::config(), me, workers, Door::new(door()), helper, None, ground.time.clock()));
         node.set_hosting_until(Time::MAX);
         let entry = node.enter_type(entry);
         known.for_each(|entry| drop(node.enter_type(entry)));
