@@ -103,7 +103,7 @@ pub(super) fn reference_on<T: EntityType>(node: &Arc<Node>, key: T::Key) -> Enti
 /// Where a [`Solo`](crate::testkit::Solo) sends: what it tells goes nowhere but into [`sent_to`](crate::testkit::Solo::sent_to), and what it
 /// asks is answered by [`answer`](crate::testkit::Solo::answer). For the factory of an entity that has references in its state.
 ///
-/// Belongs to the thread that makes it.
+/// Lone entities know its type from then on, as if their nodes had a proxy for it. Belongs to the thread that makes it.
 pub fn reference<T: EntityType>(key: impl IntoKey<T::Key>) -> EntityRef<T> {
     let ground = Ground::of_thread();
     ground.introduce(|| TypeEntry::new(T::TYPE, 0, std::any::TypeId::of::<T>()));

@@ -54,8 +54,10 @@ const SHARD: ShardId = ShardId(0);
 /// far as an answer takes. The entity runs on the code that runs it in production: its messages are encoded and decoded, its mailbox,
 /// timers, failures and restarts are the real ones, and so is what a move takes along.
 ///
-/// What the entity sends elsewhere goes nowhere: [`sent_to`](Self::sent_to) shows it, [`answer`](Self::answer) answers what it asks.
-/// Where it sends is a [`reference`](crate::testkit::reference), given to it by its factory.
+/// What the entity sends elsewhere goes nowhere: [`sent_to`](Self::sent_to) shows it, [`answer`](Self::answer) answers what it asks,
+/// [`watched_ends`](Self::watched_ends) ends what it watches. Where it sends is a [`reference`](crate::testkit::reference), given to it by its
+/// factory, or one that it resolves. Topics end at the test: [`published`](Self::published) shows its values, [`publish`](Self::publish) gives
+/// it others'. It belongs to no cluster, so a node that it watches is gone at once.
 ///
 /// The lone entities of one thread share a clock: while time passes for one of them, the others do what becomes due.
 ///
