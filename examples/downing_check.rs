@@ -3,8 +3,9 @@
 //! Prints one line per strategy with the number of cases; ends with 3 if two sides live in any of them, or if a planted wrong strategy is not
 //! found. One strategy per core at a time.
 
-use std::{io::Write as _, process::ExitCode, sync::Mutex};
+use std::{io::Write as _, process::ExitCode};
 
+use parking_lot::Mutex;
 use wingbeat::proto::membership::{DOWNING_CHECK_NODES_MAX, DowningCheck, downing_checks, planted_downing_checks};
 
 fn say(line: &str) {
@@ -32,13 +33,12 @@ fn main() -> ExitCode {
     let pending = Mutex::new(downing_checks(nodes).into_iter());
     let done = Mutex::new(vec![]);
     let work = || {
-        // Taken in a statement of its own, so that the lock is not held over the check.
-        while let Some(check) = { pending.lock().ok().and_then(|mut all| all.next()) } {
+        loop {
+            let next = pending.lock().next();
+            let Some(check) = next else { break };
             let check = check();
             report(&check);
-            if let Ok(mut done) = done.lock() {
-                done.push(check);
-            }
+            done.lock().push(check);
         }
     };
     std::thread::scope(|scope| {
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
             scope.spawn(work);
         }
     });
-    let done = done.into_inner().unwrap_or_default();
+    let done = done.into_inner();
     let cases: u64 = done.iter().map(|check| check.cases).sum();
     let wrong = done.iter().filter(|check| check.two_lived > 0).count();
     let missed = planted.iter().filter(|check| check.two_lived == 0).count();

@@ -104,6 +104,21 @@ impl Victim {
         drain(&mut self.machine).iter().filter(|o| matches!(o, MemberOutput::Frame { .. } | MemberOutput::Datagram { .. })).count()
     }
 
+    /// Header, counter, sender and cluster of a datagram of the stranger that is taken; the machine's own datagrams name the cluster.
+    fn envelope(&mut self) -> Vec<u8> {
+        self.machine.handle_timeout(s(5));
+        let sent = drain(&mut self.machine).into_iter().find_map(|o| match o {
+            MemberOutput::Datagram { bytes, .. } => Some(bytes[28..36].to_vec()),
+            _ => None,
+        });
+        [&b"wb\x01\0"[..], &1u64.to_le_bytes(), &self.stranger.raw().to_le_bytes(), &sent.unwrap()].concat()
+    }
+
+    /// Datagrams that were dropped whole.
+    fn dropped(&self) -> u64 {
+        self.machine.counters().iter().filter(|(name, _)| name.starts_with("datagrams_dropped")).map(|(_, n)| n).sum()
+    }
+
     /// It still is what it was.
     fn is_well(&self) {
         let view = self.machine.view();
@@ -225,6 +240,16 @@ fn deltas_that_go_round_in_circles_do_not_multiply() {
     victim.is_well();
 }
 
+#[test]
+fn an_envelope_of_a_member_is_taken() {
+    let mut victim = Victim::new();
+    let envelope = victim.envelope();
+    victim.machine.handle_datagram(s(5), &envelope);
+    assert_eq!(victim.dropped(), 0, "{:?}", victim.machine.counters());
+    victim.machine.handle_datagram(s(5), &envelope);
+    assert_eq!(victim.dropped(), 1, "the second time it is a repetition");
+}
+
 /// Counters near their end would overflow in who counts on from there.
 #[test]
 fn counters_at_their_end_are_refused() {
@@ -282,6 +307,15 @@ proptest! {
         let mut victim = Victim::new();
         let bytes = if magic { [&b"wb\x01\0"[..], &bytes].concat() } else { bytes };
         let held = most(|| victim.machine.handle_datagram(s(4), &bytes));
+        prop_assert!(held < 65_536, "{} bytes held", held);
+        victim.is_well();
+    }
+
+    #[test]
+    fn any_parts_of_a_member_are_borne(bytes in small_bytes()) {
+        let mut victim = Victim::new();
+        let whole = [victim.envelope(), bytes].concat();
+        let held = most(|| victim.machine.handle_datagram(s(5), &whole));
         prop_assert!(held < 65_536, "{} bytes held", held);
         victim.is_well();
     }

@@ -52,11 +52,10 @@ fn the_third_node() {
 }
 
 /// Two nodes here with these leases and one in another process; then that one is killed.
-fn killed(leases: [Box<dyn FnOnce(&[String]) -> Cluster>; 2]) -> [Cluster; 2] {
-    let [first, second] = leases;
-    let first = first(&[]);
+fn killed(first: impl Lease, second: impl Lease) -> [Cluster; 2] {
+    let first = node(first, &[]);
     let seed = first.addr().to_string();
-    let second = second(std::slice::from_ref(&seed));
+    let second = node(second, std::slice::from_ref(&seed));
     let mut third = Command::new(std::env::current_exe().unwrap());
     third.args(["--exact", "the_third_node"]).env(SEED, &seed).stdout(Stdio::null()).stderr(Stdio::null());
     let mut third = third.spawn().unwrap();
@@ -70,8 +69,7 @@ fn killed(leases: [Box<dyn FnOnce(&[String]) -> Cluster>; 2]) -> [Cluster; 2] {
 #[test]
 fn who_has_the_lease_removes_the_killed_node() {
     let lease = MemoryLease::new();
-    let (a, b) = (lease.clone(), lease.clone());
-    let nodes = killed([Box::new(|seeds| node(a, seeds)), Box::new(|seeds| node(b, seeds))]);
+    let nodes = killed(lease.clone(), lease.clone());
     until_holds("two are left", || nodes.iter().all(|n| n.view().members.len() == 2 && up(n) == 2));
     // The leader holds it still, so nobody else would get it now.
     let other = NodeId::new(&"stranger:1".parse().unwrap(), 1);
@@ -80,6 +78,6 @@ fn who_has_the_lease_removes_the_killed_node() {
 
 #[test]
 fn nodes_that_cannot_ask_the_lease_end() {
-    let nodes = killed([Box::new(|seeds| node(Unreachable, seeds)), Box::new(|seeds| node(Unreachable, seeds))]);
+    let nodes = killed(Unreachable, Unreachable);
     until_holds("both have ended", || nodes.iter().all(|n| n.wait_up(Duration::ZERO) == Err(JoinError::Shutdown)));
 }

@@ -91,8 +91,14 @@ fn links_lose_delay_double_cut_and_reset() {
     // All to all is every pair, not none.
     let all = twelve(&[&link("from = \"all\"\nto = \"all\"\ncut = true"), "[expect]\nmax_dual_active = \"0s\""]);
     assert!(all.all_up_at_s.is_none() || all.removed > 0 || all.survivors < 12, "nothing was cut: {all:?}");
-    twelve(&[&link("from = \"all\"\nto = \"3\"\nloss = 1.0"), "[expect]\nremoved = 1\nmembers_up = 11\nfalse_removals = 0"]);
-    twelve(&[&link("from = \"3\"\nto = \"all\"\ncut = true"), "[expect]\nremoved = 1\nmembers_up = 11\nfalse_removals = 0"]);
+    twelve(&[
+        &link("from = \"all\"\nto = \"3\"\nloss = 1.0"),
+        "[expect]\nremoved = 1\nmembers_up = 11\nfalse_removals = 0\nfalse_unreachable = 0",
+    ]);
+    twelve(&[
+        &link("from = \"3\"\nto = \"all\"\ncut = true"),
+        "[expect]\nremoved = 1\nmembers_up = 11\nfalse_removals = 0\nfalse_unreachable = 0",
+    ]);
     let slow = link("from = \"3\"\nto = \"all\"\nlatency = \"400ms\"\nboth = true") + &at("50s", "do = \"heal\"");
     twelve(&[&slow, "[expect]\nremoved = 0\nfalse_unreachable = 0\nmax_flips = 0"]);
     let doubled = link("from = \"all\"\nto = \"0..6\"\nduplicate = 0.5\nreorder = 0.5");

@@ -21,7 +21,7 @@ pub(crate) const ROLES_MAX: usize = 64;
 pub(crate) const LABEL_BYTES_MAX: usize = 128;
 
 /// Highest number of a member, a join or a row; nobody counts that far in the life of a cluster.
-const SMALL_MAX: u32 = u32::MAX >> 1;
+pub(crate) const SMALL_MAX: u32 = u32::MAX >> 1;
 /// Highest count of changes, likewise.
 const COUNTER_MAX: u64 = u64::MAX >> 2;
 
@@ -465,7 +465,7 @@ mod tests {
 
     #[test]
     fn a_head_comes_back_and_leaves_the_rest() {
-        let head = Head { uid: 1, ask: 2, digest: 3, ages: vec![0, 86_400, u32::MAX], seen: vec![5, 6] };
+        let head = Head { uid: 1, ask: 2, digest: 3, ages: vec![0, 86_400, SMALL_MAX], seen: vec![5, 6] };
         let mut w = Writer::default();
         head.write(&mut w);
         w.bytes(b"rest");

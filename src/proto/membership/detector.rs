@@ -81,6 +81,8 @@ pub(crate) struct Tuning {
     min_sigma_us: f64,
     first: Duration,
     window: usize,
+    /// A reply is missed when it has not come after so long: a little before the next beat.
+    answer_due: Duration,
 }
 
 impl Tuning {
@@ -93,6 +95,7 @@ impl Tuning {
             min_sigma_us: config.min_std_deviation.get().as_micros().max(1) as f64,
             first: config.first_interval.get(),
             window: usize::from(config.window),
+            answer_due: config.heartbeat_interval.get().mul_f64(0.9),
         }
     }
 
@@ -160,7 +163,7 @@ impl Subject {
 
     /// Replies missed in a row; a reply is missed when it is not there as the next beat is due. What came otherwise breaks the run.
     pub(crate) fn run(&self, now: Time, tuning: &Tuning) -> u32 {
-        let due = tuning.heartbeat.mul_f64(0.9);
+        let due = tuning.answer_due;
         let ended = |at: usize, sent: Time| self.answered >> at & 1 == 1 || self.heard.is_some_and(|heard| heard >= sent);
         let trailing = self.sent.iter().rev().enumerate().take_while(|&(at, &sent)| !ended(at, sent));
         let missed = trailing.filter(|(_, sent)| now.since(**sent) >= due).count() as u32;
@@ -169,7 +172,7 @@ impl Subject {
 
     /// The newest replies came one after the other: it is back.
     pub(crate) fn recovered(&self, now: Time, tuning: &Tuning) -> bool {
-        let due = tuning.heartbeat.mul_f64(0.9);
+        let due = tuning.answer_due;
         let waits = self.sent.back().is_some_and(|&sent| self.answered & 1 == 0 && now.since(sent) < due);
         let answers = self.answered >> u32::from(waits) & 0b111;
         answers == 0b111

@@ -3,6 +3,8 @@
 //! A run is the number of missed replies in a row. Where a share `q` of the replies is lost, runs are geometric; the sum over `m` monitors, each
 //! run capped so that at least three of them (or all, if there are fewer) must take part, reaches `n` by chance in at most one of 10^8 beats.
 
+use std::sync::LazyLock;
+
 /// Chance per beat that the test convicts a live subject.
 #[cfg(test)]
 const ERROR: f64 = 1e-8;
@@ -27,14 +29,12 @@ const TABLE: [[u16; STEPS]; MONITORS_MAX] = [
     [5, 7, 8, 9, 11, 12, 13, 15, 16, 18, 20, 22, 24, 26, 29, 32, 35, 39, 44, 48, 54, 62, 70, 81, 95, 114, 140, 179, 244, 343, 343, 343],
 ];
 
-/// Loss that the step stands for: the highest of it.
-fn step(i: usize) -> f64 {
-    ((i + 1) as f64 / STEPS as f64).powf(1.5).min(LOSS_MAX)
-}
+/// Loss that each step stands for: the highest of it.
+static LOSSES: LazyLock<[f64; STEPS]> = LazyLock::new(|| std::array::from_fn(|i| ((i + 1) as f64 / STEPS as f64).powf(1.5).min(LOSS_MAX)));
 
 /// The sum at which so many monitors convict where `loss` is the share of missed replies on healthy links.
 pub(crate) fn convicts_at(monitors: usize, loss: f64) -> u32 {
-    let i = (0..STEPS).find(|&i| loss <= step(i)).unwrap_or(STEPS - 1);
+    let i = LOSSES.partition_point(|&step| step < loss).min(STEPS - 1);
     u32::from(TABLE[monitors.clamp(1, MONITORS_MAX) - 1][i])
 }
 
@@ -93,8 +93,8 @@ mod tests {
     fn the_table_is_what_the_convolution_gives() {
         for (monitors, row) in (1..).zip(TABLE) {
             for (i, n) in row.into_iter().enumerate() {
-                assert!(tail(monitors, n, step(i)) <= ERROR, "{monitors} monitors, step {i}: {n} is too few");
-                assert!(n == 2 || tail(monitors, n - 1, step(i)) > ERROR, "{monitors} monitors, step {i}: {n} is more than it takes");
+                assert!(tail(monitors, n, LOSSES[i]) <= ERROR, "{monitors} monitors, step {i}: {n} is too few");
+                assert!(n == 2 || tail(monitors, n - 1, LOSSES[i]) > ERROR, "{monitors} monitors, step {i}: {n} is more than it takes");
             }
         }
     }

@@ -1,6 +1,6 @@
 //! When silence becomes an accusation: runs pooled with the other monitors, the health of this node itself, and who it can hear at all.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{cell::LazyCell, collections::BTreeMap, time::Duration};
 
 use super::{
     Membership, Phase,
@@ -13,6 +13,8 @@ use crate::{NodeId, Time, config::DetectorVerdict};
 
 /// Run of missed replies from which on the other monitors are told.
 const HINT_RUN: u32 = 2;
+/// Beats at which most subjects are silent after which it is this node that cannot be reached.
+const CUT_OFF: u32 = 3;
 /// Score of late wake-ups at most.
 const HEALTH_MAX: u32 = 4;
 /// Beats without a late wake-up after which the score falls by one.
@@ -108,19 +110,27 @@ impl Membership {
         if self.suspicion.sick {
             return;
         }
-        let silent: Vec<(NodeId, Mark)> = self
-            .watch
-            .subjects()
-            .filter(|&id| self.own_mark(id).is_none())
-            .filter_map(|id| self.accusation(now, id).map(|mark| (id, mark)))
-            .collect();
+        let cut_off = LazyCell::new(|| self.cut_off_convicts(now));
+        let accused = |id: NodeId| self.accusation(now, id, || *cut_off).map(|mark| (id, mark));
+        let silent: Vec<(NodeId, Mark)> = self.watch.subjects().filter(|&id| self.own_mark(id).is_none()).filter_map(accused).collect();
         for (id, mark) in silent {
             self.watch.interrupt(id);
             self.set_mark(id, Some(mark));
         }
     }
 
-    fn accusation(&self, now: Time, id: NodeId) -> Option<Mark> {
+    /// The same for one of whom another monitor told something.
+    fn judge_subject(&mut self, now: Time, id: NodeId) {
+        if self.phase != Phase::Member || self.suspicion.sick || self.own_mark(id).is_some() {
+            return;
+        }
+        if let Some(mark) = self.accusation(now, id, || self.cut_off_convicts(now)) {
+            self.watch.interrupt(id);
+            self.set_mark(id, Some(mark));
+        }
+    }
+
+    fn accusation(&self, now: Time, id: NodeId, cut_off: impl Fn() -> bool) -> Option<Mark> {
         let (subject, tuning) = (self.watch.subject(id)?, &self.watch.tuning);
         let beyond_phi = subject.deadline(tuning).is_some_and(|at| at <= now) && subject.silence(now) >= self.floor();
         if !self.pools() {
@@ -133,8 +143,7 @@ impl Membership {
         if self.pool_convicts(now, id, run) {
             return Some(Mark::Convicted);
         }
-        let alone = run >= pooled::convicts_at(1, self.suspicion.loss) || self.cut_off_convicts(now);
-        (beyond_phi && alone).then_some(Mark::Silent)
+        (beyond_phi && (run >= pooled::convicts_at(1, self.suspicion.loss) || cut_off())).then_some(Mark::Silent)
     }
 
     /// The monitors of a subject that can be asked, this node left out.
@@ -150,7 +159,12 @@ impl Membership {
     fn pool_convicts(&self, now: Time, id: NodeId, own: u32) -> bool {
         let fresh = 3 * self.watch.tuning.heartbeat;
         let hints = self.suspicion.hints.get(&id);
-        let theirs = |other: &NodeId| hints.and_then(|h| h.get(other)).filter(|h| now.since(h.at) <= fresh).map_or(0, |h| h.run);
+        let counts = |hint: &Hint| hint.run > 0 && now.since(hint.at) <= fresh;
+        // One run does not suffice where several could be told of; where none can be, it must be long.
+        if !hints.is_some_and(|h| h.values().any(counts)) && own < pooled::convicts_at(1, self.suspicion.loss) {
+            return false;
+        }
+        let theirs = |other: &NodeId| hints.and_then(|h| h.get(other)).filter(|h| counts(h)).map_or(0, |h| h.run);
         let fellows = self.fellows(now, id);
         let runs = fellows.iter().take(pooled::MONITORS_MAX - 1).map(theirs).chain([own]);
         pooled::convicts(runs, self.suspicion.loss)
@@ -158,8 +172,8 @@ impl Membership {
 
     /// The run test over all subjects of this node: so many do not fall silent together by chance.
     fn cut_off_convicts(&self, now: Time) -> bool {
-        let runs: Vec<u32> = self.watch.runs(now).take(pooled::MONITORS_MAX).collect();
-        pooled::convicts(runs.into_iter(), self.suspicion.loss)
+        let (runs, subjects) = self.watch.longest_runs::<{ pooled::MONITORS_MAX }>(now);
+        pooled::convicts(runs.into_iter().take(subjects), self.suspicion.loss)
     }
 
     /// Whether this node is cut off from all, or deaf, and what loss its links have.
@@ -222,7 +236,8 @@ impl Membership {
 
     /// Tells the other monitors of subjects that miss replies, and of those that no longer do.
     pub(super) fn send_hints(&mut self, now: Time) {
-        if !self.pools() {
+        // Who is cut off from most for several beats in a row has nothing to tell of them.
+        if !self.pools() || self.watch.cut_off > CUT_OFF {
             return;
         }
         let runs: Vec<(NodeId, u32)> = self.watch.runs_by_subject(now).filter(|&(_, run)| run >= HINT_RUN).collect();
@@ -266,7 +281,7 @@ impl Membership {
             *known = hint;
         }
         if run > 0 {
-            self.judge_subjects(now);
+            self.judge_subject(now, subject);
         }
     }
 

@@ -1,6 +1,6 @@
 //! What this node observes: heartbeats to its subjects on the ring, suspicion, signs of life, refused ports.
 
-use std::{cell::Cell, collections::BTreeMap};
+use std::{cell::Cell, collections::BTreeMap, time::Duration};
 
 use super::{
     LinkReport, MemberFrame, Membership, Phase,
@@ -18,12 +18,15 @@ use crate::{
 /// Members up to which a node that may be cut off observes everybody at once.
 const SMALL: usize = 64;
 
+/// Subjects up to which each is looked at when its time comes.
+const FEW: usize = 16;
+
 /// Observations of this node.
 #[derive(Clone, Debug)]
 pub(crate) struct Watch {
     pub(crate) tuning: Tuning,
-    /// Beats in a row at which most subjects were silent.
-    cut_off: u32,
+    /// Beats in a row at which most subjects were silent, as far as this node still looked for others.
+    pub(super) cut_off: u32,
     subjects: BTreeMap<NodeId, Subject>,
     beat_at: Option<Time>,
     /// When something is due, at the earliest: what is heard meanwhile only puts it off. `None`: to be worked out.
@@ -90,11 +93,17 @@ impl Watch {
         }
     }
 
-    /// Replies missed in a row, by subject; the longest first.
-    pub(crate) fn runs(&self, now: Time) -> impl Iterator<Item = u32> + '_ {
-        let mut runs: Vec<u32> = self.subjects.values().map(|s| s.run(now, &self.tuning)).collect();
-        runs.sort_unstable_by(|a, b| b.cmp(a));
-        runs.into_iter()
+    /// The longest runs of missed replies, as many of them as fit, the longest first; the number of subjects if that is less.
+    pub(crate) fn longest_runs<const N: usize>(&self, now: Time) -> ([u32; N], usize) {
+        let mut longest = [0; N];
+        for run in self.subjects.values().map(|s| s.run(now, &self.tuning)) {
+            let at = longest.partition_point(|&longer| longer >= run);
+            if at < N {
+                longest[at..].rotate_right(1);
+                longest[at] = run;
+            }
+        }
+        (longest, self.subjects.len().min(N))
     }
 
     pub(crate) fn runs_by_subject(&self, now: Time) -> impl Iterator<Item = (NodeId, u32)> + '_ {
@@ -107,7 +116,7 @@ impl Watch {
     }
 
     /// Silence after which a healthy subject is suspected.
-    pub(crate) fn patience(&self) -> std::time::Duration {
+    pub(crate) fn patience(&self) -> Duration {
         self.tuning.patience()
     }
 }
@@ -303,13 +312,17 @@ impl Membership {
         })
     }
 
+    /// Of many subjects, those whose time comes within a twentieth of a heartbeat are looked at together.
     fn watch_due_now(&self) -> Option<Time> {
+        let pause = if self.watch.subjects.len() > FEW { self.watch.tuning.heartbeat / 20 } else { Duration::ZERO };
+        let earliest = self.suspicion.judged().map(|at| at + pause);
         let floor = self.floor();
         let own = self.state.rows.get(&self.me).map(|row| &row.marks).filter(|marks| !marks.is_empty());
         let open = self.watch.subjects.iter().filter(|(id, _)| own.is_none_or(|marks| !marks.contains_key(id)));
         let dues = open.flat_map(|(_, s)| [s.deadline(&self.watch.tuning), s.since().map(|at| at + floor)]).flatten();
         let judged = self.suspicion.judged();
-        dues.filter(|&at| judged.is_none_or(|judged| at > judged)).chain(self.watch.beat_at).min()
+        let dues = dues.filter(|&at| judged.is_none_or(|judged| at > judged)).map(|at| earliest.map_or(at, |earliest| at.max(earliest)));
+        dues.chain(self.watch.beat_at).min()
     }
 
     /// Beats and suspicions that are due.
@@ -323,7 +336,7 @@ impl Membership {
             self.watch.beat_at = Some(if next > now { next } else { now + self.watch.tuning.heartbeat });
             self.suspicion.punctual();
             self.watch_tunnel(now);
-            if self.watch.cut_off > 0 {
+            if self.watch.cut_off > 0 && !self.suspicion.isolated {
                 self.watch.cut_off += 1;
             }
             self.judge_subjects(now);

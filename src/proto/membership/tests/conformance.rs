@@ -164,7 +164,7 @@ fn joiners_on_both_sides_of_a_cut_are_weakly_up_until_it_heals() {
     world.run(secs(3));
     world.start(5, config.clone(), &[1]);
     world.start(6, config, &[3]);
-    let weakly = |w: &World, of: usize, joiner: usize| w.view(of).iter().any(|m| *m == (joiner, MemberStatus::WeaklyUp, true));
+    let weakly = |w: &World, of: usize, joiner: usize| w.view(of).contains(&(joiner, MemberStatus::WeaklyUp, true));
     world.run_until(secs(5), "weakly up", |w| weakly(w, 2, 5) && weakly(w, 5, 5) && weakly(w, 4, 6) && weakly(w, 6, 6));
     assert!(world.view(1).iter().all(|m| m.0 != 6) && world.view(3).iter().all(|m| m.0 != 5), "{}", world.describe());
     world.cut.clear();

@@ -103,7 +103,8 @@ fn the_lease_is_given_back_when_the_other_side_can_ask_no_more() {
     assert_eq!((at.since(given), answer), (world.nodes[&1].machine.waits().hold, &None));
 }
 
-/// A picture that never stands still is decided all the same, in bounded time.
+/// A picture that never stands still is decided all the same, in bounded time, for one of the sides: the one whose picture is still may ask
+/// first although it is the smaller.
 #[test]
 fn an_unsteady_split_is_decided_in_time() {
     for seed in 0..5 {
@@ -121,14 +122,16 @@ fn an_unsteady_split_is_decided_in_time() {
                 }),
             }
             world.run(millis(1300));
-            if survivors(&world).len() <= 3 && [4, 5].iter().all(|&n| world.ended(n).is_some()) && !world.lease_calls.is_empty() {
+            let over = |side: &[usize]| side.iter().all(|&n| world.ended(n).is_some());
+            if (over(&[1, 2, 3]) || over(&[4, 5])) && !world.lease_calls.is_empty() {
                 break;
             }
             assert!(world.now.since(began) < waits.last_ask + waits.answer + secs(6), "{}", world.describe());
         }
         world.cut.clear();
         world.run(secs(20));
-        assert!(survivors(&world).iter().all(|n| [1, 2, 3].contains(n)), "{}", world.describe());
+        let left = survivors(&world);
+        assert!([&[1, 2, 3][..], &[4, 5]].iter().any(|side| left.iter().all(|n| side.contains(n))), "{}", world.describe());
     }
 }
 
