@@ -60,6 +60,25 @@ fn who_is_paused_for_a_while_goes_on() {
 }
 
 #[test]
+fn the_longest_of_several_pauses_counts() {
+    let long = at("30s", "do = \"pause\"\nnodes = \"7\"\nfor = \"4s\"");
+    let short = at("31s", "do = \"pause\"\nnodes = \"7\"\nfor = \"1s\"");
+    let crash = at("33s", "do = \"pause\"\nnodes = \"8\"\nfor = \"1s\"");
+    twelve(&[&long, &short, &crash, "[expect]\nmembers_up = 12\nremoved = 0"]);
+    let for_good = at("30s", "do = \"pause\"\nnodes = \"7\"");
+    twelve(&[&for_good, &short, "[expect]\nmembers_up = 11\nremoved = 1"]);
+}
+
+#[test]
+fn who_is_removed_while_it_stands_still_is_gone_until_it_runs_again() {
+    let pause = at("20s", "do = \"pause\"\nnodes = \"7\"");
+    let gone = "[expect]\nmembers_up = 11\nremoved = 1\nsurvivor_groups = 1\nsurvivors = 11";
+    twelve(&[&pause, gone, "converged_by = \"50s\""]);
+    // It finds out at once and ends.
+    twelve(&[&pause, &at("60s", "do = \"resume\"\nnodes = \"7\""), gone, "converged_by = \"65s\""]);
+}
+
+#[test]
 fn nodes_join_leave_and_are_downed() {
     let join = at("20s", "do = \"join\"\nnodes = \"5..12\"\nspread = \"2s\"\nto = \"3\"");
     twelve(&["started = 5", &join, "[expect]\nmembers_up = 12\nall_up_by = \"26s\"\nmax_view_changes = 8\nsurvivor_groups = 1"]);

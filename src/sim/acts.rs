@@ -98,10 +98,7 @@ impl World<'_> {
             }
             Act::Pause { nodes, span } => {
                 for n in self.which(nodes) {
-                    self.nodes[n as usize].paused = self.is_running(n);
-                    if let Some(span) = span {
-                        self.queue.push(self.now + nanos(*span), Event::Resume(n));
-                    }
+                    self.pause(n, span.map(nanos));
                 }
             }
             Act::Resume { nodes } => {

@@ -234,6 +234,13 @@ pub(super) enum Change {
     Reachable(NodeId, bool),
 }
 
+impl Change {
+    /// Who went.
+    pub(super) fn gone(&self) -> Option<NodeId> {
+        if let Self::Gone(id) = *self { Some(id) } else { None }
+    }
+}
+
 /// The differences, in the order of the members.
 pub(super) fn changes(was: Option<&ClusterView>, now: &ClusterView) -> Vec<Change> {
     let mut out = Vec::new();

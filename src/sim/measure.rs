@@ -144,6 +144,17 @@ impl Measure {
         }
     }
 
+    /// A node that was taken for gone runs on.
+    pub(super) fn live_again(&mut self, life: u32, id: NodeId) {
+        if let Some(o) = self.observers.remove(&life) {
+            self.count(&o, true);
+            self.observers.insert(life, o);
+            self.live.insert(life, id);
+            self.live_version += 1;
+            self.dirty = true;
+        }
+    }
+
     /// A process is gone, and its view with it.
     pub(super) fn gone(&mut self, life: u32) {
         self.not_live(life);

@@ -70,7 +70,11 @@ pub(super) struct Node {
     pub life: Option<u32>,
     pub starts: u32,
     pub paused: bool,
+    /// When the longest of its pauses ends; one without a span ends by word only.
+    pub pause_ends: u64,
     pub resumed_at: u64,
+    /// The others removed it while it was paused: it will find out when it runs again, and until then counts as gone.
+    pub written_off: bool,
     pub late: Vec<Inner>,
     pub told_to_leave: bool,
     /// An operator declared it dead: no longer live, and its removal counts.
@@ -149,7 +153,7 @@ impl World<'_> {
         let node = &mut self.nodes[index as usize];
         let Some(life) = node.life.take() else { return };
         node.process = None;
-        node.paused = false;
+        (node.paused, node.written_off) = (false, false);
         // What its host had received for it goes with it.
         for inner in std::mem::take(&mut node.late) {
             if let Inner::Frame { frame, .. } = inner {
@@ -168,6 +172,27 @@ impl World<'_> {
         }
     }
 
+    /// Stops everything inside it, for a span or until it is resumed by word.
+    pub(super) fn pause(&mut self, index: u32, span: Option<u64>) {
+        let ends = span.map_or(u64::MAX, |span| self.now.saturating_add(span));
+        let node = &mut self.nodes[index as usize];
+        if node.life.is_none() {
+            return;
+        }
+        node.pause_ends = if node.paused { ends.max(node.pause_ends) } else { ends };
+        node.paused = true;
+        if span.is_some() {
+            self.queue.push(ends, Event::Resume(index));
+        }
+    }
+
+    /// The end of a pause has come; a longer one may have been laid over it.
+    pub(super) fn pause_ends(&mut self, index: u32) {
+        if self.nodes[index as usize].pause_ends <= self.now {
+            self.resume(index);
+        }
+    }
+
     pub(super) fn resume(&mut self, index: u32) {
         let now = self.now;
         let node = &mut self.nodes[index as usize];
@@ -176,7 +201,12 @@ impl World<'_> {
         }
         node.paused = false;
         node.resumed_at = now;
+        let written_off = std::mem::take(&mut node.written_off);
         let Some(life) = node.life else { return };
+        if written_off {
+            self.measure.live_again(life, self.lives[life as usize].id);
+        }
+        let node = &mut self.nodes[index as usize];
         for inner in std::mem::take(&mut node.late) {
             self.queue.push(now, Event::Inner(life, inner));
         }

@@ -1,7 +1,7 @@
 //! Steps of the cores, and what their effects set going.
 
 use super::{
-    checks::Broken,
+    checks::{Broken, Change},
     datagrams::{parts_of, without_replies},
     entity::{Happened, Note, Outgoing, SimHost},
     lanes::Client,
@@ -223,11 +223,14 @@ impl World<'_> {
             }
             Effect::View(view) => {
                 self.log(34, index, view.version, || format!("view {}: {}", view.version, brief_view(&view)));
-                let (lives, by_id) = (&self.lives, &self.by_id);
-                let generation = |id: NodeId| by_id.get(&id).map(|l| (lives[*l as usize].node, lives[*l as usize].generation));
                 let mut measure = std::mem::take(&mut self.measure);
                 let changes = measure.saw(p.life, view, self.now, |id| self.subject(id));
                 self.measure = measure;
+                for gone in changes.iter().filter_map(Change::gone) {
+                    self.write_off(gone);
+                }
+                let (lives, by_id) = (&self.lives, &self.by_id);
+                let generation = |id: NodeId| by_id.get(&id).map(|l| (lives[*l as usize].node, lives[*l as usize].generation));
                 let wrong = self.observed.get_mut(&p.life).and_then(|o| o.step(&changes, generation));
                 if let Some((invariant, what)) = wrong {
                     self.violated(Broken { invariant, lives: vec![p.life], what });
@@ -263,6 +266,17 @@ impl World<'_> {
                     self.inside(p.life, at, Inner::Command(w as u16, ShardCommand::Stop));
                 }
                 self.inside(p.life, self.now + EXIT_AFTER, Inner::Exit { rejoin });
+            }
+        }
+    }
+
+    /// Who is removed while paused does not run any more, as far as anybody can tell.
+    fn write_off(&mut self, id: NodeId) {
+        if let Some(&life) = self.by_id.get(&id) {
+            let node = &mut self.nodes[self.lives[life as usize].node as usize];
+            if node.paused && node.life == Some(life) && self.measure.live().contains_key(&life) {
+                node.written_off = true;
+                self.measure.not_live(life);
             }
         }
     }

@@ -562,7 +562,9 @@ impl Membership {
 
     /// What goes before elements.
     pub(super) fn head(&self, now: Time, ask: u32, body: &Body) -> Vec<u8> {
-        let age = |id: &NodeId| self.state.buried_since(*id).map_or(0, |at| u32::try_from(now.since(at).as_secs()).unwrap_or(u32::MAX).min(codec::SMALL_MAX));
+        let age = |id: &NodeId| {
+            self.state.buried_since(*id).map_or(0, |at| u32::try_from(now.since(at).as_secs()).unwrap_or(u32::MAX).min(codec::SMALL_MAX))
+        };
         let ages = body.buried.iter().map(age).collect();
         let mut w = Writer::default();
         Head { uid: self.state.uid, ask, digest: self.state.digest(), ages, seen: self.state.seen_bitmap() }.write(&mut w);
