@@ -435,3 +435,26 @@ fn an_entity_asks_through_a_reference_of_another_node() {
     });
     assert_eq!(other.unwrap().get("s").ask(Order { fuel: "p".into() }, LONG), Ok(7));
 }
+
+fn eventful(seed: u64) -> String {
+    let world = World::simulated(3).seed(seed).network(MS, MS * 3, 0.05).on_each(types).start();
+    for n in 0..20u64 {
+        let shop = world.entity::<Shop>(n as usize % 3, format!("s{n}"));
+        shop.tell(Open { every_ms: 50 + n }).unwrap();
+        shop.tell(Guard { whom: format!("p{n}") }).unwrap();
+        shop.tell(Shout { text: format!("{n}") }).unwrap();
+    }
+    world.run_for(SECOND);
+    world.kill(2);
+    world.run_for(LONG);
+    let seen: Vec<_> = (0..20).map(|n| world.entity::<Shop>(0, format!("s{n}")).ask(Seen, LONG)).collect();
+    format!("{seen:?}\n{}", world.story())
+}
+
+#[test]
+fn a_seed_repeats_timers_watches_and_topics() {
+    let first = eventful(11);
+    assert!(first.contains("tick") && first.contains("late") && first.contains("is gone"), "{first}");
+    assert_eq!(first, eventful(11));
+    assert_ne!(first, eventful(12));
+}
