@@ -135,6 +135,11 @@ impl Network {
             || self.faults.iter().any(|f| (f.cut || f.loss.is_some_and(|l| l >= 1.0)) && f.from.has(a) && f.to.has(b))
     }
 
+    /// Whether so little of what is sent from `a` reaches `b` that nobody can count on it: nothing, or a fault takes half of it.
+    pub(super) fn broken(&self, a: u32, b: u32) -> bool {
+        self.cut(a, b) || self.faults.iter().any(|f| f.loss.is_some_and(|l| l >= 0.5) && f.from.has(a) && f.to.has(b))
+    }
+
     /// One way, for frames and connections.
     pub(super) fn latency(&self, a: u32, b: u32, rng: &mut Rng) -> u64 {
         let special = self.faults.iter().rev().find(|f| f.latency.is_some() && f.from.has(a) && f.to.has(b));

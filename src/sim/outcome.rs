@@ -38,7 +38,7 @@ impl World<'_> {
         let running: Vec<u32> = (0..self.scenario.nodes).filter(|i| self.is_running(*i)).collect();
         let reached = running
             .iter()
-            .filter(|i| !self.nodes[**i as usize].paused && (**i == index || !self.net.cut(index, **i) && !self.net.cut(**i, index)))
+            .filter(|i| !self.nodes[**i as usize].paused && (**i == index || !self.net.broken(index, **i) && !self.net.broken(**i, index)))
             .count();
         reached * 2 > running.len()
     }

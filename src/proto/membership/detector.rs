@@ -121,6 +121,10 @@ pub(crate) struct Subject {
     intervals: Intervals,
     /// Where silence is measured from: the last reply or sign of life; at first one heartbeat after the first beat.
     since: Option<Time>,
+    /// The same, where nothing but replies counts: what else a node manages to send does not show that it can be reached.
+    unanswered_since: Option<Time>,
+    /// Beats up to then are not judged: this node itself was away.
+    excused: Option<Time>,
     last_reply: Option<Time>,
     /// The last reply or sign of life.
     heard: Option<Time>,
@@ -144,6 +148,8 @@ impl Subject {
         Self {
             intervals,
             since: None,
+            unanswered_since: None,
+            excused: None,
             last_reply: None,
             heard: None,
             assumed: 0,
@@ -157,14 +163,14 @@ impl Subject {
 
     /// Counts silence from `since` on: its neighbours are silent since then.
     pub(crate) fn backdate(&mut self, since: Time) {
-        self.since = Some(since);
+        (self.since, self.unanswered_since) = (Some(since), Some(since));
         self.assumed = 2;
     }
 
-    /// Replies missed in a row; a reply is missed when it is not there as the next beat is due. What came otherwise breaks the run.
+    /// Replies missed in a row; a reply is missed when it is not there as the next beat is due. Nothing else that comes breaks the run.
     pub(crate) fn run(&self, now: Time, tuning: &Tuning) -> u32 {
         let due = tuning.answer_due;
-        let ended = |at: usize, sent: Time| self.answered >> at & 1 == 1 || self.heard.is_some_and(|heard| heard >= sent);
+        let ended = |at: usize, sent: Time| self.answered >> at & 1 == 1 || self.excused.is_some_and(|until| until >= sent);
         let trailing = self.sent.iter().rev().enumerate().take_while(|&(at, &sent)| !ended(at, sent));
         let missed = trailing.filter(|(_, sent)| now.since(**sent) >= due).count() as u32;
         if self.heard.is_some() { missed } else { missed + self.assumed }
@@ -186,10 +192,6 @@ impl Subject {
         (judged - self.answered.count_ones().min(judged), judged)
     }
 
-    pub(crate) const fn since(&self) -> Option<Time> {
-        self.since
-    }
-
     pub(crate) const fn seq(&self) -> u64 {
         self.seq
     }
@@ -202,6 +204,7 @@ impl Subject {
     /// Numbers the next beat.
     pub(crate) fn beat(&mut self, now: Time, tuning: &Tuning) -> u64 {
         self.since.get_or_insert(now + tuning.heartbeat);
+        self.unanswered_since.get_or_insert(now + tuning.heartbeat);
         self.seq += 1;
         self.answered <<= 1;
         if self.sent.len() == OUTSTANDING {
@@ -231,7 +234,7 @@ impl Subject {
         self.outage = false;
         self.last_reply = Some(now);
         self.heard = Some(now);
-        self.since = Some(now);
+        (self.since, self.unanswered_since) = (Some(now), Some(now));
         Some(sent)
     }
 
@@ -252,6 +255,10 @@ impl Subject {
     pub(crate) fn restart(&mut self, now: Time) {
         self.sign_of_life(now);
         self.outage = true;
+        self.excused = Some(now);
+        if let Some(since) = &mut self.unanswered_since {
+            *since = (*since).max(now);
+        }
     }
 
     /// When phi reaches the threshold if nothing comes.
@@ -259,6 +266,16 @@ impl Subject {
         let sigma = self.intervals.sigma().max(tuning.min_sigma_us);
         let us = self.intervals.mean() + tuning.pause_us + tuning.deviations * sigma;
         self.since.map(|since| since + Duration::from_micros(us.max(1.0).ceil() as u64))
+    }
+
+    /// When it last replied, or should have begun to.
+    pub(crate) const fn unanswered_since(&self) -> Option<Time> {
+        self.unanswered_since
+    }
+
+    /// Time without a reply.
+    pub(crate) fn unanswered(&self, now: Time) -> Duration {
+        self.unanswered_since.map_or(Duration::ZERO, |since| now.since(since))
     }
 
     /// Silence so far.

@@ -136,7 +136,9 @@ impl Membership {
         if !self.pools() {
             return beyond_phi.then_some(Mark::Silent);
         }
-        if subject.silence(now) < self.floor() {
+        // Other traffic takes back what this node alone suspects. Runs that are pooled are of replies: a node whose ingress is broken goes on
+        // to send.
+        if subject.unanswered(now) < self.floor() {
             return None;
         }
         let run = subject.run(now, tuning);

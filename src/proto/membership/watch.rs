@@ -169,7 +169,7 @@ impl Membership {
         let sent = subjects.get_mut(&from).and_then(|s| {
             let sent = s.reply(now, seq);
             // A steadier subject is suspected earlier.
-            let next = [due.get(), s.deadline(tuning), s.since().map(|at| at + floor)];
+            let next = [due.get(), s.deadline(tuning), s.unanswered_since().map(|at| at + floor)];
             due.set(due.get().and(next.into_iter().flatten().min()));
             sent
         });
@@ -319,7 +319,7 @@ impl Membership {
         let floor = self.floor();
         let own = self.state.rows.get(&self.me).map(|row| &row.marks).filter(|marks| !marks.is_empty());
         let open = self.watch.subjects.iter().filter(|(id, _)| own.is_none_or(|marks| !marks.contains_key(id)));
-        let dues = open.flat_map(|(_, s)| [s.deadline(&self.watch.tuning), s.since().map(|at| at + floor)]).flatten();
+        let dues = open.flat_map(|(_, s)| [s.deadline(&self.watch.tuning), s.unanswered_since().map(|at| at + floor)]).flatten();
         let judged = self.suspicion.judged();
         let dues = dues.filter(|&at| judged.is_none_or(|judged| at > judged)).map(|at| earliest.map_or(at, |earliest| at.max(earliest)));
         dues.chain(self.watch.beat_at).min()
