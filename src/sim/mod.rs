@@ -19,6 +19,7 @@ mod measure;
 mod minimise;
 mod network;
 mod outcome;
+mod pool;
 mod process;
 mod queue;
 mod result;

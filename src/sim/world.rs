@@ -13,6 +13,7 @@ use super::{
     measure::{Measure, Traffic},
     network::Network,
     outcome::is_gone,
+    pool::pool,
     process::{Life, Node},
     queue::Queue,
     settings,
@@ -203,7 +204,7 @@ impl<'a> World<'a> {
             moves_refused: 0,
             max_datagram: 0,
             ty: TypeId::of("probe"),
-            pool: Pool::default(),
+            pool: pool(),
             leases: LeaseTable::default(),
         };
         for i in 0..scenario.started {

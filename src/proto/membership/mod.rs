@@ -45,7 +45,7 @@ pub use downing::exhaustive::{
 };
 pub use frame::{JoinRequest, MemberFrame, Packed};
 pub(crate) use outbox::take;
-pub use pool::Pool;
+pub use pool::{Keeper, Pool, Shelves};
 pub use view::{ClusterView, Event, LinkReport, Member, MemberStatus, Members};
 
 use self::{

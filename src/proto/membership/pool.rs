@@ -4,10 +4,9 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     sync::{Arc, Weak},
 };
-
-use parking_lot::Mutex;
 
 use super::{
     Members,
@@ -18,11 +17,24 @@ use super::{
 use crate::proto::wire::Malformed;
 
 /// Shared by the machines that were given clones of it.
-#[derive(Clone, Default, Debug)]
-pub struct Pool(Arc<Mutex<Shelves>>);
+#[derive(Clone)]
+pub struct Pool(Arc<dyn Keeper>);
 
+/// Has the shelves, and lets one at a time to them: how is the affair of whoever drives the machines.
+pub trait Keeper: Send + Sync {
+    /// Calls `visit` once.
+    fn with(&self, visit: &mut dyn FnMut(&mut Shelves));
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Pool")
+    }
+}
+
+/// What is shared.
 #[derive(Default, Debug)]
-struct Shelves {
+pub struct Shelves {
     empty: Arc<Version>,
     versions: BTreeMap<u128, Vec<Weak<Version>>>,
     /// Versions at which the dead ones are looked for again.
@@ -113,14 +125,25 @@ impl Shelves {
 }
 
 impl Pool {
+    /// A pool whose shelves are there.
+    pub fn new(keeper: Arc<dyn Keeper>) -> Self {
+        Self(keeper)
+    }
+
+    fn visit<R>(&self, visit: impl FnOnce(&mut Shelves) -> R) -> R {
+        let (mut visit, mut result) = (Some(visit), None);
+        self.0.with(&mut |shelves| result = visit.take().map(|visit| visit(shelves)));
+        result.expect("a keeper calls its visitor")
+    }
+
     /// Replaces the version by an equal one that others hold.
     pub(crate) fn share(&self, version: &mut Arc<Version>) {
-        self.0.lock().share(version);
+        self.visit(|shelves| shelves.share(version));
     }
 
     /// A version without anything in it.
     pub(crate) fn empty(&self) -> Arc<Version> {
-        Arc::clone(&self.0.lock().empty)
+        self.visit(|shelves| Arc::clone(&shelves.empty))
     }
 
     /// Elements read from `bytes` by one that knows `version`.
@@ -131,36 +154,37 @@ impl Pool {
         read: impl FnOnce() -> Result<Version, Malformed>,
     ) -> Result<Arc<Version>, Malformed> {
         let input = xxhash_rust::xxh3::xxh3_128(bytes);
-        if let Some(part) = self.0.lock().read.get(version, input) {
+        if let Some(part) = self.visit(|shelves| shelves.read.get(version, input)) {
             return Ok(part);
         }
         let part = Arc::new(read()?);
-        self.0.lock().read.put(version, input, Arc::clone(&part));
+        self.visit(|shelves| shelves.read.put(version, input, Arc::clone(&part)));
         Ok(part)
     }
 
     /// What a version becomes by a part.
     pub(crate) fn merge(&self, version: &mut Arc<Version>, part: &Arc<Version>) {
-        let mut shelves = self.0.lock();
-        let input = Arc::as_ptr(part) as usize as u128;
-        if let Some((_, merged)) = shelves.merged.get(version, input) {
-            *version = merged.unwrap_or_else(|| Arc::clone(version));
-            return;
-        }
-        let mut merged = Arc::clone(version);
-        let other = Version::merge(&mut merged, part);
-        shelves.share(&mut merged);
-        shelves.merged.put(version, input, (Arc::clone(part), other.then(|| Arc::clone(&merged))));
-        *version = merged;
+        self.visit(|shelves| {
+            let input = Arc::as_ptr(part) as usize as u128;
+            if let Some((_, merged)) = shelves.merged.get(version, input) {
+                *version = merged.unwrap_or_else(|| Arc::clone(version));
+                return;
+            }
+            let mut merged = Arc::clone(version);
+            let other = Version::merge(&mut merged, part);
+            shelves.share(&mut merged);
+            shelves.merged.put(version, input, (Arc::clone(part), other.then(|| Arc::clone(&merged))));
+            *version = merged;
+        });
     }
 
     /// Members as a view shows them under the verdict that `input` names.
     pub(crate) fn shown(&self, folk: &Arc<Folk>, input: u128, show: impl FnOnce() -> Members) -> Members {
-        if let Some(known) = self.0.lock().shown.get(folk, input).and_then(|known| known.upgrade()) {
+        if let Some(known) = self.visit(|shelves| shelves.shown.get(folk, input)).and_then(|known| known.upgrade()) {
             return known;
         }
         let new = show();
-        self.0.lock().shown.put(folk, input, new.downgrade());
+        self.visit(|shelves| shelves.shown.put(folk, input, new.downgrade()));
         new
     }
 
@@ -172,11 +196,11 @@ impl Pool {
         answer: impl FnOnce() -> Result<Answer, Malformed>,
     ) -> Result<Answer, Malformed> {
         let input = xxhash_rust::xxh3::xxh3_128(clock);
-        if let Some(known) = self.0.lock().answers.get(version, input) {
+        if let Some(known) = self.visit(|shelves| shelves.answers.get(version, input)) {
             return Ok(known);
         }
         let new = answer()?;
-        self.0.lock().answers.put(version, input, new.clone());
+        self.visit(|shelves| shelves.answers.put(version, input, new.clone()));
         Ok(new)
     }
 }
