@@ -35,6 +35,8 @@ struct Observer {
     up_count: u32,
     changes: u64,
     flips: BTreeMap<NodeId, u64>,
+    /// Whom it holds unreachable, as far as that counts: its own links had no fault when it began to.
+    accused: BTreeSet<NodeId>,
 }
 
 /// Live observers that see the same members up.
@@ -160,8 +162,8 @@ impl Measure {
         self.not_live(life);
         if let Some(o) = self.observers.remove(&life) {
             self.keep_maxima(&o);
-            for m in o.view.iter().flat_map(|v| &v.members).filter(|m| !m.reachable) {
-                self.mark(m.id, false);
+            for id in o.accused {
+                self.mark(id, false);
             }
         }
     }
@@ -187,7 +189,11 @@ impl Measure {
                 Change::New(_) => {}
                 Change::Reachable(id, reachable) => {
                     *o.flips.entry(id).or_default() += 1;
-                    let first = !touched && self.mark(id, !reachable);
+                    let first = if reachable {
+                        o.accused.remove(&id) && self.mark(id, false)
+                    } else {
+                        !touched && o.accused.insert(id) && self.mark(id, true)
+                    };
                     if !reachable {
                         self.crash_marked(id, life, now, is_live);
                         if first && subject(id).is_some_and(|s| s.blameless) {
@@ -201,7 +207,7 @@ impl Measure {
                 }
                 Change::Status(..) => {}
                 Change::Gone(id) => {
-                    if o.view.as_ref().is_some_and(|v| v.member(id).is_some_and(|m| !m.reachable)) {
+                    if o.accused.remove(&id) {
                         self.mark(id, false);
                     }
                     self.crash_marked(id, life, now, is_live);

@@ -203,7 +203,7 @@ impl World<'_> {
         node.resumed_at = now;
         let written_off = std::mem::take(&mut node.written_off);
         let Some(life) = node.life else { return };
-        if written_off {
+        if written_off && !node.told_to_leave && !node.downed {
             self.measure.live_again(life, self.lives[life as usize].id);
         }
         let node = &mut self.nodes[index as usize];

@@ -178,7 +178,9 @@ impl Membership {
         if self.phase != Phase::Member || self.admissions.newcomers.is_empty() || self.admissible().is_empty() {
             return None;
         }
-        let pause = self.config.membership.gossip_interval.get() / 10;
+        // Far below the patience of a joiner.
+        let membership = &self.config.membership;
+        let pause = (membership.gossip_interval.get() / 10).min(membership.join_retry.get());
         Some(self.admissions.last.map_or(Time::ZERO, |last| last + pause))
     }
 
@@ -197,12 +199,12 @@ impl Membership {
         let mut joined = self.state.members.values().map(|m| m.joined).max().unwrap_or(0);
         let mut new = IdMap::default();
         for (_, id) in self.admissible() {
-            if let Some(newcomer) = self.admissions.newcomers.remove(&id)
-                && takes
-                && room > 0
-                && !self.state.tombstones.contains_key(&id)
-            {
-                (room, joined) = (room - 1, joined.saturating_add(1));
+            let Some(newcomer) = self.admissions.newcomers.remove(&id) else { continue };
+            if !takes || room == 0 {
+                let answer = MemberFrame::Answer { takes: false, clustered: true };
+                self.say(newcomer.info.addr.clone(), answer);
+            } else if !self.state.tombstones.contains_key(&id) {
+                (room, joined) = (room - 1, joined.saturating_add(1).min(codec::SMALL_MAX));
                 self.counters.add(Count::JoinsAdmitted);
                 self.admissions.welcome.push((id, newcomer.info.addr.clone()));
                 new.insert(id, Entry::joining(newcomer.info, joined));

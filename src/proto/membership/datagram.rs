@@ -16,7 +16,7 @@ const UNSEALED: u8 = 0;
 /// Bytes before the first part: header, sender, cluster.
 pub(crate) const ENVELOPE_BYTES: usize = 2 + 1 + 1 + 8 + 16 + 8;
 /// Kind and length before each part's body, at most.
-pub(crate) const PART_BYTES: usize = 3;
+pub(crate) const PART_BYTES: usize = 4;
 const WINDOW: u64 = 256;
 /// Room for what most datagrams carry: a beat, its reply, a status.
 const SHORT_BYTES: usize = 96;

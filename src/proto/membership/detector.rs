@@ -268,9 +268,9 @@ impl Subject {
         self.since.map(|since| since + Duration::from_micros(us.max(1.0).ceil() as u64))
     }
 
-    /// When it last replied, or should have begun to.
-    pub(crate) const fn unanswered_since(&self) -> Option<Time> {
-        self.unanswered_since
+    /// When it has been silent, and when it has not replied, for so long.
+    pub(crate) fn silent_for(&self, span: Duration) -> [Option<Time>; 2] {
+        [self.since, self.unanswered_since].map(|since| since.map(|at| at + span))
     }
 
     /// Time without a reply.

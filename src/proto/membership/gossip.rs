@@ -205,7 +205,7 @@ impl Membership {
             Part::Ask { ask, digest, clock } => self.answer_ask(now, from, ask, digest, clock),
             Part::Seen { digest, first, bitmap } if digest == self.state.digest() => {
                 if self.learn_bitmap(bitmap, first) {
-                    self.send_seen(from);
+                    self.send_seen_of(from, first, bitmap.len());
                 }
             }
             Part::Mark { digest } if digest == self.state.digest() => self.dirty |= self.state.see(from),
@@ -545,6 +545,13 @@ impl Membership {
         for (i, bitmap) in bitmap.chunks(stretch).enumerate() {
             self.send_parts(to, &[Part::Seen { digest, first: i * stretch * 8, bitmap }]);
         }
+    }
+
+    /// Only the stretch of which a datagram told: so many bytes from the place of a member on.
+    fn send_seen_of(&mut self, to: NodeId, first: usize, bytes: usize) {
+        let (digest, bitmap) = (self.state.digest(), self.state.seen_bitmap());
+        let rest = bitmap.get(first / 8..).unwrap_or(&[]);
+        self.send_parts(to, &[Part::Seen { digest, first, bitmap: &rest[..bytes.min(rest.len())] }]);
     }
 
     /// Tells a node that was downed or removed what became of it.

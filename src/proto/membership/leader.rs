@@ -3,6 +3,7 @@
 use super::{
     MemberStatus,
     clock::Dots,
+    codec::SMALL_MAX,
     idmap::IdMap,
     reachability::Verdict,
     state::{Entry, Gone, State},
@@ -117,7 +118,7 @@ fn promote(state: &mut State, verdict: &Verdict, config: &Config) -> bool {
     let members = state.members_mut();
     for (id, number) in joiners.iter().zip(last + 1..) {
         if let Some(m) = members.get_mut(id) {
-            (m.status, m.up_number, m.dots) = (MemberStatus::Up, number, Dots::default());
+            (m.status, m.up_number, m.dots) = (MemberStatus::Up, number.min(SMALL_MAX), Dots::default());
         }
     }
     true

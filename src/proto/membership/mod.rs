@@ -525,7 +525,9 @@ impl Membership {
 
     /// Where a member, or one that was removed, is or was reached.
     fn addr_of(&self, id: NodeId) -> Option<&NodeAddr> {
-        self.state.members.get(&id).map(|m| &m.info.addr).or_else(|| self.former.get(&id))
+        // Who was removed in this very step is among those of whom was derived last.
+        let member = self.state.members.get(&id).or_else(|| self.derived.members.get(&id));
+        member.map(|m| &m.info.addr).or_else(|| self.former.get(&id))
     }
 
     /// This node changed the state.

@@ -169,8 +169,8 @@ impl Membership {
         let sent = subjects.get_mut(&from).and_then(|s| {
             let sent = s.reply(now, seq);
             // A steadier subject is suspected earlier.
-            let next = [due.get(), s.deadline(tuning), s.unanswered_since().map(|at| at + floor)];
-            due.set(due.get().and(next.into_iter().flatten().min()));
+            let next = s.silent_for(floor).into_iter().chain([due.get(), s.deadline(tuning)]);
+            due.set(due.get().and(next.flatten().min()));
             sent
         });
         self.watch.proven = self.watch.proven.max(sent);
@@ -319,7 +319,7 @@ impl Membership {
         let floor = self.floor();
         let own = self.state.rows.get(&self.me).map(|row| &row.marks).filter(|marks| !marks.is_empty());
         let open = self.watch.subjects.iter().filter(|(id, _)| own.is_none_or(|marks| !marks.contains_key(id)));
-        let dues = open.flat_map(|(_, s)| [s.deadline(&self.watch.tuning), s.unanswered_since().map(|at| at + floor)]).flatten();
+        let dues = open.flat_map(|(_, s)| s.silent_for(floor).into_iter().chain([s.deadline(&self.watch.tuning)])).flatten();
         let judged = self.suspicion.judged();
         let dues = dues.filter(|&at| judged.is_none_or(|judged| at > judged)).map(|at| earliest.map_or(at, |earliest| at.max(earliest)));
         dues.chain(self.watch.beat_at).min()
