@@ -201,6 +201,7 @@ impl Membership {
     fn take_answer(&mut self, now: Time, from: NodeId, addr: &NodeAddr, takes: bool, clustered: bool) {
         let patience = 3 * self.config.membership.join_retry.get();
         let request = self.request();
+        let timeout = self.config.membership.seed_timeout.get();
         let Some(seeker) = &mut self.seeker else { return };
         if !takes {
             if clustered {
@@ -214,14 +215,18 @@ impl Membership {
             }
         } else if seeker.joining_until.is_none() && from != self.me {
             seeker.joining_until = Some(now + patience);
+            // There is a cluster: if it does not answer in time it is asked again before another one is founded.
+            seeker.form_at = seeker.form_at.map(|at| at.max(now + patience + timeout));
             self.say(addr.clone(), MemberFrame::Join(Box::new(request)));
         }
     }
 
     fn extend_join(&mut self, now: Time) {
         let patience = 3 * self.config.membership.join_retry.get();
+        let timeout = self.config.membership.seed_timeout.get();
         if let Some(seeker) = &mut self.seeker {
             seeker.joining_until = Some(now + patience);
+            seeker.form_at = seeker.form_at.map(|at| at.max(now + patience + timeout));
             seeker.trouble = Some("an earlier life at this address is being removed".into());
         }
     }

@@ -201,6 +201,26 @@ fn a_node_restarted_on_its_address_replaces_its_earlier_life() {
     }
 }
 
+/// Its earlier life cannot be removed while a third one stands still; that is no reason to found another cluster.
+#[test]
+fn a_first_seed_that_must_wait_founds_no_second_cluster() {
+    for seed in 0..SEEDS {
+        let mut world = World::cluster(seed, 3, &fast());
+        world.crash(1);
+        world.nodes.get_mut(&3).unwrap().paused = true;
+        world.start(1, fast(), &[1, 2, 3]);
+        for _ in 0..100 {
+            world.run(millis(100));
+            let up: Vec<usize> = world.view(1).iter().filter(|(_, status, _)| *status == MemberStatus::Up).map(|(n, ..)| *n).collect();
+            assert!(up != [1], "seed {seed}: alone after {:?}: {}", world.now, world.describe());
+        }
+        world.nodes.get_mut(&3).unwrap().paused = false;
+        world.run(secs(10));
+        let two = world.one_cluster(&[1, 2]) || world.one_cluster(&[1, 2, 3]);
+        assert!(two, "seed {seed}: {}", world.describe());
+    }
+}
+
 /// Node 3 joins through node 2 and crashes, and starts again through node 1, which has not heard of its first life; both ids.
 fn two_lives_on_two_sides(world: &mut World) -> (NodeId, NodeId) {
     world.split(&[1], &[2]);
