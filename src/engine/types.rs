@@ -11,15 +11,16 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 
 use crate::{
-    NodeId, PanicInfo, ShardId, ShardKey, TypeId,
+    CodecError, NodeId, PanicInfo, ShardId, ShardKey, TypeId, Wire,
     engine::{
         clock::{Clock, Waited},
+        letter::Letter,
         node::Node,
         parcel::EngineParcel,
         worker::Out,
     },
     proto::{
-        handoff::Word,
+        handoff::{Ask, Word},
         shard::{Directive, Place, StartCause, StopReason, Turn, TypeOptions},
         sharding::{UNSIZED, shard_of},
     },
@@ -43,10 +44,70 @@ pub trait TypeHost: Send + Sync {
     fn message_name(&self, variant: u16) -> &'static str;
 }
 
+/// The message of a turn.
+pub enum Mail<'m, 'r> {
+    /// On its own.
+    Parcel(&'m mut Option<EngineParcel>),
+    /// Where its sender has put it.
+    Letter {
+        /// The message.
+        letter: &'m mut Letter<'r>,
+        /// Who waits for an answer.
+        ask: Option<Ask>,
+        /// Newest version of the answer that the asker reads.
+        reads: u8,
+    },
+}
+
+impl Mail<'_, '_> {
+    /// Who waits for an answer, and the newest version of it that the asker reads.
+    #[inline]
+    pub fn ask(&self) -> (Option<Ask>, u8) {
+        match self {
+            Self::Parcel(parcel) => parcel.as_ref().map_or((None, 0), |parcel| (parcel.ask(), parcel.reads())),
+            Self::Letter { ask, reads, .. } => (*ask, *reads),
+        }
+    }
+
+    /// The message. An encoded one stays in its place, and so does what cannot be read.
+    #[inline]
+    pub fn take<M: Wire>(&mut self) -> Result<M, CodecError> {
+        if let Self::Letter { letter, .. } = self
+            && let Some(message) = letter.take()
+        {
+            return Ok(message);
+        }
+        self.take_slowly()
+    }
+
+    fn take_slowly<M: Wire>(&mut self) -> Result<M, CodecError> {
+        let encoded = match self {
+            Self::Parcel(parcel) => parcel.as_ref().and_then(EngineParcel::encoded),
+            Self::Letter { letter, .. } => letter.message(),
+        };
+        if let Some(mut bytes) = encoded {
+            return M::decode(*M::VERSIONS.end(), &mut bytes);
+        }
+        let taken = match self {
+            Self::Parcel(parcel) => EngineParcel::take_from(parcel),
+            Self::Letter { .. } => None,
+        };
+        taken.ok_or_else(|| CodecError::Decode(format!("no message, or one of another type than `{}`", M::NAME)))
+    }
+
+    /// What is left of it.
+    pub fn left(&mut self) -> Option<EngineParcel> {
+        match self {
+            Self::Parcel(parcel) => parcel.take(),
+            Self::Letter { letter, .. } => letter.lift(),
+        }
+    }
+}
+
 /// A live entity. Lives and dies on one worker thread.
 pub trait Instance {
-    /// One message, one turn. What is left in `parcel` can be given to another instance should this one fail.
-    fn handle(&mut self, turn: &mut Env<'_>, parcel: &mut Option<EngineParcel>) -> Turn;
+    /// One message, one turn. What is left of `mail` can be given to another instance should this one fail.
+    fn handle(&mut self, turn: &mut Env<'_>, mail: &mut Mail<'_, '_>) -> Turn;
     /// State for the next owner.
     fn hand_over(&mut self, turn: &mut Env<'_>) -> Result<Option<Vec<u8>>, String>;
     /// Canonical bytes of its key.
@@ -128,6 +189,7 @@ impl TypeEntry {
     }
 
     /// Whether messages are kept until their handlers have returned.
+    #[inline]
     pub fn keeps(&self) -> bool {
         self.keeps.load(Ordering::Relaxed)
     }
@@ -191,11 +253,13 @@ impl TypeEntry {
     }
 
     /// The shard of a key with this hash; [`UNSIZED`] as long as their number is not known.
+    #[inline]
     pub fn shard_of(&self, hash: u64) -> ShardKey {
         ShardKey { ty: self.id, shard: self.words.get().map_or(UNSIZED, |words| shard_of(hash, words.len() as u32)) }
     }
 
     /// The shard's routing word: one load. Elsewhere if there is no such shard.
+    #[inline]
     pub fn word(&self, shard: ShardId) -> Word {
         let word = self.words.get().and_then(|words| words.get(shard.0 as usize));
         word.map_or(Word::ELSEWHERE, |word| Word::from_bits(word.load(Ordering::Acquire)))
