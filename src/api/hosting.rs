@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use crate::{
-    CodecError, Cx, Entity, EntityKey, EntityType, HandedOver, KeyOf, MsgOf, NodeId, PanicInfo, ShardKey, StartCause, StopReason,
+    CodecError, Cx, Entity, EntityKey, EntityType, HandedOver, KeyOf, MsgOf, NodeId, PanicInfo, StartCause, StopReason,
     engine::{
-        parcel::{Answered, EngineParcel, Key, with_scratch},
+        parcel::{Answered, Key, with_scratch},
         types::{Env, Instance, Mail, TypeHost},
     },
     proto::{
         handoff::{DropReason, ReplyBody},
-        shard::{Directive, Parcel, Turn, TypeOptions},
+        shard::{Directive, Turn, TypeOptions},
     },
 };
 
@@ -79,16 +79,15 @@ impl<E: Entity> Live<E> {
 
 impl<E: Entity> Instance for Live<E> {
     fn handle(&mut self, env: &mut Env<'_>, mail: &mut Mail<'_, '_>) -> Turn {
-        if let (true, Mail::Parcel(parcel)) = (env.out.keep, &mut *mail) {
-            keep_encoded(env.at.shard, parcel);
+        if env.out.keep {
+            mail.keep(env.at.shard);
         }
-        let (ask, reads) = mail.ask();
         let msg = match mail.take::<MsgOf<E>>() {
             Ok(msg) => msg,
             Err(error) => return unreadable(env, mail, E::Type::TYPE, &error),
         };
         env.out.handling = E::Type::variant(&msg);
-        let mut cx = Cx::new(&self.id, self.cause, ask, reads, env);
+        let mut cx = Cx::new(&self.id, self.cause, mail.ask, mail.reads, env);
         self.entity.handle(msg, &mut cx);
         cx.finish()
     }
@@ -120,24 +119,13 @@ fn unreadable(env: &mut Env<'_>, mail: &mut Mail<'_, '_>, entity_type: &str, err
         _ => DropReason::Undecodable,
     };
     tracing::warn!(target: "wingbeat::engine", entity_type, shard = env.at.shard.shard.0, %error, "a message could not be read");
-    let (ask, _) = mail.ask();
     if let Some(parcel) = mail.left() {
         env.node.bury(env.at.shard, &parcel, reason);
     }
-    if let Some(ask) = ask {
+    if let Some(ask) = mail.ask {
         env.out.answer(ask, Answered::Wire(ReplyBody::Dropped(reason)));
     }
     Turn::Continue
-}
-
-/// Encodes a message that was sent on this node, so that it can be tried again. One that has no encoding is tried once.
-fn keep_encoded(shard: ShardKey, parcel: &mut Option<EngineParcel>) {
-    if let Some(typed @ EngineParcel::Typed { .. }) = parcel
-        && let Ok(envelope) = typed.to_envelope(shard)
-    {
-        let hash = typed.hash();
-        *parcel = Some(EngineParcel::Wire { envelope, hash });
-    }
 }
 
 /// The key of an entity reference: canonical bytes and hash.

@@ -21,7 +21,7 @@ use crate::{
     },
     proto::{
         handoff::{Ask, Word},
-        shard::{Directive, Place, StartCause, StopReason, Turn, TypeOptions},
+        shard::{Directive, Parcel, Place, StartCause, StopReason, Turn, TypeOptions},
         sharding::{UNSIZED, shard_of},
     },
 };
@@ -45,34 +45,50 @@ pub trait TypeHost: Send + Sync {
 }
 
 /// The message of a turn.
-pub enum Mail<'m, 'r> {
+pub struct Mail<'m, 'r> {
+    /// Who waits for an answer.
+    pub ask: Option<Ask>,
+    /// Newest version of the answer that the asker reads.
+    pub reads: u8,
+    body: Body<'m, 'r>,
+}
+
+enum Body<'m, 'r> {
     /// On its own.
     Parcel(&'m mut Option<EngineParcel>),
     /// Where its sender has put it.
-    Letter {
-        /// The message.
-        letter: &'m mut Letter<'r>,
-        /// Who waits for an answer.
-        ask: Option<Ask>,
-        /// Newest version of the answer that the asker reads.
-        reads: u8,
-    },
+    Letter(&'m mut Letter<'r>),
 }
 
-impl Mail<'_, '_> {
-    /// Who waits for an answer, and the newest version of it that the asker reads.
+impl<'m, 'r> Mail<'m, 'r> {
+    /// One on its own.
+    pub fn parcel(parcel: &'m mut Option<EngineParcel>) -> Self {
+        let (ask, reads) = parcel.as_ref().map_or((None, 0), |parcel| (parcel.ask(), parcel.reads()));
+        Self { ask, reads, body: Body::Parcel(parcel) }
+    }
+
+    /// One that stands where its sender has put it; the rest is from its address.
     #[inline]
-    pub fn ask(&self) -> (Option<Ask>, u8) {
-        match self {
-            Self::Parcel(parcel) => parcel.as_ref().map_or((None, 0), |parcel| (parcel.ask(), parcel.reads())),
-            Self::Letter { ask, reads, .. } => (*ask, *reads),
+    pub fn letter(letter: &'m mut Letter<'r>, ask: Option<Ask>, reads: u8) -> Self {
+        Self { ask, reads, body: Body::Letter(letter) }
+    }
+
+    /// Encodes a message that was sent on this node, so that it can be tried again. One that has no encoding is tried once; and so is a letter,
+    /// which is not made of messages that are to be kept.
+    pub fn keep(&mut self, shard: ShardKey) {
+        if let Body::Parcel(parcel) = &mut self.body
+            && let Some(typed @ EngineParcel::Typed { .. }) = &**parcel
+            && let Ok(envelope) = typed.to_envelope(shard)
+        {
+            let hash = typed.hash();
+            **parcel = Some(EngineParcel::Wire { envelope, hash });
         }
     }
 
     /// The message. An encoded one stays in its place, and so does what cannot be read.
     #[inline]
     pub fn take<M: Wire>(&mut self) -> Result<M, CodecError> {
-        if let Self::Letter { letter, .. } = self
+        if let Body::Letter(letter) = &mut self.body
             && let Some(message) = letter.take()
         {
             return Ok(message);
@@ -81,25 +97,25 @@ impl Mail<'_, '_> {
     }
 
     fn take_slowly<M: Wire>(&mut self) -> Result<M, CodecError> {
-        let encoded = match self {
-            Self::Parcel(parcel) => parcel.as_ref().and_then(EngineParcel::encoded),
-            Self::Letter { letter, .. } => letter.message(),
+        let encoded = match &self.body {
+            Body::Parcel(parcel) => parcel.as_ref().and_then(EngineParcel::encoded),
+            Body::Letter(letter) => letter.message(),
         };
         if let Some(mut bytes) = encoded {
             return M::decode(*M::VERSIONS.end(), &mut bytes);
         }
-        let taken = match self {
-            Self::Parcel(parcel) => EngineParcel::take_from(parcel),
-            Self::Letter { .. } => None,
+        let taken = match &mut self.body {
+            Body::Parcel(parcel) => EngineParcel::take_from(parcel),
+            Body::Letter(_) => None,
         };
         taken.ok_or_else(|| CodecError::Decode(format!("no message, or one of another type than `{}`", M::NAME)))
     }
 
     /// What is left of it.
     pub fn left(&mut self) -> Option<EngineParcel> {
-        match self {
-            Self::Parcel(parcel) => parcel.take(),
-            Self::Letter { letter, .. } => letter.lift(),
+        match &mut self.body {
+            Body::Parcel(parcel) => parcel.take(),
+            Body::Letter(letter) => letter.lift(),
         }
     }
 }

@@ -265,7 +265,7 @@ impl WorkerHost {
     fn panicked(&mut self, at: Place, key: &[u8], mail: &mut Mail<'_, '_>, panic: PanicInfo) -> Turn {
         self.tell_panic(at, key, &panic);
         self.panicked = Some(panic);
-        let (ask, _) = mail.ask();
+        let ask = mail.ask;
         self.failed_on = mail.left();
         // What is left of the message tells its asker when it is given up.
         if self.failed_on.is_none() {
@@ -341,7 +341,7 @@ impl Host for WorkerHost {
 
     fn handle(&mut self, at: Place, entity: &mut Self::Entity, parcel: EngineParcel) -> Turn {
         self.out.keep = self.keeps(at.shard.ty);
-        self.handle_mail(at, entity, Mail::Parcel(&mut Some(parcel)))
+        self.handle_mail(at, entity, Mail::parcel(&mut Some(parcel)))
     }
 
     fn hand_over(&mut self, at: Place, entity: &mut Self::Entity) -> Result<Option<Vec<u8>>, String> {
@@ -586,7 +586,7 @@ impl Worker {
         let plain = ask.is_none_or(|ask| ask.deadline > now && !letter.is_watch()) && !self.host.keeps(shard.ty);
         let run = |host: &mut WorkerHost, at, entity: &mut _| {
             host.out.keep = false;
-            host.handle_mail(at, entity, Mail::Letter { letter: &mut letter, ask, reads })
+            host.handle_mail(at, entity, Mail::letter(&mut letter, ask, reads))
         };
         if plain && self.core.short_way(now, shard, tag, stream.is_some(), key, hash, &mut self.host, run) {
             return None;
