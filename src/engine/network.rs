@@ -43,6 +43,9 @@ use crate::{
 const BATCH: usize = 256;
 /// Bytes of messages taken from one lane before the next one has its turn: far below what a link may be over its limit.
 const BATCH_BYTES: usize = 32 << 10;
+/// The network thread's ring to a worker is so many times as large as that of other threads: many senders stand behind it, and what finds no
+/// room in it goes a long way.
+const PORT_FACTOR: usize = 16;
 /// Messages that may wait for a worker whose ring is full, before newer ones are refused.
 const WAITING_MAX: usize = 1 << 16;
 /// A turn that begins so much later than its timer asked for is counted as late.
@@ -107,6 +110,8 @@ pub struct Network<N> {
     lanes: Vec<Ring<ToNet>>,
     types: BTreeMap<TypeId, Arc<TypeEntry>>,
     short_ways: ShortWays,
+    /// The peer of the last message, if the core has taken it for a sign of life in this turn.
+    signed: Option<(NodeId, Time)>,
     completions: BTreeMap<u64, Completion>,
     next_command: u64,
     /// Small numbers of the peers that requests went to.
@@ -157,7 +162,7 @@ impl<N: Carrier> Network<N> {
     pub fn new(node: Arc<Node>, net: N, me: Identity, seed: u64, now: Time) -> Self {
         let workers = u16::try_from(node.workers.len()).expect("the number of workers came from a u16");
         let ports = node.workers.iter().map(|door| Port {
-            lane: door.open(node.next_lane(), node.config.limits.ring_items as usize),
+            lane: door.open(node.next_lane(), (node.config.limits.ring_items as usize).saturating_mul(PORT_FACTOR).min(WAITING_MAX)),
             waiting: VecDeque::new(),
             used: false,
         });
@@ -167,6 +172,7 @@ impl<N: Carrier> Network<N> {
             lanes: vec![],
             types: BTreeMap::new(),
             short_ways: ShortWays::default(),
+            signed: None,
             completions: BTreeMap::new(),
             next_command: 1,
             peers: HashMap::default(),
@@ -220,10 +226,13 @@ impl<N: Carrier> Network<N> {
         let mut worked = false;
         let workers = self.workers();
         loop {
-            let Self { net, core, ports, short_ways, node, .. } = self;
+            let Self { net, core, ports, short_ways, node, signed, .. } = self;
             let mut taken = 0;
             let event = net.next(|peer, message| {
-                let straight = core.has_signed(peer, now)
+                if *signed != Some((peer, now)) {
+                    *signed = core.has_signed(peer, now).then_some((peer, now));
+                }
+                let straight = signed.is_some()
                     && short_ways.from(core, peer, message.shard, message.tag)
                     && ports[usize::from(message.shard.worker(workers))].arrived(peer, message);
                 taken += u64::from(straight);
