@@ -1,14 +1,17 @@
 //! The threads of a node: fixed workers own shards, one network thread owns sockets and `NodeCore`, one helper runs callbacks.
 //!
-//! The path of a message, from `tell` to `handle`:
-//! 1. [`EntityRef::tell`](crate::EntityRef::tell) wraps message and key into a parcel;
-//! 2. `node::Node::send` finds the calling thread's lanes;
-//! 3. `exits::Exits::send` loads the shard's routing word and puts the parcel into the ring of the local worker, or, encoded, into that
-//!    of the network thread;
-//! 4. on the network thread, `network::Network::turn` passes it to `NodeCore::handle_lane`, which knows the route and appends it to a
-//!    link, or gives it to a worker;
-//! 5. on the worker, `worker::Worker::turn` passes it to `ShardCore`, which decides whether it runs now;
-//! 6. `ShardCore` calls the host's `handle`, which calls the entity's.
+//! The path of a message, from `tell` to `handle`, is short as long as nothing stands in its way:
+//! 1. [`EntityRef::tell`](crate::EntityRef::tell) has key and hash ready; `node::Node::send_letter` finds the calling thread's lanes;
+//! 2. `exits::Exits::send_letter` loads the shard's routing word and writes the message as a [letter](letter) into the ring of the local
+//!    worker, or, encoded, into that of the network thread;
+//! 3. on the network thread, `network::Network::short_way` appends it to the link of the node where the shard lives;
+//! 4. on the network thread there, `Port::arrived` writes it from the link's buffer into the worker's ring;
+//! 5. on the worker, `worker::Worker::letter` offers it, where it stands, to `ShardCore::short_way`, which finds the live entity;
+//! 6. `WorkerHost::handle_mail` calls the instance's `handle`, which takes the message and calls the entity's.
+//!
+//! What cannot go the short way (a route that changes, an entity that is not live, or one with something in its mailbox) is made a
+//! [parcel](parcel) where that turns out, and goes on by `NodeCore::handle_lane`, `ShardCore::handle_lane` and the host's `handle`, which know
+//! every case. Both ways share each ring, so their order is that of the ring.
 
 pub mod asker;
 pub mod carrier;

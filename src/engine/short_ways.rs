@@ -29,6 +29,7 @@ impl ShortWays {
             kept.to = core.short_way_to(shard);
             kept.to_at = core.routes_version();
         }
+        debug_assert_eq!(kept.to, core.short_way_to(shard), "the answer holds as long as the version stands");
         kept.to
     }
 
@@ -40,6 +41,7 @@ impl ShortWays {
             kept.from = core.short_way_from(peer, shard, tag).then_some((peer, tag));
             kept.from_at = core.routes_version();
         }
+        debug_assert_eq!(kept.from.is_some(), core.short_way_from(peer, shard, tag), "the answer holds as long as the version stands");
         kept.from.is_some()
     }
 

@@ -99,6 +99,33 @@ fn the_word_waits_until_nothing_is_pending() {
 }
 
 #[test]
+fn the_short_way_is_open_where_the_long_one_would_send_at_once() {
+    let mut f = Fixture::new();
+    let short = |f: &mut Fixture| f.region.short_way(S, &f.peers);
+    assert_eq!(short(&mut f), None, "no home is known");
+    f.learn(1, B);
+    assert_eq!(short(&mut f), Some((B, Epoch(1))));
+    assert_eq!(f.learn(2, C), [RegionOut::Item { to: B, shard: S, item: Item::Fence { p: Epoch(1) } }], "the path was used");
+    assert_eq!(short(&mut f), None, "a fence is outstanding, and every message says so");
+    assert_eq!(f.send(0), [sent(C, 2, Mode::Wait(Epoch(1)), 0)]);
+    f.run(|r, now, peers, out| r.stream_ack(now, S, Epoch(1), peers, out));
+    assert_eq!(short(&mut f), Some((C, Epoch(2))));
+    f.peers.set_blocked(C, true);
+    assert_eq!(short(&mut f), None, "no room");
+    assert_eq!(f.send(1), [RegionOut::Publish { shard: S, word: Word::NO_ROOM }], "buffered, and producers are told");
+    f.peers.set_blocked(C, false);
+    assert_eq!(short(&mut f), None, "not in front of what is buffered");
+    let out = f.run(|r, now, peers, out| r.room_changed(now, C, peers, out));
+    assert!(out.contains(&sent(C, 2, Mode::Settled, 1)));
+    assert_eq!(short(&mut f), Some((C, Epoch(2))));
+    f.learn(3, ME);
+    assert_eq!(short(&mut f), None, "here, by the worker's ring");
+    assert!(f.region.is_up_to_date(S, Epoch(3)) && f.region.is_up_to_date(S, Epoch(2)), "who sends here need not be told");
+    f.learn(4, B);
+    assert!(f.region.is_up_to_date(S, Epoch(4)) && !f.region.is_up_to_date(S, Epoch(3)));
+}
+
+#[test]
 fn moves_between_peers_do_not_touch_the_word() {
     let mut f = Fixture::new();
     assert_eq!(f.learn(1, B), []);
