@@ -56,6 +56,11 @@ impl<'a, E: Entity> Cx<'a, E> {
         self.turn
     }
 
+    /// Whether the turn has ended in [`fail`](Self::fail).
+    pub(crate) fn gave_up(&self) -> bool {
+        self.turn == Turn::Failed
+    }
+
     /// This entity's key.
     pub fn id(&self) -> &'a KeyOf<E> {
         self.id
@@ -298,14 +303,15 @@ impl<'a, E: Entity> Cx<'a, E> {
         to.tell(msg)
     }
 
-    /// Leaves memory after this turn. What arrives later starts the next incarnation.
+    /// Leaves memory after this turn, which is one of [`Entity::handle`]. What arrives later starts the next incarnation.
     pub fn passivate(&mut self) {
         if self.turn == Turn::Continue {
             self.turn = Turn::Passivate;
         }
     }
 
-    /// Ends this instance as failed after this turn; the next message starts another one after a back-off.
+    /// Ends this instance as failed after this turn; the next message starts another one after a back-off. For [`Entity::handle`] and
+    /// [`Entity::started`], where it is a start that failed: what waits for the entity waits for the next try.
     pub fn fail(&mut self, why: impl Into<Failure>) {
         let why = why.into();
         tracing::warn!(target: "wingbeat::engine", entity_type = E::Type::TYPE, shard = self.at.shard.shard.0, epoch = self.at.epoch.get(), %why, "an entity gave up");
