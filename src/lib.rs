@@ -20,6 +20,7 @@ mod id;
 pub mod metrics;
 #[doc(hidden)]
 pub mod net;
+#[doc(hidden)]
 pub mod proto;
 #[doc(hidden)]
 pub mod sim;

@@ -299,6 +299,9 @@ impl<'a, E: Entity> Cx<'a, E> {
     }
 
     /// At most once, never blocks; as [`EntityRef::tell`].
+    ///
+    /// # Errors
+    /// [`TellError`] with the [`Refusal`] and the message; nothing was queued.
     pub fn tell<T: EntityType>(&mut self, to: &EntityRef<T>, msg: impl Message<T>) -> Result<(), TellError<T::Msg>> {
         to.tell(msg)
     }

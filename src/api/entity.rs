@@ -42,13 +42,19 @@ pub trait Entity: Sized + 'static {
         let _ = cx;
     }
 
-    /// Before the shard moves: hand the live state over with [`Cx::hand_over`]. On `Err` the move is called off and this instance works on.
+    /// Before the shard moves: hand the live state over with [`Cx::hand_over`]. Without this method the next instance starts as new.
+    ///
+    /// # Errors
+    /// [`Failure`]: the move is called off, says why in the log and in its answer, and this instance works on.
     fn handoff(&mut self, cx: &mut Cx<'_, Self>) -> Result<Handoff, Failure> {
         let _ = cx;
         Ok(Handoff::nothing())
     }
 
-    /// On the new home, with what [`handoff`](Self::handoff) gave. On `Err` the instance starts as new, and says so loudly.
+    /// On the new home, with what [`handoff`](Self::handoff) gave.
+    ///
+    /// # Errors
+    /// [`Failure`]: another instance starts as new, which is logged and counted.
     fn adopted(&mut self, state: HandedOver<'_>, cx: &mut Cx<'_, Self>) -> Result<(), Failure> {
         let _ = (state, cx);
         Ok(())

@@ -14,6 +14,7 @@ mod reference;
 mod region;
 mod shutdown;
 #[cfg(feature = "admin")]
+#[doc(hidden)]
 pub mod surface;
 mod topic;
 mod wire;

@@ -22,9 +22,16 @@ pub trait Wire: Sized + Send + Sync + 'static {
     const VERSIONS: RangeInclusive<u16> = 1..=1;
     /// What identifies the type on the wire: composed from its parts, so that `Option<A>` and `Option<B>` differ.
     const ID: u64 = wire_id(Self::NAME, &[]);
-    /// Appends `self` in the layout of `version`, which is one of [`VERSIONS`](Self::VERSIONS). On an error `out` is as before.
+    /// Appends `self` in the layout of `version`, which is one of [`VERSIONS`](Self::VERSIONS).
+    ///
+    /// # Errors
+    /// [`CodecError`]: the value has no encoding, and `out` is as before. A `tell` or `ask` of it is then refused with
+    /// [`Refusal::Encode`](crate::Refusal::Encode).
     fn encode(&self, version: u16, out: &mut Vec<u8>) -> Result<(), CodecError>;
     /// Takes one value from the front of `input` and leaves the rest.
+    ///
+    /// # Errors
+    /// [`CodecError`]: the bytes are no value of this type in that layout. They come from another process: anything may be in them.
     fn decode(version: u16, input: &mut &[u8]) -> Result<Self, CodecError>;
 }
 

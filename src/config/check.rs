@@ -50,6 +50,9 @@ impl Config {
     ///
     /// `downing.strategy = "lease-majority"` also needs a lease, which is given to [`ClusterBuilder::lease`](crate::ClusterBuilder::lease):
     /// [`start`](crate::ClusterBuilder::start) refuses to do without.
+    ///
+    /// # Errors
+    /// [`ConfigErrors`]: all there are, each with key, reason and what is allowed.
     pub fn validate(&self) -> Result<(), ConfigErrors> {
         self.validate_with(true)
     }
