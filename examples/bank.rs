@@ -15,7 +15,7 @@
 //! Not promised: that an answer arrives (the paying account's node may die with it), or that a transfer under way is done before its accounts
 //! are spoken to again: an account that lost its node goes on with what it owes when its next message starts it elsewhere.
 
-#![allow(missing_docs, reason = "an example explains itself")]
+#![allow(missing_docs, clippy::disallowed_types, reason = "an example explains itself, and uses what everybody has")]
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -36,6 +36,7 @@ pub use id::{BadAddr, Epoch, NodeAddr, NodeId, ShardId, ShardKey, Term, TypeId, 
 pub use proto::{
     handoff::DropReason,
     membership::{ClusterView, Event, Member, MemberStatus},
+    sharding::ShardState,
 };
 pub use time::{Deadline, Time};
 
