@@ -7,6 +7,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, Output},
+    sync::LazyLock,
 };
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
@@ -40,14 +41,20 @@ fn program(page: &str) -> (String, String) {
     (blocks[at].1.clone(), prints.1.clone())
 }
 
-/// The crate of the new user. It is none of this workspace.
+/// The crate of the new user, made once. It is none of this workspace.
+fn new_crate() -> &'static Path {
+    static MADE: LazyLock<PathBuf> = LazyLock::new(make_crate);
+    &MADE
+}
+
 fn make_crate() -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("walk");
     let bin = dir.join("src/bin");
     drop(fs::remove_dir_all(&bin));
     fs::create_dir_all(&bin).unwrap();
     let manifest = format!(
-        "[package]\nname = \"walk\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[workspace]\n\n[profile.dev]\ndebug = false\n\n[dependencies]\n\
+        "[package]\nname = \"walk\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[workspace]\n\n[profile.dev]\ndebug = false\n\n[profile.abort]\ninherits = \"dev\"\npanic = \"abort\"\n\n\
+         [dependencies]\n\
          wingbeat = {{ path = {ROOT:?}, default-features = false }}\nserde = {{ version = \"1\", features = [\"derive\"] }}\n"
     );
     fs::write(dir.join("Cargo.toml"), manifest).unwrap();
@@ -73,8 +80,8 @@ fn cargo(dir: &Path, args: &[&str]) -> Output {
 
 #[test]
 fn the_readme_and_every_page_of_the_guide_can_be_followed_in_a_new_crate() {
-    let dir = make_crate();
-    let built = String::from_utf8(cargo(&dir, &["build", "--bins"]).stderr).unwrap();
+    let dir = new_crate();
+    let built = String::from_utf8(cargo(dir, &["build", "--bins"]).stderr).unwrap();
     assert!(!built.contains("warning"), "{built}");
     for bin in PAGES.iter().map(|page| (*page, Some(program(page).1))).chain([("readme1", None), ("readme2", None)]) {
         let run = Command::new(dir.join("target/debug").join(bin.0)).env("RUST_BACKTRACE", "0").output().unwrap();
@@ -84,9 +91,18 @@ fn the_readme_and_every_page_of_the_guide_can_be_followed_in_a_new_crate() {
             assert_eq!(out, prints, "{}", bin.0);
         }
     }
-    let tested = cargo(&dir, &["test", "--bin", "testing"]);
+    let tested = cargo(dir, &["test", "--bin", "testing"]);
     let tested = String::from_utf8_lossy(&tested.stdout);
     assert!(tested.contains("2 passed; 0 failed"), "{tested}");
+}
+
+// failures: row 45
+#[test]
+fn a_program_whose_panics_abort_is_told_so_when_its_node_starts() {
+    let dir = new_crate();
+    cargo(dir, &["build", "--bin", "readme1", "--profile", "abort"]);
+    let run = Command::new(dir.join("target/abort/readme1")).output().unwrap();
+    assert_eq!((run.status.code(), String::from_utf8_lossy(&run.stderr).trim_end()), (Some(1), "Error: PanicAbort"));
 }
 
 #[test]

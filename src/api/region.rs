@@ -293,6 +293,13 @@ impl<E: Entity> HostOptions<E> {
         self
     }
 
+    /// How long an entity that failed pauses before it is started again: `first` after one failure, twice as long after each further one in a row,
+    /// `longest` at most. A turn that succeeds ends the row. Default: 100 ms, and `sharding.restart_backoff`.
+    pub fn backoff(mut self, first: Duration, longest: Duration) -> Self {
+        self.run.backoff = Some((first, longest.max(first)));
+        self
+    }
+
     /// How often a message whose handler panics is given to the entity, at least 1, which is the default. After that it becomes a dead letter
     /// (`Poison`), and its asker, if there is one, gets `EntityFailed`.
     ///

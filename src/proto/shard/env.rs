@@ -1,6 +1,9 @@
 //! What all shards of a worker share.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    time::Duration,
+};
 
 use super::{Host, Parcel, Place, ShardReport, gate::Room, index};
 use crate::{Config, Epoch, NodeId, ShardKey, Time, TypeId, proto::handoff::DropReason};
@@ -20,6 +23,8 @@ pub(super) struct Limits {
     pub mailbox: usize,
     pub mailboxes: usize,
     pub mailbox_bytes: usize,
+    /// Longest pause before a failing entity is started again.
+    pub backoff: Duration,
     pub room: Room,
     /// Of items that wait for an epoch, per shard; signs without a message may take as much again.
     pub awaiting: usize,
@@ -35,6 +40,7 @@ impl Limits {
             mailbox,
             mailboxes: mailbox.saturating_mul(MAILBOXES),
             mailbox_bytes: MAILBOX_BYTES,
+            backoff: config.sharding.restart_backoff.get(),
             room: Room { stream_items: held, shard_items: held.saturating_mul(HELD_STREAMS), shard_bytes: HELD_BYTES },
             awaiting: held,
             awaiting_bytes: HELD_BYTES,
@@ -88,7 +94,7 @@ pub(super) enum Timer {
 pub(super) struct Env {
     pub me: NodeId,
     pub limits: Limits,
-    pub linger: std::time::Duration,
+    pub linger: Duration,
     pub now: Time,
     /// The right to run ends then.
     pub until: Time,

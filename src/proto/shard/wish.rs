@@ -55,11 +55,13 @@ pub struct TypeOptions {
     pub mailbox: Option<usize>,
     /// How often a message whose handler panics is given to the entity, at least once.
     pub attempts: u32,
+    /// Pause after the first failure and the longest one; `None`: 100 ms, and as the settings say.
+    pub backoff: Option<(Duration, Duration)>,
 }
 
 impl Default for TypeOptions {
     fn default() -> Self {
-        Self { idle: None, mailbox: None, attempts: 1 }
+        Self { idle: None, mailbox: None, attempts: 1, backoff: None }
     }
 }
 
