@@ -5,14 +5,19 @@
 
 use std::{
     fs,
+    io::{BufRead, BufReader, Lines},
+    net::{TcpListener, UdpSocket},
     path::{Path, PathBuf},
-    process::{Command, Output},
-    sync::LazyLock,
+    process::{Child, ChildStdout, Command, Output, Stdio},
+    sync::{
+        LazyLock,
+        atomic::{AtomicU16, Ordering},
+    },
 };
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 /// Pages of the guide, in the order in which it names them.
-const PAGES: &[&str] = &["start", "entity", "shard", "ask", "ordering", "delivery", "moves", "failure", "testing", "configuration"];
+const PAGES: &[&str] = &["start", "entity", "shard", "ask", "ordering", "delivery", "moves", "failure", "versions", "testing", "configuration"];
 
 /// Blocks of code as a reader sees them: what stands behind the three backticks, and the lines below without those that are hidden.
 fn blocks(markdown: &str) -> Vec<(&str, String)> {
@@ -94,6 +99,80 @@ fn the_readme_and_every_page_of_the_guide_can_be_followed_in_a_new_crate() {
     let tested = cargo(dir, &["test", "--bin", "testing"]);
     let tested = String::from_utf8_lossy(&tested.stdout);
     assert!(tested.contains("2 passed; 0 failed"), "{tested}");
+}
+
+/// A program of the guide that stays.
+struct Running {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Running {
+    /// Starts `bin` at `addr`, as a member of the cluster of `seed`. What it says before it stays.
+    fn start(dir: &Path, bin: &str, addr: &str, seed: Option<&str>) -> (Self, Vec<String>) {
+        let mut command = Command::new(dir.join("target/debug").join(bin));
+        let mut child = command.arg(addr).args(seed).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut said = vec![];
+        loop {
+            match lines.next() {
+                Some(Ok(line)) if line.contains("is up; Ctrl-C") => return (Self { child, lines }, said),
+                Some(Ok(line)) => said.push(line),
+                _ => panic!("{bin} at {addr} ended: {said:?}"),
+            }
+        }
+    }
+
+    fn leave(mut self) {
+        assert!(Command::new("kill").args(["-INT", &self.child.id().to_string()]).status().unwrap().success());
+        while self.lines.next().is_some() {}
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Two programs that were built from two pages of the guide: the second is a later release of the first.
+#[test]
+fn two_releases_of_the_guides_program_run_in_one_cluster_in_both_directions() {
+    let dir = new_crate();
+    cargo(dir, &["build", "--bin", "start", "--bin", "versions"]);
+    let ports = [0; 4].map(|_| free_port());
+    let at = |n: usize| format!("127.0.0.1:{}", ports[n]);
+    let departed = |n: u32| format!("N14228 has departed {n} times, the last time from EWR");
+
+    let (old, said) = Running::start(dir, "start", &at(0), None);
+    assert_eq!(said, [departed(1)]);
+    // Rolled out: the newer one joins, wherever the plane lives at that moment; then the older one leaves, and all that is there is its plane.
+    let (new, said) = Running::start(dir, "versions", &at(1), Some(&at(0)));
+    assert_eq!(said[0], departed(2));
+    assert!(["nobody there knows about delays", "5 minutes late in all"].contains(&said[1].as_str()), "{said:?}");
+    old.leave();
+    // Rolled back: the plane goes from the newer one to the older one.
+    let (old, said) = Running::start(dir, "start", &at(2), Some(&at(1)));
+    assert_eq!(said, [departed(3)]);
+    new.leave();
+    let (new, said) = Running::start(dir, "versions", &at(3), Some(&at(2)));
+    assert_eq!(said[0], departed(4));
+    old.leave();
+    let (last, said) = Running::start(dir, "versions", &at(0), Some(&at(3)));
+    assert_eq!(said[0], departed(5));
+    assert!(said[1].ends_with(" minutes late in all"), "{said:?}");
+    [new, last].into_iter().for_each(drop);
+}
+
+/// Free for TCP and UDP, below those that systems give to outgoing connections.
+fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let begin = 10_000 + (std::process::id() % 15_000) as u16;
+    let mut ports = std::iter::repeat_with(|| begin + NEXT.fetch_add(7, Ordering::Relaxed) % 5000);
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok() && UdpSocket::bind(("127.0.0.1", *port)).is_ok();
+    ports.find(is_free).unwrap()
 }
 
 // failures: row 45

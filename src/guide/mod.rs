@@ -10,6 +10,7 @@
 //! * [`delivery`]: what becomes of a message.
 //! * [`moves`]: what happens when a shard changes its node.
 //! * [`failure`]: panics, dead nodes, splits.
+//! * [`versions`]: two builds in one cluster.
 //! * [`testing`]: one entity in virtual time, or a cluster of several nodes.
 //! * [`configuration`]: every setting.
 
@@ -36,6 +37,9 @@ pub mod moves {}
 
 #[doc = include_str!("failure.md")]
 pub mod failure {}
+
+#[doc = include_str!("versions.md")]
+pub mod versions {}
 
 #[doc = include_str!("testing.md")]
 pub mod testing {}
