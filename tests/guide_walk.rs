@@ -67,6 +67,9 @@ fn make_crate() -> PathBuf {
     for page in PAGES {
         fs::write(bin.join(format!("{page}.rs")), program(page).0).unwrap();
     }
+    // One line is another.
+    let real = program("testing").0.replace("= World::simulated(3)", "= World::real(3)");
+    fs::write(bin.join("testing_real.rs"), real).unwrap();
     let readme = fs::read_to_string(format!("{ROOT}/README.md")).unwrap();
     for (n, (_, text)) in blocks(&readme).iter().filter(|(kind, _)| *kind == "rust").enumerate() {
         fs::write(bin.join(format!("readme{}.rs", n + 1)), text).unwrap();
@@ -96,9 +99,17 @@ fn the_readme_and_every_page_of_the_guide_can_be_followed_in_a_new_crate() {
             assert_eq!(out, prints, "{}", bin.0);
         }
     }
-    let tested = cargo(dir, &["test", "--bin", "testing"]);
+    let tested = cargo(dir, &["test", "--bin", "testing", "--bin", "testing_real"]);
     let tested = String::from_utf8_lossy(&tested.stdout);
-    assert!(tested.contains("2 passed; 0 failed"), "{tested}");
+    assert_eq!(tested.matches("2 passed; 0 failed").count(), 2, "{tested}");
+}
+
+#[test]
+fn a_test_of_the_guide_is_short() {
+    let page = program("testing").0;
+    let tests = page.split("#[test]").skip(1).map(|test| test.lines().skip(1).take_while(|line| !line.starts_with("    }")).count() + 1);
+    assert!(tests.clone().count() == 2 && tests.clone().all(|lines| lines < 20), "{:?}", tests.collect::<Vec<_>>());
+    assert_eq!(page.matches("= World::simulated(3)").count(), 1);
 }
 
 /// A program of the guide that stays.

@@ -180,7 +180,9 @@ impl Cluster {
             tracing::debug!(target: "wingbeat::engine", entity_type = E::Type::TYPE, %role, "not hosted here: this node lacks the role");
             return self.proxy();
         }
-        let host = host_of::<E>(Arc::new(factory), options.run);
+        let mut run = options.run;
+        run.live = run.live.map(|limit| limit.div_ceil(self.node().workers.len().max(1)));
+        let host = host_of::<E>(Arc::new(factory), run);
         let entry = self.enter::<E::Type>(Some(options.shards))?;
         if entry.set_host(host).is_err() {
             return Err(RegisterError::Duplicate { name: entry.name.to_string() });

@@ -284,6 +284,7 @@ impl<E: Entity> HostOptions<E> {
     /// When entities leave memory by themselves. Default: never.
     pub fn passivation(mut self, passivation: Passivation) -> Self {
         self.run.idle = passivation.idle;
+        self.run.live = passivation.limit;
         self
     }
 
@@ -320,6 +321,8 @@ impl<E: Entity> HostOptions<E> {
 pub struct Passivation {
     /// After so long without a message, and a quarter of that later at most.
     pub idle: Option<Duration>,
+    /// When more than so many are live on a node.
+    pub limit: Option<usize>,
 }
 
 impl Passivation {
@@ -330,7 +333,15 @@ impl Passivation {
 
     /// After so long without a message from outside.
     pub fn idle(after: Duration) -> Self {
-        Self { idle: Some(after) }
+        Self { idle: Some(after), limit: None }
+    }
+
+    /// And when more than about `entities` of the type are live on a node: for each that starts beyond that, one of the same shard leaves that was not
+    /// used for long, which is found among some that are looked at. One with messages that wait or are stashed stays. The bound is divided evenly
+    /// among the node's workers, and may be exceeded by one entity for each shard.
+    pub fn limit(mut self, entities: usize) -> Self {
+        self.limit = Some(entities);
+        self
     }
 }
 

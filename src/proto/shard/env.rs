@@ -1,7 +1,7 @@
 //! What all shards of a worker share.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
 };
 
@@ -113,6 +113,12 @@ pub(super) struct Env {
     pub waiting_bytes: usize,
     /// Live entities.
     pub live: usize,
+    /// Shards, by number, whose types have a bound of live entities.
+    pub bounded: BTreeMap<u32, TypeId>,
+    /// Live entities of those types.
+    pub live_of: BTreeMap<TypeId, usize>,
+    /// Searches for an entity to evict, so that each begins where the one before ended.
+    pub evictions: usize,
     /// Shards whose load changed since the last report.
     pub dirty: Vec<u32>,
     pub load_due: Option<Time>,
@@ -128,6 +134,15 @@ impl Env {
 
     pub fn tag(&self, hash: u64) -> index::Tag {
         index::tag(hash, self.secret)
+    }
+
+    /// An entity of that shard started, or ended.
+    pub fn count_bounded(&mut self, number: u32, started: bool) {
+        if !self.bounded.is_empty()
+            && let Some(live) = self.bounded.get(&number).and_then(|ty| self.live_of.get_mut(ty))
+        {
+            *live = if started { *live + 1 } else { *live - 1 };
+        }
     }
 
     pub fn number(&mut self) -> u64 {

@@ -163,9 +163,12 @@ impl<H: Host> Entities<H> {
                 slot.entity = Some(entity);
                 slot.used = own::stamp(t.env.now);
                 self.count_live(t.env, t.number, true);
-                self.begin_sweeps(t);
+                let bounded = self.begin_sweeps(t);
                 let wishes = t.host.take_wishes();
                 self.grant(t, at, wishes);
+                if bounded {
+                    self.make_room(t, at);
+                }
                 true
             }
             Err(_) => {
