@@ -245,8 +245,10 @@ pub fn run(out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let refused = accounts.get("account-0").ask(Transfer { number: 700, to: EntityId::new("account-1"), amount: 5_000 }, LIMIT)?;
     writeln!(out, "a transfer of 5000 is refused: {}", refused.is_err())?;
     let mut sum = 0;
-    for n in 0..10 {
-        sum += accounts.get(format!("account-{n}")).ask(Balance, LIMIT)?;
+    for (name, book) in storage.books() {
+        let balance = accounts.get(&name).ask(Balance, LIMIT)?;
+        assert!(balance == book.balance && book.outgoing.is_empty(), "{name} says what is written, and owes nothing");
+        sum += balance;
     }
     writeln!(out, "600 transfers between 10 accounts on 3 nodes, of which one joined and one left; the sum is {sum}")?;
     drop((first, third));

@@ -17,7 +17,8 @@ use std::{
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 /// Pages of the guide, in the order in which it names them.
-const PAGES: &[&str] = &["start", "entity", "shard", "ask", "ordering", "delivery", "moves", "failure", "versions", "testing", "configuration"];
+const PAGES: &[&str] =
+    &["start", "entity", "shard", "ask", "ordering", "delivery", "moves", "failure", "versions", "life", "testing", "configuration"];
 
 /// Blocks of code as a reader sees them: what stands behind the three backticks, and the lines below without those that are hidden.
 fn blocks(markdown: &str) -> Vec<(&str, String)> {
@@ -46,6 +47,13 @@ fn program(page: &str) -> (String, String) {
     (blocks[at].1.clone(), prints.1.clone())
 }
 
+/// Asks for what was not built in.
+const NO_SURFACE: &str = "fn main() {
+    let node = wingbeat::Cluster::builder(\"walk\").listen(\"127.0.0.1:0\".parse().unwrap());
+    println!(\"{}\", node.admin(\"127.0.0.1:0\".parse().unwrap()).start().unwrap_err());
+}
+";
+
 /// The crate of the new user, made once. It is none of this workspace.
 fn new_crate() -> &'static Path {
     static MADE: LazyLock<PathBuf> = LazyLock::new(make_crate);
@@ -67,6 +75,7 @@ fn make_crate() -> PathBuf {
     for page in PAGES {
         fs::write(bin.join(format!("{page}.rs")), program(page).0).unwrap();
     }
+    fs::write(bin.join("no_surface.rs"), NO_SURFACE).unwrap();
     // One line is another.
     let real = program("testing").0.replace("= World::simulated(3)", "= World::real(3)");
     fs::write(bin.join("testing_real.rs"), real).unwrap();
@@ -99,6 +108,9 @@ fn the_readme_and_every_page_of_the_guide_can_be_followed_in_a_new_crate() {
             assert_eq!(out, prints, "{}", bin.0);
         }
     }
+    let refused = Command::new(dir.join("target/debug/no_surface")).output().unwrap();
+    let refused = String::from_utf8_lossy(&refused.stdout);
+    assert!(refused.contains("E-CFG-015 admin.listen: this program was built without the HTTP surface"), "{refused}");
     let tested = cargo(dir, &["test", "--bin", "testing", "--bin", "testing_real"]);
     let tested = String::from_utf8_lossy(&tested.stdout);
     assert_eq!(tested.matches("2 passed; 0 failed").count(), 2, "{tested}");

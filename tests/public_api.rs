@@ -58,7 +58,9 @@ impl Api {
         let (kind, inner) = (kind_of(&item).to_owned(), &item["inner"]);
         let inner = &inner[&kind];
         if kind == "use" {
-            return if let Some(id) = inner["id"].as_u64() { self.visit(id, path) };
+            return if let Some(id) = inner["id"].as_u64() {
+                self.visit(id, path)
+            };
         }
         let path = match item["name"].as_str() {
             Some(name) if path.is_empty() => name.to_owned(),
@@ -129,7 +131,10 @@ fn the_public_interface_is_documented_can_grow_and_shows_no_other_crate() {
         if docs.trim().is_empty() && !is_place {
             wrong.push(format!("{path} ({kind}) is not documented"));
         }
-        if kind == "function" && item["inner"]["function"]["sig"]["output"]["resolved_path"]["path"] == "Result" && !docs.contains("# Errors") {
+        if kind == "function"
+            && item["inner"]["function"]["sig"]["output"]["resolved_path"]["path"] == "Result"
+            && !docs.contains("# Errors")
+        {
             wrong.push(format!("{path} does not say what its errors mean"));
         }
         if kind == "enum" && !is_open(item) {
@@ -138,7 +143,8 @@ fn the_public_interface_is_documented_can_grow_and_shows_no_other_crate() {
         if kind == "struct" && !is_open(item) && !CLOSED.contains(&name) {
             let kind = &item["inner"]["struct"]["kind"];
             let (plain, tuple) = (ids(&kind["plain"]["fields"]), ids(&kind["tuple"]));
-            let hidden = kind["plain"]["has_stripped_fields"] == true || kind["tuple"].as_array().is_some_and(|t| t.iter().any(Value::is_null));
+            let hidden =
+                kind["plain"]["has_stripped_fields"] == true || kind["tuple"].as_array().is_some_and(|t| t.iter().any(Value::is_null));
             if !hidden && plain.len() + tuple.len() > 0 {
                 wrong.push(format!("{path} has only public fields and is not #[non_exhaustive]"));
             }

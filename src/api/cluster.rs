@@ -438,7 +438,7 @@ impl ClusterBuilder {
         self
     }
 
-    /// Where the HTTP surface listens.
+    /// Where the HTTP surface listens. Without the feature `admin` there is none, and `start` says so.
     pub fn admin(mut self, listen: SocketAddr) -> Self {
         self.config.admin.listen = Some(listen);
         self

@@ -8,8 +8,8 @@ use std::{
 
 use super::hosting::key_of;
 use crate::{
-    AskError, ClusterView, CodecError, Deadline, DropReason, Entity, EntityId, EntityRef, EntityType, Epoch, Failure, Handoff, KeyOf, Message, MsgOf,
-    NodeAddr, NodeId, Refusal, Region, ReplyTag, Request, ShardId, StartCause, TellError, Time, Topic, Wire,
+    AskError, ClusterView, CodecError, Deadline, DropReason, Entity, EntityId, EntityRef, EntityType, Epoch, Failure, Handoff, KeyOf,
+    Message, MsgOf, NodeAddr, NodeId, Refusal, Region, ReplyTag, Request, ShardId, StartCause, TellError, Time, Topic, Wire,
     engine::{
         message::AnyMessage,
         node::Node,

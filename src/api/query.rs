@@ -128,11 +128,7 @@ impl<T: EntityType> Region<T> {
     }
 
     /// Puts a command and waits for its answer.
-    fn question(
-        &self,
-        make: impl FnOnce(u64) -> Command + Send + 'static,
-        deadline: impl Into<Deadline>,
-    ) -> Result<Answer, QueryError> {
+    fn question(&self, make: impl FnOnce(u64) -> Command + Send + 'static, deadline: impl Into<Deadline>) -> Result<Answer, QueryError> {
         self.may_wait()?;
         let (tx, rx) = crossbeam::channel::bounded(1);
         self.node().command(make, Some(Box::new(move |answer| drop(tx.send(answer)))));

@@ -287,8 +287,7 @@ impl End {
                 self.enter(Phase::StopAccepting, now);
             }
         }
-        loop {
-            let Some(phase) = self.phase.filter(|_| !killed) else { break };
+        while let Some(phase) = self.phase.filter(|_| !killed) {
             if let Some(awaits) = self.awaits(phase, now) {
                 return awaits;
             }

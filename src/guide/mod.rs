@@ -10,6 +10,7 @@
 //! * [`delivery`]: what becomes of a message.
 //! * [`moves`]: what happens when a shard changes its node.
 //! * [`failure`]: panics, dead nodes, splits.
+//! * [`life`]: from the start of a node to its end.
 //! * [`versions`]: two builds in one cluster.
 //! * [`testing`]: one entity in virtual time, or a cluster of several nodes.
 //! * [`configuration`]: every setting.
@@ -38,9 +39,13 @@ pub mod moves {}
 #[doc = include_str!("failure.md")]
 pub mod failure {}
 
+#[doc = include_str!("life.md")]
+pub mod life {}
+
 #[doc = include_str!("versions.md")]
 pub mod versions {}
 
+#[allow(clippy::test_attr_in_doctest, reason = "the page shows them, and a test runs them in a crate of its own")]
 #[doc = include_str!("testing.md")]
 pub mod testing {}
 
