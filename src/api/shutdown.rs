@@ -382,7 +382,9 @@ impl End {
 
     /// Threads that have not ended in time.
     pub fn threads_overran(&mut self, left: &[String]) {
-        let what = |name: &String| format!("thread `{name}` has not ended: a handler on it has not returned");
+        let what = |name: &String| {
+            format!("thread `{name}` has not ended within {THREADS:?}: a handler that does not return holds it, or what it waits for")
+        };
         self.overran.extend(left.iter().map(|name| Overrun { phase: Phase::StopEngine, what: what(name) }));
     }
 

@@ -1,4 +1,4 @@
-//! The end of a node in phases, with tasks of the program's own.
+//! Lives of nodes: several clusters in one process, and the end in phases, with tasks of the program's own.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::{
@@ -11,7 +11,9 @@ use std::{
 
 use parking_lot::Mutex;
 use wingbeat::{
-    Cluster, Cx, Entity, HostOptions, Phase, RegisterError, ShutdownReason, channel, messages,
+    Cluster, Config, Cx, Entity, Failure, HandedOver, Handoff, HostOptions, JoinError, Phase, RegisterError, ShutdownReason, channel,
+    config::{Preset, Workers},
+    messages,
     testkit::{World, WorldBuilder},
 };
 
@@ -20,7 +22,7 @@ const SECOND: Duration = Duration::from_secs(1);
 static HELD: AtomicBool = AtomicBool::new(false);
 const LONG: Duration = Duration::from_secs(60);
 
-messages! { pub enum PingMsg for Ping(u64) = "shutdown.ping" { Hello -> u64, Hold } }
+messages! { pub enum PingMsg for Ping(u64) = "life.ping" { Hello -> u64, Count -> u64, Hold } }
 
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
@@ -35,7 +37,10 @@ impl Log {
     }
 }
 
-struct State;
+#[derive(Default)]
+struct State {
+    counted: u64,
+}
 
 impl Entity for State {
     type Type = Ping;
@@ -43,6 +48,10 @@ impl Entity for State {
     fn handle(&mut self, msg: PingMsg, cx: &mut Cx<'_, Self>) {
         match msg {
             PingMsg::Hello(Hello, reply) => cx.reply(reply, *cx.id()),
+            PingMsg::Count(Count, reply) => {
+                self.counted += 1;
+                cx.reply(reply, self.counted);
+            }
             // Its thread stays behind until the process of this test ends.
             PingMsg::Hold(_) => loop {
                 HELD.store(true, Ordering::SeqCst);
@@ -50,10 +59,50 @@ impl Entity for State {
             },
         }
     }
+
+    fn handoff(&mut self, cx: &mut Cx<'_, Self>) -> Result<Handoff, Failure> {
+        cx.hand_over(&self.counted)
+    }
+
+    fn adopted(&mut self, state: HandedOver<'_>, _: &mut Cx<'_, Self>) -> Result<(), Failure> {
+        self.counted = state.decode()?;
+        Ok(())
+    }
 }
 
 fn host(node: &Cluster) -> Result<(), RegisterError> {
-    node.host::<State>(HostOptions::new(), |_| State).map(drop)
+    node.host::<State>(HostOptions::new(), |_| State::default()).map(drop)
+}
+
+#[test]
+fn several_clusters_in_one_process_know_nothing_of_each_other() {
+    let node = |cluster: &str, seed: Option<&Cluster>| {
+        let mut config = Config::preset(Preset::LocalTest);
+        config.cluster.name = format!("{cluster}-{}", std::process::id());
+        config.node.listen = "127.0.0.1:0".parse().unwrap();
+        config.node.workers = Workers::Count(1);
+        let node = Cluster::builder(config).seeds(seed.map(|seed| seed.addr().to_string())).start().unwrap();
+        let pings = node.host::<State>(HostOptions::new(), |_| State::default()).unwrap();
+        (node, pings)
+    };
+    let (red, red_pings) = node("red", None);
+    let (blue, blue_pings) = node("blue", None);
+    let (second_red, second_pings) = node("red", Some(&red));
+    second_red.wait_members(2, LONG).unwrap();
+    // One thread, one type, one key: two entities.
+    for n in 1..=20 {
+        assert_eq!((red_pings.get(7).ask(Count, LONG), blue_pings.get(7).ask(Count, LONG)), (Ok(n), Ok(n)));
+    }
+    assert_eq!(second_pings.get(7).ask(Count, LONG), Ok(21));
+    assert_eq!((red.view().members.len(), blue.view().members.len()), (2, 1));
+    // A node that looks for its cluster where another one is does not join that.
+    let (lost, _) = node("green", Some(&blue));
+    let error = lost.wait_up(Duration::from_millis(500)).unwrap_err();
+    assert!(matches!(error, JoinError::Refused { .. } | JoinError::Timeout { .. } | JoinError::Shutdown), "{error}");
+    assert_eq!(blue.view().members.len(), 1);
+    red.shutdown(ShutdownReason::Requested).wait(LONG).unwrap();
+    assert_eq!(blue_pings.get(7).ask(Count, LONG), Ok(21));
+    assert_eq!(red_pings.get(7).ask(Count, LONG).unwrap_err().to_string(), "not sent: this node is shutting down");
 }
 
 /// Tasks run in the order of their phases; the node serves before it leaves, and refuses after.
