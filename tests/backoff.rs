@@ -7,9 +7,9 @@ use std::{
     time::Duration,
 };
 
-use wingbeat::{AskError, Cx, DropReason, Entity, Failure, HostOptions, StopReason, Time, messages, testkit::Solo};
+use wingbeat::{AskError, Cx, Directive, DropReason, Entity, Failure, HostOptions, PanicInfo, StopReason, Time, messages, testkit::Solo};
 
-messages! { pub enum FrailMsg for Frail(u64) = "backoff.frail" { Break, Fine -> u64 } }
+messages! { pub enum FrailMsg for Frail(u64) = "backoff.frail" { Break, Fine -> u64, BreakAndEmpty, Note } }
 
 #[derive(Default)]
 struct Seen {
@@ -34,8 +34,14 @@ impl Entity for State {
     fn handle(&mut self, msg: FrailMsg, cx: &mut Cx<'_, Self>) {
         match msg {
             FrailMsg::Break(_) => panic!("on purpose"),
+            FrailMsg::BreakAndEmpty(_) => panic!("nothing that waits may stay"),
+            FrailMsg::Note(_) => {}
             FrailMsg::Fine(Fine, reply) => cx.reply(reply, *cx.id()),
         }
+    }
+
+    fn supervise(panic: &PanicInfo, _: u32) -> Directive {
+        if panic.handling == "BreakAndEmpty" { Directive::RestartEmpty } else { Directive::Restart }
     }
 
     fn stopped(&mut self, why: StopReason, _: &mut Cx<'_, Self>) {
@@ -99,4 +105,21 @@ fn a_start_that_keeps_failing_opens_the_circuit() {
     assert_eq!(entity.ask(Fine), Err(AskError::Dropped(DropReason::CircuitOpen)), "one more try");
     entity.advance(Duration::from_secs(2));
     assert_eq!(entity.ask(Fine), Ok(7));
+}
+
+// failures: row 45
+#[test]
+fn what_waits_for_an_entity_that_failed_is_kept_or_becomes_dead_letters_as_it_says() {
+    let (mut entity, seen) = frail(HostOptions::new());
+    // All but the first wait for the next instance, which breaks on the second: the third is kept.
+    entity.tell(Break).tell(Break).tell(Note);
+    entity.advance(Duration::from_secs(1));
+    let reasons: Vec<_> = entity.dropped().into_iter().map(|letter| letter.reason).collect();
+    assert_eq!(reasons, [DropReason::Poison, DropReason::Poison]);
+    entity.tell(Break).tell(BreakAndEmpty).tell(Note).tell(Note);
+    entity.advance(Duration::from_secs(1));
+    let reasons: Vec<_> = entity.dropped().into_iter().map(|letter| letter.reason).collect();
+    assert_eq!(reasons, [DropReason::Poison, DropReason::Poison, DropReason::Stopped, DropReason::Stopped]);
+    assert_eq!(entity.ask(Fine), Ok(7));
+    assert_eq!(pauses(&seen).len(), 4);
 }
