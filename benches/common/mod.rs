@@ -11,7 +11,7 @@ pub mod rig;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use wingbeat::EntityRef;
+use wingbeat::{EntityRef, Region};
 
 use entity::{Bench, Echo, Payload};
 
@@ -29,13 +29,13 @@ pub fn at_rate(n: u64, per_second: f64) -> Duration {
 }
 
 /// Notes, from the first send until all are handled.
-pub fn tell(c: &mut Criterion, group: &str, all: &[EntityRef<Bench>], mut limit: impl FnMut(u64) -> Duration) {
+pub fn tell(c: &mut Criterion, group: &str, all: &[EntityRef<Bench>], region: &Region<Bench>, mut limit: impl FnMut(u64) -> Duration) {
     let mut group = c.benchmark_group(group);
     group.throughput(Throughput::Elements(1)).sample_size(10).measurement_time(Duration::from_secs(5));
     group.bench_function(BenchmarkId::from_parameter("wingbeat"), |b| {
         b.iter_custom(|n| {
             let began = Instant::now();
-            let mut teller = rig::Teller::new(all);
+            let mut teller = rig::Teller::new(all, Some(region.batch()));
             must(teller.tell(n));
             must(teller.finish());
             began.elapsed()

@@ -4,10 +4,10 @@ use std::{collections::HashMap, fmt, sync::Arc};
 
 use foldhash::fast::FixedState;
 
-use super::{context::bad_key, hosting::key_of, reference::give_back};
+use super::context::bad_key;
 use crate::{
-    EntityType, IntoKey, Message, Refusal, TellError,
-    engine::{message::AnyMessage, node::Node, parcel::EngineParcel, types::TypeEntry},
+    EntityKey, EntityType, IntoKey, Message, Refusal, TellError,
+    engine::{exits::Outgoing, node::Node, parcel::Key, types::TypeEntry},
 };
 
 /// Messages for many entities, sent together; what is refused comes back in one list. Its memory is kept from round to round.
@@ -22,7 +22,9 @@ use crate::{
 pub struct Batch<T: EntityType> {
     node: Arc<Node>,
     entry: Arc<TypeEntry>,
-    waiting: Vec<(T::Key, T::Msg)>,
+    waiting: Vec<(T::Key, Key, T::Msg)>,
+    /// Room for the bytes of a key.
+    scratch: Vec<u8>,
 }
 
 /// What became of a batch.
@@ -49,12 +51,16 @@ impl<T: EntityType> fmt::Debug for BatchReport<T> {
 
 impl<T: EntityType> Batch<T> {
     pub(crate) fn new(node: Arc<Node>, entry: Arc<TypeEntry>) -> Self {
-        Self { node, entry, waiting: vec![] }
+        Self { node, entry, waiting: vec![], scratch: vec![] }
     }
 
     /// Adds a message. Sends nothing.
     pub fn push(&mut self, key: impl IntoKey<T::Key>, msg: impl Message<T>) -> &mut Self {
-        self.waiting.push((key.into_key(), msg.into_msg()));
+        let id = key.into_key();
+        self.scratch.clear();
+        id.write_to(&mut self.scratch);
+        let key = Key::new(&self.scratch);
+        self.waiting.push((id, key, msg.into_msg()));
         self
     }
 
@@ -71,26 +77,27 @@ impl<T: EntityType> Batch<T> {
     /// Sends what is in it, each message as [`EntityRef::tell`](crate::EntityRef::tell) would, and empties it for the next round. Does not block.
     pub fn send(&mut self) -> BatchReport<T> {
         let mut report = BatchReport { accepted: 0, refused: vec![] };
-        // Keys with a message that was refused, and why.
-        let mut stuck: HashMap<T::Key, Refusal, FixedState> = HashMap::default();
-        for (id, msg) in self.waiting.drain(..) {
-            let key = key_of(&id);
-            let refusal = match stuck.get(&id) {
-                Some(refusal) => Some(refusal.clone()),
-                None => bad_key(key.bytes()),
-            };
-            if let Some(refusal) = refusal {
-                report.refused.push((id, TellError::new(refusal, msg)));
-                continue;
-            }
-            let mut parcel = Some(EngineParcel::told(key, AnyMessage::new(msg)));
-            match self.node.send(&self.entry, &mut parcel) {
-                Ok(()) => report.accepted += 1,
-                Err(refusal) => {
-                    stuck.insert(id.clone(), refusal.clone());
-                    report.refused.push((id, TellError::new(refusal, give_back(parcel))));
+        let Self { node, entry, waiting, .. } = self;
+        let sent = node.batch(|exits| {
+            // Keys with a message that was refused, and why.
+            let mut stuck: HashMap<T::Key, Refusal, FixedState> = HashMap::default();
+            for (id, key, msg) in waiting.drain(..) {
+                let refusal = if stuck.is_empty() { None } else { stuck.get(&id).cloned() };
+                let refused = match refusal.or_else(|| bad_key(key.bytes())) {
+                    Some(refusal) => Err((refusal, msg)),
+                    None => exits.send_letter(node, entry, Outgoing { key: &key, ask: None, reads: 0, msg }),
+                };
+                match refused {
+                    Ok(()) => report.accepted += 1,
+                    Err((refusal, msg)) => {
+                        stuck.insert(id.clone(), refusal.clone());
+                        report.refused.push((id, TellError::new(refusal, msg)));
+                    }
                 }
             }
+        });
+        if sent.is_none() {
+            report.refused.extend(waiting.drain(..).map(|(id, _, msg)| (id, TellError::new(Refusal::Shutdown, msg))));
         }
         self.node.metrics.shared.sends_refused.add(report.refused.len() as u64);
         report

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use crate::{
-    CodecError, Cx, Entity, EntityKey, EntityType, HandedOver, KeyOf, MsgOf, NodeId, PanicInfo, ShardKey, StartCause, StopReason, Wire,
+    CodecError, Cx, Entity, EntityKey, EntityType, HandedOver, KeyOf, MsgOf, NodeId, PanicInfo, StartCause, StopReason,
     engine::{
-        parcel::{Answered, EngineParcel, Key, message_of},
-        types::{Env, Instance, TypeHost},
+        parcel::{Answered, Key, with_scratch},
+        types::{Env, Instance, Mail, TypeHost},
     },
     proto::{
         handoff::{DropReason, ReplyBody},
-        shard::{Directive, Parcel, Turn, TypeOptions},
+        shard::{Directive, Turn, TypeOptions},
     },
 };
 
@@ -81,30 +81,16 @@ impl<E: Entity> Live<E> {
 }
 
 impl<E: Entity> Instance for Live<E> {
-    fn handle(&mut self, env: &mut Env<'_>, parcel: &mut Option<EngineParcel>) -> Turn {
+    fn handle(&mut self, env: &mut Env<'_>, mail: &mut Mail<'_, '_>) -> Turn {
         if env.out.keep {
-            keep_encoded(env.at.shard, parcel);
+            mail.keep(env.at.shard);
         }
-        let (ask, reads) = parcel.as_ref().map_or((None, 0), |parcel| (parcel.ask(), parcel.reads()));
-        let msg = match take::<MsgOf<E>>(parcel) {
+        let msg = match mail.take::<MsgOf<E>>() {
             Ok(msg) => msg,
-            Err(error) => {
-                let reason = match error {
-                    CodecError::UnknownMessage { .. } => DropReason::UnknownMessage,
-                    _ => DropReason::Undecodable,
-                };
-                tracing::warn!(target: "wingbeat::engine", entity_type = E::Type::TYPE, shard = env.at.shard.shard.0, %error, "a message could not be read");
-                if let Some(parcel) = parcel {
-                    env.node.bury(env.at.shard, parcel, reason);
-                }
-                if let Some(ask) = ask {
-                    env.out.answer(ask, Answered::Wire(ReplyBody::Dropped(reason)));
-                }
-                return Turn::Continue;
-            }
+            Err(error) => return unreadable(env, mail, E::Type::TYPE, &error),
         };
         env.out.handling = E::Type::variant(&msg);
-        let mut cx = Cx::new(&self.id, self.cause, ask, reads, env);
+        let mut cx = Cx::new(&self.id, self.cause, mail.ask, mail.reads, env);
         self.entity.handle(msg, &mut cx);
         cx.finish()
     }
@@ -128,33 +114,27 @@ impl<E: Entity> Instance for Live<E> {
     }
 }
 
-/// The message of a parcel. An encoded one stays in its place, and so does what cannot be read.
-fn take<M: Wire>(parcel: &mut Option<EngineParcel>) -> Result<M, CodecError> {
-    if let Some(EngineParcel::Wire { envelope, .. }) = parcel {
-        return M::decode(*M::VERSIONS.end(), &mut message_of(envelope));
+/// A message that cannot be read ends here; the entity lives on.
+#[cold]
+fn unreadable(env: &mut Env<'_>, mail: &mut Mail<'_, '_>, entity_type: &str, error: &CodecError) -> Turn {
+    let reason = match error {
+        CodecError::UnknownMessage { .. } => DropReason::UnknownMessage,
+        _ => DropReason::Undecodable,
+    };
+    tracing::warn!(target: "wingbeat::engine", entity_type, shard = env.at.shard.shard.0, %error, "a message could not be read");
+    if let Some(parcel) = mail.left() {
+        env.node.bury(env.at.shard, &parcel, reason);
     }
-    match parcel.take() {
-        Some(EngineParcel::Typed { msg, key, ask, reads }) => msg.take().map_err(|msg| {
-            *parcel = Some(EngineParcel::Typed { msg, key, ask, reads });
-            CodecError::Decode(format!("a message of another type than `{}`", M::NAME))
-        }),
-        _ => Err(CodecError::Decode("no message".to_owned())),
+    if let Some(ask) = mail.ask {
+        env.out.answer(ask, Answered::Wire(ReplyBody::Dropped(reason)));
     }
-}
-
-/// Encodes a message that was sent on this node, so that it can be tried again. One that has no encoding is tried once.
-fn keep_encoded(shard: ShardKey, parcel: &mut Option<EngineParcel>) {
-    if let Some(typed @ EngineParcel::Typed { .. }) = parcel
-        && let Ok(envelope) = typed.to_envelope(shard)
-    {
-        let hash = typed.hash();
-        *parcel = Some(EngineParcel::Wire { envelope, hash });
-    }
+    Turn::Continue
 }
 
 /// The key of an entity reference: canonical bytes and hash.
 pub(crate) fn key_of<K: EntityKey>(key: &K) -> Key {
-    let mut bytes = Vec::with_capacity(32);
-    key.write_to(&mut bytes);
-    Key::new(&bytes)
+    with_scratch(|bytes| {
+        key.write_to(bytes);
+        Key::new(bytes)
+    })
 }

@@ -11,9 +11,9 @@ use crate::{
     engine::{
         asker::Asker,
         clock::Clock,
-        message::AnyMessage,
+        exits::Outgoing,
         node::Node,
-        parcel::{EngineParcel, Key, version_byte},
+        parcel::{Key, version_byte},
         slot::Waiter,
         sys,
         types::TypeEntry,
@@ -128,8 +128,8 @@ impl<T: EntityType> EntityRef<T> {
         if let Some(refusal) = bad_key(self.key.bytes()) {
             return Err(TellError::new(refusal, msg));
         }
-        let mut parcel = Some(EngineParcel::told(self.key.clone(), AnyMessage::new(msg)));
-        self.node.send(&self.entry, &mut parcel).map_err(|refusal| TellError::new(refusal, give_back(parcel)))
+        let letter = Outgoing { key: &self.key, ask: None, reads: 0, msg };
+        self.node.send_letter(&self.entry, letter).map_err(|(refusal, msg)| TellError::new(refusal, msg))
     }
 
     /// As [`tell`](Self::tell), but waits for room until the deadline. For client threads; on a worker `WouldDeadlock` at once.
@@ -223,23 +223,18 @@ impl<T: EntityType> EntityRef<T> {
         }
         let deadline = resolve(&self.node, deadline);
         let waiter = Waiter::Call(Box::new(move |answered| waiter(read_answer(answered))));
-        let (key, msg) = (self.key.clone(), req.into_msg());
         let give_up = self.node.now() + patience;
-        let (correlation, parcel) = self.node.open_ask(deadline, waiter, |ask| EngineParcel::Typed {
-            key,
-            ask: Some(ask),
-            reads: newest::<R::Reply>(),
-            msg: AnyMessage::new(msg),
-        })?;
-        let (mut parcel, mut room) = (Some(parcel), AwaitRoom::new(&self.node));
+        let ask = self.node.open_ask(deadline, waiter)?;
+        let (correlation, reads) = (ask.correlation, newest::<R::Reply>());
+        let (mut msg, mut room) = (req.into_msg(), AwaitRoom::new(&self.node));
         loop {
-            match self.node.send(&self.entry, &mut parcel) {
+            match self.node.send_letter(&self.entry, Outgoing { key: &self.key, ask: Some(ask), reads, msg }) {
                 Ok(()) => {
                     self.node.time_ask(deadline, correlation);
                     return Ok(());
                 }
-                Err(refusal) if is_for_now(&refusal) && self.node.now() < give_up => {}
-                Err(refusal) => {
+                Err((refusal, back)) if is_for_now(&refusal) && self.node.now() < give_up => msg = back,
+                Err((refusal, _)) => {
                     self.count_refusal();
                     drop(self.node.slots.take(correlation));
                     return Err(AskError::Refused(refusal));
@@ -254,17 +249,21 @@ impl<T: EntityType> EntityRef<T> {
         if let Some(refusal) = bad_key(self.key.bytes()) {
             return Err(refusal);
         }
-        self.node.send(&self.entry, &mut Some(EngineParcel::Typed { key: self.key.clone(), ask, reads, msg: AnyMessage::new(msg) }))
+        self.node.send_letter(&self.entry, Outgoing { key: &self.key, ask, reads, msg }).map_err(|(refusal, _)| refusal)
     }
 
     pub(crate) fn open<R: Request<T>>(&self, req: R, deadline: Time, timed: bool, waiter: Waiter) -> Result<u64, AskError> {
         if let Some(refusal) = bad_key(self.key.bytes()) {
             return Err(AskError::Refused(refusal));
         }
-        let (key, msg) = (self.key.clone(), req.into_msg());
-        let reads = newest::<R::Reply>();
-        let parcel = |ask| EngineParcel::Typed { key, ask: Some(ask), reads, msg: AnyMessage::new(msg) };
-        let correlation = self.node.ask(&self.entry, deadline, waiter, parcel).inspect_err(|_| self.count_refusal())?;
+        let opened = self.node.open_ask(deadline, waiter).and_then(|ask| {
+            let letter = Outgoing { key: &self.key, ask: Some(ask), reads: newest::<R::Reply>(), msg: req.into_msg() };
+            self.node.send_letter(&self.entry, letter).map(|()| ask.correlation).map_err(|(refusal, _)| {
+                drop(self.node.slots.take(ask.correlation));
+                AskError::Refused(refusal)
+            })
+        });
+        let correlation = opened.inspect_err(|_| self.count_refusal())?;
         if timed {
             self.node.time_ask(deadline, correlation);
         }
@@ -291,15 +290,14 @@ impl<T: EntityType> EntityRef<T> {
         }
         let Some(correlation) = self.node.slots.open(waiter) else { return Err(TellError::new(Refusal::Overloaded, msg)) };
         let ask = Ask { node: self.node.id, correlation, deadline };
-        let mut parcel = Some(EngineParcel::Typed { key: self.key.clone(), ask: Some(ask), reads, msg: AnyMessage::new(msg) });
-        match self.node.send(&self.entry, &mut parcel) {
+        match self.node.send_letter(&self.entry, Outgoing { key: &self.key, ask: Some(ask), reads, msg }) {
             Ok(()) => {
                 self.node.time_ask(deadline, correlation);
                 Ok(correlation)
             }
-            Err(refusal) => {
+            Err((refusal, msg)) => {
                 drop(self.node.slots.take(correlation));
-                Err(TellError::new(refusal, give_back(parcel)))
+                Err(TellError::new(refusal, msg))
             }
         }
     }
@@ -339,13 +337,5 @@ impl<'a> AwaitRoom<'a> {
         } else {
             self.backoff.snooze();
         }
-    }
-}
-
-/// The message of a parcel that was refused.
-pub(crate) fn give_back<M: Wire>(parcel: Option<EngineParcel>) -> M {
-    match parcel {
-        Some(EngineParcel::Typed { msg, .. }) => msg.take().expect("the parcel was made from an `M` by the caller"),
-        _ => unreachable!("a refusal gives the parcel back as it was made, and it was made typed"),
     }
 }

@@ -5,7 +5,7 @@ use std::{io, net::SocketAddr, time::Duration};
 use crate::{
     NodeAddr, NodeId, Time,
     net::{Net, NetEvent, Unsent},
-    proto::wire::Frame,
+    proto::wire::{Frame, Message},
 };
 
 /// The network as the network thread sees it. Contract: that of [`Net`], call by call.
@@ -13,7 +13,9 @@ pub trait Carrier {
     /// See [`Net::poll`].
     fn poll(&mut self, timeout: Option<Duration>, now: impl Fn() -> Time) -> io::Result<Time>;
     /// See [`Net::next`].
-    fn next(&mut self) -> Option<NetEvent>;
+    fn next(&mut self, take: impl FnMut(NodeId, &Message<'_>) -> bool) -> Option<NetEvent>;
+    /// See [`Net::send_message`].
+    fn send_message(&mut self, now: Time, to: NodeId, message: &Message<'_>) -> bool;
     /// See [`Net::has_events`].
     fn has_events(&self) -> bool;
     /// See [`Net::has_work`].
@@ -45,8 +47,12 @@ impl Carrier for Net {
         Net::poll(self, timeout, now)
     }
 
-    fn next(&mut self) -> Option<NetEvent> {
-        Net::next(self)
+    fn next(&mut self, take: impl FnMut(NodeId, &Message<'_>) -> bool) -> Option<NetEvent> {
+        Net::next(self, take)
+    }
+
+    fn send_message(&mut self, now: Time, to: NodeId, message: &Message<'_>) -> bool {
+        Net::send_message(self, now, to, message)
     }
 
     fn has_events(&self) -> bool {

@@ -8,15 +8,17 @@ use std::{
 };
 
 use crate::{
-    Epoch, Refusal, TypeId,
+    Epoch, Refusal, TypeId, Wire,
     engine::{
-        lane::LaneSender,
+        lane::{Item, LaneSender},
+        letter::{Address, LETTER_MAX, fits},
+        message::AnyMessage,
         node::{Node, ToNet, ToWorker},
-        parcel::{EngineParcel, message_of},
+        parcel::{EngineParcel, Key, message_of, with_scratch},
         types::TypeEntry,
     },
     proto::{
-        handoff::{Envelope, Plan, Producer, Push, Word},
+        handoff::{Ask, Envelope, Plan, Producer, Push, Word},
         shard::{LaneItem, Parcel},
         sharding::UNSIZED,
     },
@@ -29,6 +31,20 @@ pub struct Exits {
     producer: Producer,
     /// The word used last, per type and shard: while it stands, the exit stays and no token is due. What `producer` knows, without a search.
     last: Vec<(TypeId, Box<[Word]>)>,
+    /// Bells wait for the end of a batch.
+    held: bool,
+}
+
+/// A message, its entity, and who waits for the answer.
+pub struct Outgoing<'a, M> {
+    /// The entity's.
+    pub key: &'a Key,
+    /// Who waits for an answer.
+    pub ask: Option<Ask>,
+    /// Newest version of the answer that the asker reads; 0 if nobody waits.
+    pub reads: u8,
+    /// The message.
+    pub msg: M,
 }
 
 impl Exits {
@@ -41,6 +57,79 @@ impl Exits {
             workers: node.workers.iter().map(|w| w.open(id, capacity)).collect(),
             producer: Producer::default(),
             last: vec![],
+            held: false,
+        }
+    }
+
+    /// Sends a message by the shortest way there is: straight into the ring that its shard's word names, if nothing has changed since the
+    /// last one. On `Err` it is given back, and nothing has changed (moves.md L9).
+    #[inline]
+    pub fn send_letter<M: Wire>(&mut self, node: &Node, entry: &TypeEntry, letter: Outgoing<'_, M>) -> Result<(), (Refusal, M)> {
+        let Outgoing { key, ask, reads, msg } = letter;
+        let shard = entry.shard_of(key.hash);
+        let word = entry.word(shard.shard);
+        let stands = shard.shard != UNSIZED && self.last_word(entry, shard.shard.0) == Some(word);
+        let address = |tag| Address { shard, tag, stream: None, key: key.bytes(), hash: key.hash, ask, reads };
+        match word.exit() {
+            Some((worker, tag)) if stands && fits::<M>() => {
+                let ring = &self.workers[usize::from(worker)];
+                let sent = ring.letter(&address(tag), msg);
+                self.bell(ring);
+                return sent.map_err(|msg| (Refusal::Full, msg));
+            }
+            None if stands && word != Word::NO_ROOM => {
+                let sent = with_scratch(|scratch| {
+                    if ask.is_some() {
+                        scratch.push(reads);
+                    }
+                    msg.encode(*M::VERSIONS.end(), scratch).map_err(|why| Refusal::Encode(why.to_string()))?;
+                    Ok(match scratch.len() <= LETTER_MAX.min(node.config.limits.message_bytes as usize) {
+                        true => Some(self.network.encoded(&address(Epoch::ZERO), scratch)),
+                        false => None,
+                    })
+                });
+                match sent {
+                    Ok(Some(sent)) => {
+                        self.bell(&self.network);
+                        return if sent { Ok(()) } else { Err((Refusal::Full, msg)) };
+                    }
+                    Ok(None) => {}
+                    Err(refusal) => return Err((refusal, msg)),
+                }
+            }
+            _ => {}
+        }
+        let mut parcel = Some(EngineParcel::Typed { key: key.clone(), ask, reads, msg: AnyMessage::new(msg) });
+        self.send(node, entry, &mut parcel).map_err(|refusal| (refusal, give_back(parcel)))
+    }
+
+    /// The word by which the last message to that shard went.
+    #[inline]
+    fn last_word(&self, entry: &TypeEntry, shard: u32) -> Option<Word> {
+        self.last.iter().find(|(id, _)| *id == entry.id).and_then(|(_, words)| words.get(shard as usize).copied())
+    }
+
+    #[inline]
+    fn bell<T: Item>(&self, ring: &LaneSender<T>) {
+        if !self.held {
+            ring.ring_bell();
+        }
+    }
+
+    /// Runs `f` with one bell for all that it sends.
+    pub fn batch<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
+        self.held = true;
+        let result = f(self);
+        self.held = false;
+        self.ring_bells();
+        result
+    }
+
+    /// Wakes whoever has got something and sleeps.
+    pub fn ring_bells(&self) {
+        self.workers.iter().filter(|ring| ring.has_news()).for_each(|ring| _ = ring.ring_bell());
+        if self.network.has_news() {
+            self.network.ring_bell();
         }
     }
 
@@ -153,6 +242,14 @@ impl Exits {
             self.last.push((entry.id, vec![Word::ELSEWHERE; shards as usize].into_boxed_slice()));
             self.last.len() - 1
         })
+    }
+}
+
+/// The message of a parcel that was refused.
+fn give_back<M: Wire>(parcel: Option<EngineParcel>) -> M {
+    match parcel {
+        Some(EngineParcel::Typed { msg, .. }) => msg.take().expect("the parcel was made from an `M` by the caller"),
+        _ => unreachable!("a refusal gives the parcel back as it was made, and it was made typed"),
     }
 }
 

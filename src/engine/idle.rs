@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use super::sys;
 use crate::{Time, config::Idle};
 
 /// A yield longer than this is the observable sign of foreign load.
@@ -28,6 +29,9 @@ const GAP: Duration = Duration::from_millis(1);
 /// So many pieces of work in one conversation mean that traffic flows. A heartbeat and its answer are fewer.
 const HOT: u32 = 8;
 
+/// A client, a worker and a network thread, and one core for everybody else: with fewer, nobody spins.
+const SPIN_CORES: usize = 4;
+
 /// Idle strategy of one thread.
 #[derive(Debug)]
 pub struct Idler {
@@ -42,11 +46,18 @@ pub struct Idler {
 }
 
 impl Idler {
-    /// The strategy of a preset.
+    /// The strategy of a preset, on this machine.
     pub fn new(idle: Idle) -> Self {
+        Self::on(idle, sys::cores())
+    }
+
+    fn on(idle: Idle, cores: usize) -> Self {
         let us = Duration::from_micros;
+        // Who spins keeps its core. Where the threads of a conversation have to share cores, the one that is to answer waits for that long:
+        // measured on two, a remote ask took 550 us with 200 us of spinning, and 50 us without.
+        let spin = if cores >= SPIN_CORES { us(200) } else { us(0) };
         let (spin, yields, hot_yields) = match idle {
-            Idle::LowLatency => (us(200), us(20_000), us(20_000)),
+            Idle::LowLatency => (spin, us(20_000), us(20_000)),
             Idle::LowCpu => (us(0), us(0), us(0)),
             _ => (us(0), us(60), us(1_000)),
         };
@@ -122,6 +133,12 @@ mod tests {
         idler.rest(at(100));
         assert_eq!(idler.rest(at(400)), Rest::Park);
         assert_eq!(idler.rest(at(1200)), Rest::Yield);
+    }
+
+    #[test]
+    fn low_latency_spins_only_where_there_are_cores_to_spare() {
+        assert_eq!(Idler::on(Idle::LowLatency, 4).rest(at(0)), Rest::Spin);
+        assert_eq!(Idler::on(Idle::LowLatency, 2).rest(at(0)), Rest::Yield);
     }
 
     #[test]

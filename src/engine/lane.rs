@@ -1,22 +1,26 @@
 //! Lanes: one bounded queue per producer and consumer, with a reserve that user messages cannot fill, and a bell for sleepers.
 //!
-//! The queue inside is crossbeam's bounded array queue. Each lane has exactly one producer and one consumer, which callers may rely on:
-//! room that the producer saw cannot be taken by anybody else.
+//! The queue inside is a [`ring`] of bytes: items are moved in whole, messages on their short way are written in place as
+//! [letters](super::letter). Each lane has exactly one producer and one consumer, which callers may rely on: room that the producer saw
+//! cannot be taken by anybody else.
 
 use std::{
     cell::Cell,
+    marker::PhantomData,
+    mem::ManuallyDrop,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering, fence},
     },
 };
 
-use crossbeam::{
-    queue::{ArrayQueue, SegQueue},
-    utils::CachePadded,
-};
+use crossbeam::{queue::SegQueue, utils::CachePadded};
 
-use crate::proto::shard::LaneId;
+use super::{
+    letter::{Address, LETTER_MAX, Letter, fits},
+    ring::{self, Consumer, Producer},
+};
+use crate::{Wire, proto::shard::LaneId};
 
 /// Slots that only tokens, replies, commands and reports may use.
 pub const RESERVE: usize = 64;
@@ -38,6 +42,7 @@ impl Bell {
     }
 
     /// Called by producers after publishing. True if a sleeper was woken.
+    #[inline]
     pub fn ring(&self) -> bool {
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::AcqRel) {
@@ -59,74 +64,203 @@ impl Bell {
     }
 }
 
-/// The queue of one lane.
+/// What a lane carries beside letters.
+pub trait Item: Sized + Send {
+    /// A letter as an item; `None` if there is nothing in it any more.
+    fn of_letter(letter: Letter<'_>) -> Option<Self>;
+}
+
+/// Kinds of records.
+const ITEM: u32 = 0;
+const LETTER: u32 = 1;
+
+/// Bytes of a ring for each user item it is to hold: a message of 64 bytes to a short key, as a letter.
+const ITEM_BYTES: usize = 128;
+
+/// Unpublished records are shown, and their consumer woken, after so many bytes: a batch costs the other core's line once, and the consumer
+/// need not wait for the end of a long one.
+const PUBLISH_BYTES: u64 = 4096;
+
+/// # Safety
+/// A record of that kind, of a lane of `T`, stands there and is not used afterwards.
+unsafe fn discard<T: Item>(kind: u32, place: *mut u8) {
+    // SAFETY: items are moved in by `push`, letters written by `LaneSender`; the caller uses it no more.
+    unsafe {
+        match kind {
+            ITEM => drop(place.cast::<T>().read()),
+            _ => drop(Letter::at(place)),
+        }
+    }
+}
+
+/// The consumer's end of a lane.
 pub struct Ring<T> {
     /// Whose lane it is.
     pub id: LaneId,
-    queue: ArrayQueue<T>,
+    consumer: Consumer,
+    _items: PhantomData<T>,
 }
 
-impl<T> Ring<T> {
-    /// The oldest item.
-    pub fn pop(&self) -> Option<T> {
-        self.queue.pop()
+/// The oldest record of a ring.
+pub enum Front<'a, T> {
+    /// Taken out.
+    Item(T),
+    /// Where it stands.
+    Letter(Letter<'a>),
+}
+
+// SAFETY: the pointers inside are to the ring's own memory, and what stands there is `Send`: items by the bound, letters because values in
+// them are `Wire`, which demands it.
+unsafe impl<T: Item> Send for Ring<T> {}
+
+impl<T: Item> Ring<T> {
+    /// Hands the oldest record to `f`; `None` if there is none.
+    #[inline]
+    pub fn with_next<R>(&mut self, f: impl FnOnce(Front<'_, T>) -> R) -> Option<R> {
+        let (kind, place) = self.consumer.front()?;
+        // SAFETY: items are moved in by `push` and letters written by `LaneSender`, each under its kind; the record is looked at only here, and
+        // gone with `advance`, which comes when `f` has ended, so what it got cannot outlive it.
+        let front = unsafe {
+            match kind {
+                ITEM => Front::Item(place.cast::<T>().read()),
+                _ => Front::Letter(Letter::at(place)),
+            }
+        };
+        let result = f(front);
+        self.consumer.advance();
+        Some(result)
+    }
+
+    /// The oldest item, whatever it is.
+    pub fn pop(&mut self) -> Option<T> {
+        loop {
+            let item = self.with_next(|front| match front {
+                Front::Item(item) => Some(item),
+                Front::Letter(letter) => T::of_letter(letter),
+            })?;
+            if item.is_some() {
+                self.consumer.release();
+                return item;
+            }
+        }
+    }
+
+    /// Gives the producer the room back of what was taken.
+    pub fn release(&mut self) {
+        self.consumer.release();
     }
 
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.consumer.is_empty()
     }
 }
 
 /// The producer's end of a lane. Not `Clone`: one producer.
 pub struct LaneSender<T> {
-    ring: Arc<Ring<T>>,
+    producer: Producer,
+    /// User items that may be in it.
+    items: u32,
+    /// Something was appended since the bell was rung last.
+    news: Cell<bool>,
     bell: Arc<Bell>,
-    /// Room for user messages at least, as last seen: the consumer only makes more. Asking the ring costs a line that the consumer writes.
-    room: Cell<usize>,
+    _items: PhantomData<T>,
 }
 
-impl<T> LaneSender<T> {
+// SAFETY: as that of `Ring`.
+unsafe impl<T: Item> Send for LaneSender<T> {}
+
+impl<T: Item> LaneSender<T> {
+    const RECORD: usize = ring::record(size_of::<T>());
+    /// Bytes that only what is no user message may use.
+    const RESERVE_BYTES: usize = RESERVE * Self::RECORD;
+
     /// Whether `n` more items fit, the last of them a user message.
     pub fn has_room(&self, n: usize) -> bool {
-        if self.room.get() < n {
-            self.room.set((self.ring.queue.capacity() - RESERVE).saturating_sub(self.ring.queue.len()));
-        }
-        self.room.get() >= n
+        self.producer.has_room(n * Self::RECORD, Self::RECORD, Self::RESERVE_BYTES, n as u32, self.items)
     }
 
-    /// Appends, into the reserve too. `Err` gives the item back.
+    /// Appends, into the reserve too. `Err` gives the item back. Seen by the consumer after [`publish`](Self::publish) at the latest.
     pub fn push(&self, item: T) -> Result<(), T> {
-        self.room.set(self.room.get().saturating_sub(1));
-        self.ring.queue.push(item)
+        // SAFETY: `discard` and `Ring` expect a `T` under this kind, and a `T` is `Send`.
+        let pushed = unsafe { ring::push(&self.producer, ITEM, self.items + RESERVE as u32, item) };
+        self.wrote();
+        pushed
     }
 
-    /// Wakes the consumer if it sleeps. Once per batch.
+    /// Appends a letter with a value, if user messages have room. `Err` gives the value back.
+    #[inline(always)]
+    pub fn letter<M: Wire>(&self, address: &Address<'_>, message: M) -> Result<(), M> {
+        if !fits::<M>() {
+            return Err(message);
+        }
+        let (size, spare) = (address.size(size_of::<M>()), Self::RESERVE_BYTES);
+        let message = ManuallyDrop::new(message);
+        // SAFETY: `discard` and `Ring` expect a letter under this kind, whose value is `Send`, because it is `Wire`. It is moved, once: if the
+        // record was not written, it is given back.
+        let written = unsafe {
+            self.producer.write(LETTER, size, spare, self.items, |place| address.write_value::<M>(place, (&raw const *message).read()))
+        };
+        self.wrote();
+        if written { Ok(()) } else { Err(ManuallyDrop::into_inner(message)) }
+    }
+
+    /// Appends a letter with an encoding, if user messages have room.
+    #[inline]
+    pub fn encoded(&self, address: &Address<'_>, bytes: &[u8]) -> bool {
+        let size = address.size(bytes.len());
+        // SAFETY: `discard` and `Ring` expect a letter under this kind, and bytes are `Send`.
+        let written = bytes.len() <= LETTER_MAX
+            && unsafe { self.producer.write(LETTER, size, Self::RESERVE_BYTES, self.items, |place| address.write_encoded(place, bytes)) };
+        self.wrote();
+        written
+    }
+
+    /// Whether the bell was not rung since something was appended.
+    pub fn has_news(&self) -> bool {
+        self.news.get()
+    }
+
+    #[inline]
+    fn wrote(&self) {
+        self.news.set(true);
+        if self.producer.unpublished() >= PUBLISH_BYTES {
+            self.ring_bell();
+        }
+    }
+
+    /// Shows the consumer what was appended, and wakes it if it sleeps. Once per batch. True if a sleeper was woken.
+    #[inline]
     pub fn ring_bell(&self) -> bool {
+        self.news.set(false);
+        self.producer.publish();
         self.bell.ring()
     }
 }
 
 /// Where producers announce new lanes to a consumer, and where what has no lane of its own comes in.
 pub struct Door<T> {
-    new: SegQueue<Arc<Ring<T>>>,
+    new: SegQueue<Ring<T>>,
     inbox: SegQueue<T>,
     bell: Arc<Bell>,
 }
 
-impl<T> Door<T> {
+impl<T: Item> Door<T> {
     /// The door of a consumer that `bell` wakes.
     pub fn new(bell: Arc<Bell>) -> Self {
         Self { new: SegQueue::new(), inbox: SegQueue::new(), bell }
     }
 
-    /// Opens a lane for `capacity` user items. A ring passes through all of its slots even if only one is in use, so a large one falls out
-    /// of the caches of both cores: 4096 slots halve the throughput of 1024.
+    /// Opens a lane for `capacity` user items. A ring passes through all of its bytes even if only one item is in use, so a large one falls
+    /// out of the caches of both cores.
     pub fn open(&self, id: LaneId, capacity: usize) -> LaneSender<T> {
-        let ring = Arc::new(Ring { id, queue: ArrayQueue::new(capacity.max(1) + RESERVE) });
-        self.new.push(ring.clone());
+        let items = u32::try_from(capacity.max(1)).expect("the setting is at most 2^20");
+        let bytes = (items as usize * ITEM_BYTES).max(2 * LaneSender::<T>::RECORD * items.min(8) as usize) + LaneSender::<T>::RESERVE_BYTES;
+        // SAFETY: only `LaneSender` writes, and `discard` knows its kinds.
+        let (producer, consumer) = unsafe { ring::ring(bytes, discard::<T>) };
+        self.new.push(Ring { id, consumer, _items: PhantomData });
         self.bell.ring();
-        LaneSender { ring, bell: self.bell.clone(), room: Cell::new(0) }
+        LaneSender { producer, items, news: Cell::new(false), bell: self.bell.clone(), _items: PhantomData }
     }
 
     /// Rare traffic without order towards any lane: shutdown, resolved names, deadlines. Unbounded, so never for messages of users.
@@ -136,7 +270,7 @@ impl<T> Door<T> {
     }
 
     /// Consumer: the next new lane.
-    pub fn take_new(&self) -> Option<Arc<Ring<T>>> {
+    pub fn take_new(&self) -> Option<Ring<T>> {
         self.new.pop()
     }
 
@@ -162,6 +296,12 @@ mod tests {
 
     use super::*;
 
+    impl Item for u32 {
+        fn of_letter(mut letter: Letter<'_>) -> Option<Self> {
+            letter.take()
+        }
+    }
+
     fn door() -> (Door<u32>, Arc<AtomicUsize>) {
         let woken = Arc::new(AtomicUsize::new(0));
         let count = woken.clone();
@@ -184,11 +324,48 @@ mod tests {
             lane.push(token).unwrap();
         }
         assert_eq!(lane.push(9), Err(9), "even the reserve has an end");
-        let ring = door.take_new().unwrap();
+        lane.ring_bell();
+        let mut ring = door.take_new().unwrap();
         assert_eq!((ring.pop(), ring.pop(), ring.pop()), (Some(1), Some(2), Some(0)), "first in, first out");
         assert!(!lane.has_room(1), "the reserve is still in use");
         (0..RESERVE - 2).for_each(|_| _ = ring.pop());
         assert!(lane.has_room(1) && !lane.has_room(2));
+    }
+
+    #[test]
+    fn items_and_letters_keep_their_order_and_letters_leave_the_reserve_free() {
+        let (door, woken) = door();
+        let lane = door.open(LaneId(1), 100);
+        let address = Address {
+            shard: crate::ShardKey { ty: crate::TypeId(1), shard: crate::ShardId(2) },
+            tag: crate::Epoch::ZERO,
+            stream: None,
+            key: &[1; 8],
+            hash: 3,
+            ask: None,
+            reads: 0,
+        };
+        let mut ring = door.take_new().unwrap();
+        door.bell().announce_sleep();
+        for n in 0..100 {
+            if n % 3 == 0 { lane.push(n).unwrap() } else { lane.letter(&address, n).unwrap() }
+        }
+        assert_eq!(lane.letter(&address, 7u32), Err(7), "as many as user messages may be");
+        assert!(!lane.encoded(&address, &[0; 10]));
+        lane.push(100).unwrap();
+        assert!(lane.has_news());
+        lane.ring_bell();
+        assert!(!lane.has_news());
+        assert_eq!(woken.load(Ordering::SeqCst), 1, "one bell for all of them, or what went beyond a batch");
+        let mut next = 0;
+        while let Some(n) = ring.with_next(|front| match front {
+            Front::Item(n) => n,
+            Front::Letter(mut letter) => letter.take().unwrap(),
+        }) {
+            assert_eq!(n, next);
+            next += 1;
+        }
+        assert_eq!(next, 101);
     }
 
     #[test]

@@ -15,13 +15,32 @@ pub const INLINE_BYTES: usize = WORDS * 8;
 type Room = MaybeUninit<[u64; WORDS]>;
 
 /// What the carrier can do with the message, for each type of message once.
-struct Table {
+pub struct Table {
     type_id: fn() -> TypeId,
-    size: usize,
+    /// Bytes of the value itself.
+    pub size: usize,
     /// The room holds a live message of the table's type.
     encode: unsafe fn(&Room, &mut Vec<u8>) -> Result<(), CodecError>,
     /// The room holds a live message of the table's type, and is not used afterwards.
     drop: unsafe fn(&mut Room),
+    /// A live message of the table's type stands there, and is not used afterwards.
+    lift: unsafe fn(*mut u8) -> Room,
+    /// A live message of the table's type stands there, and is not used afterwards.
+    pub drop_at: unsafe fn(*mut u8),
+}
+
+impl Table {
+    /// That of messages of type `M`.
+    pub fn of<M: Wire>() -> &'static Self {
+        Stored::<M>::TABLE
+    }
+
+    /// Whether its messages are of type `M`.
+    #[inline]
+    pub fn is_of<M: Wire>(&self) -> bool {
+        // Each type has one table in each part of the program that was compiled on its own, so only the type itself says no.
+        std::ptr::eq(self, Self::of::<M>()) || (self.type_id)() == TypeId::of::<M>()
+    }
 }
 
 /// Where a message of type `M` is.
@@ -30,7 +49,14 @@ struct Stored<M>(std::marker::PhantomData<M>);
 impl<M: Wire> Stored<M> {
     const INLINE: bool = size_of::<M>() <= INLINE_BYTES && align_of::<M>() <= align_of::<Room>();
 
-    const TABLE: &'static Table = &Table { type_id: TypeId::of::<M>, size: size_of::<M>(), encode: Self::encode, drop: Self::drop };
+    const TABLE: &'static Table = &Table {
+        type_id: TypeId::of::<M>,
+        size: size_of::<M>(),
+        encode: Self::encode,
+        drop: Self::drop,
+        lift: Self::lift,
+        drop_at: Self::drop_at,
+    };
 
     fn put(message: M) -> Room {
         let mut room = Room::uninit();
@@ -70,6 +96,20 @@ impl<M: Wire> Stored<M> {
     }
 
     /// # Safety
+    /// An `M` lives there, which is not used afterwards.
+    unsafe fn lift(place: *mut u8) -> Room {
+        // SAFETY: the caller gives the `M` there away.
+        Self::put(unsafe { place.cast::<M>().read() })
+    }
+
+    /// # Safety
+    /// As `lift`.
+    unsafe fn drop_at(place: *mut u8) {
+        // SAFETY: the caller gives the `M` there away.
+        drop(unsafe { place.cast::<M>().read() });
+    }
+
+    /// # Safety
     /// As `take`.
     unsafe fn drop(room: &mut Room) {
         // SAFETY: the caller keeps the contract of `take`, which is the same.
@@ -93,6 +133,15 @@ impl AnyMessage {
         Self { table: Stored::<M>::TABLE, room: Stored::put(message) }
     }
 
+    /// Takes the message in that stands there.
+    ///
+    /// # Safety
+    /// A live message of the table's type stands there, and is not used afterwards.
+    pub unsafe fn lift(table: &'static Table, place: *mut u8) -> Self {
+        // SAFETY: the caller's promise is that of `lift`.
+        Self { table, room: unsafe { (table.lift)(place) } }
+    }
+
     /// The message, if it is an `M`.
     pub fn take<M: Wire>(self) -> Result<M, Self> {
         if !self.is::<M>() {
@@ -105,7 +154,7 @@ impl AnyMessage {
 
     /// Whether it is an `M`.
     pub fn is<M: Wire>(&self) -> bool {
-        (self.table.type_id)() == TypeId::of::<M>()
+        self.table.is_of::<M>()
     }
 
     /// Appends its encoding.

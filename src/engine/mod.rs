@@ -18,11 +18,14 @@ pub mod exits;
 pub mod helper;
 pub mod idle;
 pub mod lane;
+pub mod letter;
 pub mod message;
 pub mod network;
 pub mod node;
 pub mod panics;
 pub mod parcel;
+pub mod ring;
+pub mod short_ways;
 pub mod slot;
 pub mod sys;
 pub mod topics;
@@ -92,10 +95,7 @@ const ENDING: Duration = Duration::from_millis(1);
 fn workers(setting: Workers) -> u16 {
     match setting {
         Workers::Count(n) => n.max(1),
-        _ => {
-            let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-            u16::try_from(cores.saturating_sub(1)).unwrap_or(u16::MAX - 1).max(1)
-        }
+        _ => u16::try_from(sys::cores().saturating_sub(1)).unwrap_or(u16::MAX - 1).max(1),
     }
 }
 

@@ -17,23 +17,25 @@ use crate::{
     engine::{
         carrier::Carrier,
         idle::{Idler, Rest},
-        lane::{LaneSender, Ring},
+        lane::{Front, Item as _, LaneSender, Ring},
+        letter::{Address, Letter},
         node::{Completion, CoreCounters, Life, Node, ToNet, ToWorker},
         parcel::{Answered, EngineParcel},
+        short_ways::ShortWays,
         sys,
         types::{Standing, TypeEntry},
         watch::Watch,
     },
     net::{NetEvent, Unsent},
     proto::{
-        handoff::{DropReason, Item, ReplyBody},
+        handoff::{Ask, DropReason, Item, ReplyBody},
         lease::LeaseCall,
         membership::{Event, Identity, Member, MemberStatus},
         node::{Command, Effect, NodeCore},
         shard::{LaneItem, Parcel, ShardCommand},
         sharding::TypeInfo,
         wheel::Wheel,
-        wire::Frame,
+        wire::{Frame, Message},
     },
 };
 
@@ -68,6 +70,20 @@ impl Port {
         }
     }
 
+    /// A message of another node, as a letter. False: it has to be a command, behind what waits, or because it is no letter.
+    #[inline]
+    fn arrived(&mut self, stream: NodeId, message: &Message<'_>) -> bool {
+        if !self.waiting.is_empty() {
+            return false;
+        }
+        let Message { shard, tag, ask, key, payload } = *message;
+        let hash = xxhash_rust::xxh3::xxh3_64(key);
+        let reads = if ask.is_some() { payload.first().copied().unwrap_or(0) } else { 0 };
+        let written = self.lane.encoded(&Address { shard, tag, stream: Some(stream), key, hash, ask, reads }, payload);
+        self.used |= written;
+        written
+    }
+
     fn flush(&mut self) {
         while let Some(item) = self.waiting.pop_front() {
             self.used = true;
@@ -88,8 +104,9 @@ pub struct Network<N> {
     net: N,
     core: NodeCore,
     ports: Vec<Port>,
-    lanes: Vec<Arc<Ring<ToNet>>>,
+    lanes: Vec<Ring<ToNet>>,
     types: BTreeMap<TypeId, Arc<TypeEntry>>,
+    short_ways: ShortWays,
     completions: BTreeMap<u64, Completion>,
     next_command: u64,
     /// Small numbers of the peers that requests went to.
@@ -149,6 +166,7 @@ impl<N: Carrier> Network<N> {
             ports: ports.collect(),
             lanes: vec![],
             types: BTreeMap::new(),
+            short_ways: ShortWays::default(),
             completions: BTreeMap::new(),
             next_command: 1,
             peers: HashMap::default(),
@@ -194,9 +212,26 @@ impl<N: Carrier> Network<N> {
         worked
     }
 
+    fn workers(&self) -> u16 {
+        u16::try_from(self.ports.len()).expect("the number of workers came from a u16")
+    }
+
     fn sockets(&mut self, now: Time) -> bool {
         let mut worked = false;
-        while let Some(event) = self.net.next() {
+        let workers = self.workers();
+        loop {
+            let Self { net, core, ports, short_ways, node, .. } = self;
+            let mut taken = 0;
+            let event = net.next(|peer, message| {
+                let straight = core.has_signed(peer, now)
+                    && short_ways.from(core, peer, message.shard, message.tag)
+                    && ports[usize::from(message.shard.worker(workers))].arrived(peer, message);
+                taken += u64::from(straight);
+                straight
+            });
+            node.metrics.network.frames_received.bump(taken);
+            worked |= taken > 0;
+            let Some(event) = event else { break };
             worked = true;
             match event {
                 NetEvent::Datagram { bytes, from } => {
@@ -231,28 +266,42 @@ impl<N: Carrier> Network<N> {
         }
         let mut worked = false;
         let mut ended = vec![];
-        for i in 0..self.lanes.len() {
-            let lane = self.lanes[i].clone();
-            let mut bytes = 0;
+        let mut lanes = std::mem::take(&mut self.lanes);
+        for lane in &mut lanes {
+            let (id, mut bytes) = (lane.id, 0);
+            let mut free = self.core.lane_is_free(id);
             for _ in 0..BATCH {
-                let Some(item) = lane.pop() else { break };
+                let next = lane.with_next(|front| match front {
+                    Front::Letter(letter) => {
+                        bytes += letter.encoded().map_or(0, <[u8]>::len);
+                        if free && self.short_way(now, &letter) { None } else { ToNet::of_letter(letter) }
+                    }
+                    Front::Item(item) => Some(item),
+                });
+                let Some(item) = next else { break };
                 worked = true;
-                match &item {
-                    ToNet::Lane(LaneItem::End) => ended.push(lane.id),
-                    ToNet::Lane(LaneItem::Msg { parcel, .. }) => bytes += parcel.bytes.len(),
-                    _ => {}
+                if let Some(item) = item {
+                    match &item {
+                        ToNet::Lane(LaneItem::End) => ended.push(id),
+                        ToNet::Lane(LaneItem::Msg { parcel, .. }) => bytes += parcel.bytes.len(),
+                        _ => {}
+                    }
+                    self.incoming(now, id, item);
+                    // In front of what follows in the lane, which may go a shorter way.
+                    self.effects(now);
+                    free = self.core.lane_is_free(id);
                 }
-                self.incoming(now, lane.id, item);
                 if bytes >= BATCH_BYTES {
                     break;
                 }
             }
-            self.effects(now);
+            lane.release();
             if self.net.has_events() {
                 // A link that has no more room: known before the next lane adds to it.
                 self.sockets(now);
             }
         }
+        self.lanes = lanes;
         let node = self.node.clone();
         while let Some(item) = node.network.take_posted() {
             worked = true;
@@ -264,6 +313,21 @@ impl<N: Carrier> Network<N> {
             self.lanes.retain(|lane| !ended.contains(&lane.id));
         }
         worked
+    }
+
+    /// Straight from a lane to the link of the node where the shard lives, if nothing stands in front of it. False: nothing was done.
+    #[inline]
+    fn short_way(&mut self, now: Time, letter: &Letter<'_>) -> bool {
+        let (Address { shard, key, ask, .. }, Some(payload)) = (letter.address(), letter.encoded()) else { return false };
+        let Some((to, tag)) = self.short_ways.to(&mut self.core, shard) else { return false };
+        let sent = self.net.send_message(now, to, &Message { shard, tag, ask, key, payload });
+        if sent {
+            self.node.metrics.network.frames_sent.bump(1);
+            if let Some(ask) = ask {
+                self.note_ask(to, ask);
+            }
+        }
+        sent
     }
 
     fn incoming(&mut self, now: Time, lane: crate::proto::shard::LaneId, item: ToNet) {
@@ -388,7 +452,11 @@ impl<N: Carrier> Network<N> {
                 }
                 Effect::Frame { to, node, frame } => {
                     self.node.metrics.network.frames_sent.bump(1);
-                    self.note_ask(node, &frame);
+                    if let (Some(to), Frame::Item { item: Item::Msg { envelope, .. }, .. }) = (node, &frame)
+                        && let Some(ask) = envelope.ask
+                    {
+                        self.note_ask(to, ask);
+                    }
                     if let Err(unsent) = self.net.send_frame(now, &to, node, &frame) {
                         self.unsent(now, frame, &unsent);
                     }
@@ -444,11 +512,8 @@ impl<N: Carrier> Network<N> {
     }
 
     /// Remembers which peer has the request of an ask of this node.
-    fn note_ask(&mut self, to: Option<NodeId>, frame: &Frame) {
-        if let Frame::Item { item: Item::Msg { envelope, .. }, .. } = frame
-            && let Some(to) = to
-            && let Some(ask) = envelope.ask.filter(|ask| ask.node == self.node.id)
-        {
+    fn note_ask(&mut self, to: NodeId, ask: Ask) {
+        if ask.node == self.node.id {
             let next = &mut self.next_peer;
             let peer = *self.peers.entry(to).or_insert_with(|| {
                 *next += 1;

@@ -17,11 +17,12 @@ use crossbeam::{
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
-    Config, DeadLetter, Lease, NodeAddr, NodeId, Nodes, Time, TypeId,
+    Config, DeadLetter, Lease, NodeAddr, NodeId, Nodes, Time, TypeId, Wire,
     engine::{
         clock::{Clock, Waited},
-        exits,
-        lane::Door,
+        exits::{self, Exits, Outgoing},
+        lane::{Door, Item},
+        letter::{Address, Letter},
         parcel::{Answered, EngineParcel},
         slot::{Slots, Waiter},
         topics::{Topics, Value},
@@ -30,7 +31,7 @@ use crate::{
     },
     metrics::Metrics,
     proto::{
-        handoff::{Ask, DropReason, Envelope, ReplyBody},
+        handoff::{self, Ask, DropReason, Envelope, Mode, ReplyBody},
         lease::{LeaseAnswer, LeaseCall},
         membership::{ClusterView, Ending, Event, Identity, Members},
         node::{Answer, Command},
@@ -64,6 +65,19 @@ pub enum ToWorker {
     Quit,
 }
 
+impl Item for ToWorker {
+    fn of_letter(mut letter: Letter<'_>) -> Option<Self> {
+        let Address { shard, tag, stream, .. } = letter.address();
+        let parcel = letter.lift()?;
+        Some(match (stream, parcel) {
+            (Some(stream), EngineParcel::Wire { envelope, .. }) => {
+                Self::Command(ShardCommand::Item { stream, shard, item: handoff::Item::Msg { tag, mode: Mode::Settled, envelope } })
+            }
+            (_, parcel) => Self::Lane(LaneItem::Msg { shard, tag, enter: None, parcel }),
+        })
+    }
+}
+
 /// What comes in to the network thread.
 pub enum ToNet {
     /// From a producer's lane.
@@ -95,6 +109,16 @@ pub enum ToNet {
     WorkerDone,
     /// End of the thread: workers are told, then links are flushed and closed.
     Quit,
+}
+
+impl Item for ToNet {
+    fn of_letter(mut letter: Letter<'_>) -> Option<Self> {
+        let Address { shard, tag, .. } = letter.address();
+        match letter.lift()? {
+            EngineParcel::Wire { envelope, .. } => Some(Self::Lane(LaneItem::Msg { shard, tag, enter: None, parcel: envelope })),
+            EngineParcel::Typed { .. } => unreachable!("only encodings are written into the ring of the network thread"),
+        }
+    }
 }
 
 /// How far a node is in its life.
@@ -275,35 +299,34 @@ impl Node {
         exits::with(self, |exits| exits.send(self, entry, slot)).unwrap_or(Err(crate::Refusal::Shutdown))
     }
 
-    /// Reserves a slot for `waiter` and makes the parcel that names it.
-    pub fn open_ask(
-        &self,
-        deadline: Time,
-        waiter: Waiter,
-        make: impl FnOnce(Ask) -> EngineParcel,
-    ) -> Result<(u64, EngineParcel), crate::AskError> {
+    /// Sends a message from the calling thread. On `Err` it is given back: nothing was queued.
+    #[inline]
+    pub fn send_letter<M: Wire>(self: &Arc<Self>, entry: &TypeEntry, letter: Outgoing<'_, M>) -> Result<(), (crate::Refusal, M)> {
+        if self.closing.load(Ordering::Relaxed) {
+            return Err((crate::Refusal::Shutdown, letter.msg));
+        }
+        let mut letter = Some(letter);
+        exits::with(self, |exits| exits.send_letter(self, entry, letter.take().expect("it is run once")))
+            .unwrap_or_else(|| Err((crate::Refusal::Shutdown, letter.expect("it was not run").msg)))
+    }
+
+    /// Runs `f` with the calling thread's exits, and one bell for all that it sends. `None`: nothing can be sent any more.
+    pub fn batch<R>(self: &Arc<Self>, f: impl FnOnce(&mut Exits) -> R) -> Option<R> {
+        if self.closing.load(Ordering::Relaxed) {
+            return None;
+        }
+        exits::with(self, |exits| exits.batch(f))
+    }
+
+    /// Reserves a slot for `waiter`.
+    pub fn open_ask(&self, deadline: Time, waiter: Waiter) -> Result<Ask, crate::AskError> {
         let correlation = self.slots.open(waiter).ok_or(crate::AskError::Refused(crate::Refusal::Overloaded))?;
-        Ok((correlation, make(Ask { node: self.id, correlation, deadline })))
+        Ok(Ask { node: self.id, correlation, deadline })
     }
 
     /// Has an ask given up at its deadline. For askers that do not watch their own clock.
     pub fn time_ask(&self, deadline: Time, correlation: u64) {
         self.network.post(ToNet::Deadline(deadline, correlation));
-    }
-
-    /// Sends one request. `waiter` takes the answer; see [`time_ask`](Self::time_ask) for its deadline.
-    pub fn ask(
-        self: &Arc<Self>,
-        entry: &TypeEntry,
-        deadline: Time,
-        waiter: Waiter,
-        make: impl FnOnce(Ask) -> EngineParcel,
-    ) -> Result<u64, crate::AskError> {
-        let (correlation, parcel) = self.open_ask(deadline, waiter, make)?;
-        self.send(entry, &mut Some(parcel)).map(|()| correlation).map_err(|refusal| {
-            drop(self.slots.take(correlation));
-            crate::AskError::Refused(refusal)
-        })
     }
 
     /// Completes an ask of this node.

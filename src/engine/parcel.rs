@@ -3,7 +3,7 @@
 use std::{cell::Cell, sync::Arc};
 
 use crate::{
-    ShardKey, Time,
+    ShardKey, Time, Wire,
     engine::{message::AnyMessage, watches::watch_in},
     proto::{
         handoff::{Ask, Envelope, ReplyBody},
@@ -30,6 +30,7 @@ pub struct Key {
 
 impl Key {
     /// A key from its canonical bytes.
+    #[inline]
     pub fn new(bytes: &[u8]) -> Self {
         let hash = xxhash_rust::xxh3::xxh3_64(bytes);
         let mut inline = [0; KEY_INLINE];
@@ -44,6 +45,7 @@ impl Key {
     }
 
     /// What was hashed.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         match &self.bytes {
             KeyBytes::Inline { len, bytes } => &bytes[..usize::from(*len)],
@@ -57,6 +59,16 @@ const SCRATCH_KEPT_BYTES: usize = 64 << 10;
 
 thread_local! {
     static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// Runs `f` with an empty buffer that the thread keeps. Taken, not borrowed: an encoder of the user's may send, and then finds another one.
+pub fn with_scratch<R>(f: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+    let mut scratch = SCRATCH.take();
+    scratch.clear();
+    let result = f(&mut scratch);
+    scratch.shrink_to(SCRATCH_KEPT_BYTES);
+    SCRATCH.set(scratch);
+    result
 }
 
 /// One message for one entity: typed if it was sent on this node, encoded if it came from elsewhere.
@@ -127,24 +139,31 @@ pub fn message_of(envelope: &Envelope) -> &[u8] {
 }
 
 impl EngineParcel {
+    /// The message, if it stands there typed and as an `M`; else nothing changes.
+    pub fn take_from<M: Wire>(slot: &mut Option<Self>) -> Option<M> {
+        match slot.take() {
+            Some(Self::Typed { msg, key, ask, reads }) => msg.take().map_err(|msg| *slot = Some(Self::Typed { key, ask, reads, msg })).ok(),
+            other => {
+                *slot = other;
+                None
+            }
+        }
+    }
+
     /// Its encoding; `Err`: why the type's encoder failed.
     pub fn to_envelope(&self, shard: ShardKey) -> Result<Envelope, String> {
         match self {
             Self::Wire { envelope, .. } => Ok(envelope.clone()),
             Self::Typed { key, ask, reads, msg } => {
                 let key_len = u8::try_from(key.bytes().len()).expect("references refuse keys above 255 bytes");
-                // Taken, not borrowed: an encoder of the user's may send, and then finds an empty one.
-                let mut scratch = SCRATCH.take();
-                scratch.clear();
-                scratch.extend_from_slice(key.bytes());
-                if ask.is_some() {
-                    scratch.push(*reads);
-                }
-                let encoded = msg.encode_to(&mut scratch).map_err(|e| e.to_string());
-                let envelope = encoded.map(|()| Envelope { shard, ask: *ask, key_len, bytes: scratch.as_slice().into() });
-                scratch.shrink_to(SCRATCH_KEPT_BYTES);
-                SCRATCH.set(scratch);
-                envelope
+                with_scratch(|scratch| {
+                    scratch.extend_from_slice(key.bytes());
+                    if ask.is_some() {
+                        scratch.push(*reads);
+                    }
+                    msg.encode_to(scratch).map_err(|e| e.to_string())?;
+                    Ok(Envelope { shard, ask: *ask, key_len, bytes: scratch.as_slice().into() })
+                })
             }
         }
     }

@@ -16,6 +16,12 @@ pub fn now() -> Time {
     Time::from_nanos(ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64 + 1)
 }
 
+/// Cores that this process may use; at least 1.
+pub fn cores() -> usize {
+    static CORES: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
+}
+
 /// Binds the calling thread to one core. `Err` carries the system's error.
 #[cfg(target_os = "linux")]
 pub fn pin(core: u16) -> std::io::Result<()> {

@@ -11,16 +11,17 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 
 use crate::{
-    NodeId, PanicInfo, ShardId, ShardKey, TypeId,
+    CodecError, NodeId, PanicInfo, ShardId, ShardKey, TypeId, Wire,
     engine::{
         clock::{Clock, Waited},
+        letter::Letter,
         node::{Job, Node},
         parcel::EngineParcel,
         worker::Out,
     },
     proto::{
-        handoff::Word,
-        shard::{Directive, Place, StartCause, StopReason, Turn, TypeOptions},
+        handoff::{Ask, Word},
+        shard::{Directive, Parcel, Place, StartCause, StopReason, Turn, TypeOptions},
         sharding::{UNSIZED, shard_of},
     },
 };
@@ -43,10 +44,86 @@ pub trait TypeHost: Send + Sync {
     fn message_name(&self, variant: u16) -> &'static str;
 }
 
+/// The message of a turn.
+pub struct Mail<'m, 'r> {
+    /// Who waits for an answer.
+    pub ask: Option<Ask>,
+    /// Newest version of the answer that the asker reads.
+    pub reads: u8,
+    body: Body<'m, 'r>,
+}
+
+enum Body<'m, 'r> {
+    /// On its own.
+    Parcel(&'m mut Option<EngineParcel>),
+    /// Where its sender has put it.
+    Letter(&'m mut Letter<'r>),
+}
+
+impl<'m, 'r> Mail<'m, 'r> {
+    /// One on its own.
+    pub fn parcel(parcel: &'m mut Option<EngineParcel>) -> Self {
+        let (ask, reads) = parcel.as_ref().map_or((None, 0), |parcel| (parcel.ask(), parcel.reads()));
+        Self { ask, reads, body: Body::Parcel(parcel) }
+    }
+
+    /// One that stands where its sender has put it; the rest is from its address.
+    #[inline]
+    pub fn letter(letter: &'m mut Letter<'r>, ask: Option<Ask>, reads: u8) -> Self {
+        Self { ask, reads, body: Body::Letter(letter) }
+    }
+
+    /// Encodes a message that was sent on this node, so that it can be tried again. One that has no encoding is tried once; and so is a letter,
+    /// which is not made of messages that are to be kept.
+    pub fn keep(&mut self, shard: ShardKey) {
+        if let Body::Parcel(parcel) = &mut self.body
+            && let Some(typed @ EngineParcel::Typed { .. }) = &**parcel
+            && let Ok(envelope) = typed.to_envelope(shard)
+        {
+            let hash = typed.hash();
+            **parcel = Some(EngineParcel::Wire { envelope, hash });
+        }
+    }
+
+    /// The message. An encoded one stays in its place, and so does what cannot be read.
+    #[inline]
+    pub fn take<M: Wire>(&mut self) -> Result<M, CodecError> {
+        if let Body::Letter(letter) = &mut self.body
+            && let Some(message) = letter.take()
+        {
+            return Ok(message);
+        }
+        self.take_slowly()
+    }
+
+    fn take_slowly<M: Wire>(&mut self) -> Result<M, CodecError> {
+        let encoded = match &self.body {
+            Body::Parcel(parcel) => parcel.as_ref().and_then(EngineParcel::encoded),
+            Body::Letter(letter) => letter.message(),
+        };
+        if let Some(mut bytes) = encoded {
+            return M::decode(*M::VERSIONS.end(), &mut bytes);
+        }
+        let taken = match &mut self.body {
+            Body::Parcel(parcel) => EngineParcel::take_from(parcel),
+            Body::Letter(_) => None,
+        };
+        taken.ok_or_else(|| CodecError::Decode(format!("no message, or one of another type than `{}`", M::NAME)))
+    }
+
+    /// What is left of it.
+    pub fn left(&mut self) -> Option<EngineParcel> {
+        match &mut self.body {
+            Body::Parcel(parcel) => parcel.take(),
+            Body::Letter(letter) => letter.lift(),
+        }
+    }
+}
+
 /// A live entity. Lives and dies on one worker thread.
 pub trait Instance {
-    /// One message, one turn. What is left in `parcel` can be given to another instance should this one fail.
-    fn handle(&mut self, turn: &mut Env<'_>, parcel: &mut Option<EngineParcel>) -> Turn;
+    /// One message, one turn. What is left of `mail` can be given to another instance should this one fail.
+    fn handle(&mut self, turn: &mut Env<'_>, mail: &mut Mail<'_, '_>) -> Turn;
     /// State for the next owner.
     fn hand_over(&mut self, turn: &mut Env<'_>) -> Result<Option<Vec<u8>>, String>;
     /// Canonical bytes of its key.
@@ -131,6 +208,7 @@ impl TypeEntry {
     }
 
     /// Whether messages are kept until their handlers have returned.
+    #[inline]
     pub fn keeps(&self) -> bool {
         self.keeps.load(Ordering::Relaxed)
     }
@@ -194,11 +272,13 @@ impl TypeEntry {
     }
 
     /// The shard of a key with this hash; [`UNSIZED`] as long as their number is not known.
+    #[inline]
     pub fn shard_of(&self, hash: u64) -> ShardKey {
         ShardKey { ty: self.id, shard: self.words.get().map_or(UNSIZED, |words| shard_of(hash, words.len() as u32)) }
     }
 
     /// The shard's routing word: one load. Elsewhere if there is no such shard.
+    #[inline]
     pub fn word(&self, shard: ShardId) -> Word {
         let word = self.words.get().and_then(|words| words.get(shard.0 as usize));
         word.map_or(Word::ELSEWHERE, |word| Word::from_bits(word.load(Ordering::Acquire)))

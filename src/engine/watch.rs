@@ -30,12 +30,14 @@ pub struct Busy {
 
 impl Busy {
     /// The worker goes into an entity's code.
+    #[inline]
     pub fn enter(&self, shard: ShardKey) {
         self.at.store(u64::from(shard.ty.0) << 32 | u64::from(shard.shard.0), Ordering::Relaxed);
         self.turn.store(self.turn.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
     /// The worker is out again. When the turn was first seen, if it was found to be slow.
+    #[inline]
     pub fn leave(&self) -> Option<Time> {
         let turn = self.turn.load(Ordering::Relaxed);
         self.turn.store(turn.wrapping_add(1), Ordering::Release);

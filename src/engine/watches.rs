@@ -138,7 +138,7 @@ fn watch_of(shard: ShardKey, ask: Ask, target: &[u8]) -> Envelope {
 }
 
 /// What stands in front of a watch instead of the version of an answer: versions begin at 1.
-const NO_VERSION: u8 = 0;
+pub const NO_VERSION: u8 = 0;
 
 /// Who watches with this message, if it is a watch and no message.
 pub fn watch_in(envelope: &Envelope) -> Option<Ask> {

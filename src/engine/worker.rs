@@ -15,14 +15,15 @@ use crate::{
     engine::{
         exits,
         idle::{Idler, Rest},
-        lane::Ring,
+        lane::{Front, Item, Ring},
+        letter::{Address, Letter},
         message::AnyMessage,
         node::{Node, ToNet, ToWorker},
         panics,
         parcel::{Answered, EngineParcel, Key},
         sys,
         topics::{TopicEntry, Value},
-        types::{Env, Instance, TypeEntry},
+        types::{Env, Instance, Mail, TypeEntry},
         watches::{Ended, Watches},
     },
     metrics::WorkerCounters,
@@ -30,8 +31,8 @@ use crate::{
         handoff::{Ask, DropReason, Envelope, ReplyBody},
         rng::Rng,
         shard::{
-            Aftermath, Directive, Host, LaneItem, Parcel, Place, ShardCommand, ShardCore, ShardReport, StartCause, StopReason, Turn,
-            TypeOptions, WatchRecord, Wish,
+            Aftermath, Directive, Host, LaneId, LaneItem, Parcel, Place, ShardCommand, ShardCore, ShardReport, StartCause, StopReason,
+            Turn, TypeOptions, WatchRecord, Wish,
         },
     },
 };
@@ -176,10 +177,28 @@ impl Out {
     }
 }
 
+/// Few, and looked up for every message: a walk is faster than a search.
+#[derive(Default)]
+struct Types(Vec<Arc<TypeEntry>>);
+
+impl Types {
+    #[inline]
+    fn get(&self, ty: TypeId) -> Option<&Arc<TypeEntry>> {
+        self.0.iter().find(|entry| entry.id == ty)
+    }
+
+    fn insert(&mut self, entry: Arc<TypeEntry>) {
+        self.0.retain(|old| old.id != entry.id);
+        self.0.push(entry);
+    }
+}
+
 /// Runs entities for this worker's `ShardCore`.
 struct WorkerHost {
     node: Arc<Node>,
-    types: BTreeMap<TypeId, Arc<TypeEntry>>,
+    types: Types,
+    /// Messages handled in this turn.
+    handled: u64,
     out: Out,
     index: u16,
     /// How long the last turn took at least, if that is worth a word.
@@ -194,7 +213,7 @@ impl WorkerHost {
     #[cold]
     fn tell_slow(&self, at: Place, key: &[u8], took: Duration) {
         self.counters().slow_turns.bump(1);
-        let entity_type = self.types.get(&at.shard.ty).map_or("?", |entry| &entry.name);
+        let entity_type = self.types.get(at.shard.ty).map_or("?", |entry| &entry.name);
         let key = String::from_utf8_lossy(key).escape_debug().to_string();
         tracing::warn!(target: "wingbeat::engine", entity_type, %key, shard = at.shard.shard.0, ?took, "slow turn: what else lives on this worker has waited");
     }
@@ -203,12 +222,8 @@ impl WorkerHost {
         &self.node.metrics.workers[usize::from(self.index)]
     }
 
-    fn turn<R>(&mut self, at: Place, what: &'static str, f: impl FnOnce(&mut Env<'_>) -> R) -> Result<R, PanicInfo> {
-        let Some(entry) = self.types.get(&at.shard.ty) else {
-            let message = format!("type {:08x} is not hosted here", at.shard.ty.0);
-            return Err(PanicInfo { message, location: String::new(), handling: what });
-        };
-        self.out.keep = entry.keeps();
+    #[inline]
+    fn turn<R>(&mut self, at: Place, what: &'static str, f: impl FnOnce(&mut Env<'_>) -> R) -> Result<R, Box<PanicInfo>> {
         let mut env = Env { node: &self.node, at, out: &mut self.out };
         let busy = &self.node.busy[usize::from(self.index)];
         busy.enter(at.shard);
@@ -217,21 +232,63 @@ impl WorkerHost {
         if let Some(since) = busy.leave() {
             self.slow = Some(self.node.now().since(since));
         }
-        result.map_err(|panic| {
-            let handling = match entry.host.get() {
-                Some(host) if what == HANDLE => host.message_name(self.out.handling),
-                _ => what,
-            };
-            let location = panics::take_place().unwrap_or_else(|| "an unknown place".to_owned());
-            PanicInfo { message: panic_text(&*panic), location, handling }
-        })
+        result.map_err(|panic| self.panic_info(at, what, &*panic))
+    }
+
+    #[cold]
+    fn panic_info(&self, at: Place, what: &'static str, panic: &(dyn Any + Send)) -> Box<PanicInfo> {
+        let handling = match self.types.get(at.shard.ty).and_then(|entry| entry.host.get()) {
+            Some(host) if what == HANDLE => host.message_name(self.out.handling),
+            _ => what,
+        };
+        let location = panics::take_place().unwrap_or_else(|| "an unknown place".to_owned());
+        Box::new(PanicInfo { message: panic_text(panic), location, handling })
+    }
+
+    /// One message, one turn.
+    #[inline]
+    fn handle_mail(&mut self, at: Place, entity: &mut Box<dyn Instance>, mut mail: Mail<'_, '_>) -> Turn {
+        self.handled += 1;
+        let turn = self.turn(at, HANDLE, |env| entity.handle(env, &mut mail));
+        if self.slow.is_some()
+            && let Some(took) = self.slow.take()
+        {
+            self.tell_slow(at, &entity.key(), took);
+        }
+        match turn {
+            Ok(turn) => turn,
+            Err(panic) => self.panicked(at, &entity.key(), &mut mail, *panic),
+        }
+    }
+
+    #[cold]
+    fn panicked(&mut self, at: Place, key: &[u8], mail: &mut Mail<'_, '_>, panic: PanicInfo) -> Turn {
+        self.tell_panic(at, key, &panic);
+        self.panicked = Some(panic);
+        let ask = mail.ask;
+        self.failed_on = mail.left();
+        // What is left of the message tells its asker when it is given up.
+        if self.failed_on.is_none() {
+            self.node.bury_parts(at.shard, key, None, DropReason::Poison);
+            // If the handler had answered before it panicked, the slot is empty and this answer is dropped there.
+            if let Some(ask) = ask {
+                self.out.answer(ask, Answered::Wire(ReplyBody::EntityFailed));
+            }
+        }
+        Turn::Failed
+    }
+
+    /// Whether messages of that type must be kept until their handlers have returned.
+    #[inline]
+    fn keeps(&self, ty: TypeId) -> bool {
+        self.types.get(ty).is_some_and(|entry| entry.keeps())
     }
 
     /// Counts and reports a panic.
     #[cold]
     fn tell_panic(&self, at: Place, key: &[u8], panic: &PanicInfo) {
         self.counters().handler_panics.bump(1);
-        let entity_type = self.types.get(&at.shard.ty).map_or("?", |entry| &entry.name);
+        let entity_type = self.types.get(at.shard.ty).map_or("?", |entry| &entry.name);
         let key = String::from_utf8_lossy(key).escape_debug().to_string();
         let PanicInfo { message, location, handling } = panic;
         tracing::error!(target: "wingbeat::engine", entity_type, %key, shard = at.shard.shard.0, epoch = at.epoch.get(), handling, %location, said = %message, "a handler panicked");
@@ -265,7 +322,7 @@ impl Host for WorkerHost {
     type Entity = Box<dyn Instance>;
 
     fn start(&mut self, at: Place, key: &[u8], cause: StartCause, state: Option<(&[u8], NodeId)>) -> Result<Self::Entity, String> {
-        let host = self.types.get(&at.shard.ty).and_then(|e| e.host.get()).cloned();
+        let host = self.types.get(at.shard.ty).and_then(|e| e.host.get()).cloned();
         let Some(host) = host else { return Err("the type is not hosted here".to_owned()) };
         let started = self.turn(at, "start", |env| host.start(env, key, cause, state)).unwrap_or_else(|panic| {
             self.tell_panic(at, key, &panic);
@@ -283,31 +340,8 @@ impl Host for WorkerHost {
     }
 
     fn handle(&mut self, at: Place, entity: &mut Self::Entity, parcel: EngineParcel) -> Turn {
-        let ask = parcel.ask();
-        self.counters().messages_handled.bump(1);
-        let mut parcel = Some(parcel);
-        let turn = self.turn(at, HANDLE, |env| entity.handle(env, &mut parcel));
-        if let Some(took) = self.slow.take() {
-            self.tell_slow(at, &entity.key(), took);
-        }
-        match turn {
-            Ok(turn) => turn,
-            Err(panic) => {
-                let key = entity.key();
-                self.tell_panic(at, &key, &panic);
-                self.panicked = Some(panic);
-                // What is left of the message tells its asker when it is given up.
-                if parcel.is_none() {
-                    self.node.bury_parts(at.shard, &key, None, DropReason::Poison);
-                    // If the handler had answered before it panicked, the slot is empty and this answer is dropped there.
-                    if let Some(ask) = ask {
-                        self.out.answer(ask, Answered::Wire(ReplyBody::EntityFailed));
-                    }
-                }
-                self.failed_on = parcel;
-                Turn::Failed
-            }
-        }
+        self.out.keep = self.keeps(at.shard.ty);
+        self.handle_mail(at, entity, Mail::parcel(&mut Some(parcel)))
     }
 
     fn hand_over(&mut self, at: Place, entity: &mut Self::Entity) -> Result<Option<Vec<u8>>, String> {
@@ -333,7 +367,12 @@ impl Host for WorkerHost {
     }
 
     fn options(&self, ty: TypeId) -> TypeOptions {
-        self.types.get(&ty).map_or_else(TypeOptions::default, |entry| entry.options())
+        self.types.get(ty).map_or_else(TypeOptions::default, |entry| entry.options())
+    }
+
+    #[inline]
+    fn has_wishes(&self) -> bool {
+        !self.out.wishes.is_empty()
     }
 
     fn take_wishes(&mut self) -> Vec<Wish<EngineParcel>> {
@@ -344,7 +383,7 @@ impl Host for WorkerHost {
         let parcel = self.failed_on.take();
         // An entity that gave up by itself was not asked.
         let Some(panic) = self.panicked.take() else { return Aftermath { directive: Directive::Restart, parcel } };
-        let host = self.types.get(&at.shard.ty).and_then(|e| e.host.get()).cloned();
+        let host = self.types.get(at.shard.ty).and_then(|e| e.host.get()).cloned();
         let directive = match host.map(|host| self.turn(at, "supervise", |_| host.supervise(&panic, failures - 1))) {
             Some(Ok(directive)) => directive,
             Some(Err(panic)) => {
@@ -409,7 +448,7 @@ pub struct Worker {
     node: Arc<Node>,
     core: ShardCore<WorkerHost>,
     host: WorkerHost,
-    lanes: Vec<Arc<Ring<ToWorker>>>,
+    lanes: Vec<Ring<ToWorker>>,
     until: Time,
 }
 
@@ -454,7 +493,8 @@ impl Worker {
         let core = ShardCore::new(node.config.clone(), node.id, index, seed);
         let host = WorkerHost {
             node: node.clone(),
-            types: BTreeMap::new(),
+            types: Types::default(),
+            handled: 0,
             out: Out::new(node.clone(), index, seed),
             index,
             slow: None,
@@ -478,35 +518,29 @@ impl Worker {
         let mut worked = false;
         let mut quit = false;
         let mut ended = vec![];
-        for i in 0..self.lanes.len() {
-            let lane = self.lanes[i].clone();
+        let mut lanes = std::mem::take(&mut self.lanes);
+        for lane in &mut lanes {
+            let id = lane.id;
             for _ in 0..BATCH {
-                let Some(item) = lane.pop() else { break };
+                let next = lane.with_next(|front| match front {
+                    Front::Letter(letter) => self.letter(now, id, letter),
+                    Front::Item(item) => Some(item),
+                });
+                let Some(item) = next else { break };
                 worked = true;
                 match item {
-                    ToWorker::Lane(item) => {
-                        if matches!(item, LaneItem::End) {
-                            ended.push(lane.id);
-                        }
-                        self.core.handle_lane(now, lane.id, item, &mut self.host);
+                    None => {}
+                    Some(ToWorker::Quit) => quit = true,
+                    Some(ToWorker::Lane(LaneItem::End)) => {
+                        ended.push(id);
+                        self.item(now, id, ToWorker::Lane(LaneItem::End));
                     }
-                    ToWorker::Command(command) => {
-                        let is_message = matches!(command, ShardCommand::Item { .. });
-                        self.core.handle_command(now, command, &mut self.host);
-                        if !is_message {
-                            // What became of a shard must not wait for entities that run later in this turn.
-                            self.host.out.flush();
-                        }
-                    }
-                    ToWorker::Type(entry) => drop(self.host.types.insert(entry.id, entry)),
-                    ToWorker::Run(job) => job(),
-                    ToWorker::Answer(correlation, answered) => self.answer(now, correlation, answered),
-                    ToWorker::Publish(topic, value) => self.publish(now, topic, &value),
-                    ToWorker::Broadcast(ty, bytes) => self.broadcast(now, ty, &bytes),
-                    ToWorker::Quit => quit = true,
+                    Some(item) => self.item(now, id, item),
                 }
             }
+            lane.release();
         }
+        self.lanes = lanes;
         for _ in 0..BATCH {
             let Some(item) = self.node.workers[usize::from(self.index)].take_posted() else { break };
             worked = true;
@@ -534,12 +568,51 @@ impl Worker {
             // `End` is the last item of its lane.
             self.lanes.retain(|lane| !ended.contains(&lane.id));
         }
+        let handled = std::mem::take(&mut self.host.handled);
+        self.host.counters().messages_handled.bump(handled);
         self.host.out.flush();
         worked |= std::mem::take(&mut self.host.out.used);
         match (quit, worked) {
             (true, _) => Step::Quit,
             (_, true) => Step::Worked,
             _ => Step::Idle,
+        }
+    }
+
+    /// A message where its sender has put it: handled there, or, if it has to go the long way, given back as an item.
+    #[inline]
+    fn letter(&mut self, now: Time, lane: LaneId, mut letter: Letter<'_>) -> Option<ToWorker> {
+        let Address { shard, tag, stream, key, hash, ask, reads } = letter.address();
+        let plain = ask.is_none_or(|ask| ask.deadline > now && !letter.is_watch()) && !self.host.keeps(shard.ty);
+        let run = |host: &mut WorkerHost, at, entity: &mut _| {
+            host.out.keep = false;
+            host.handle_mail(at, entity, Mail::letter(&mut letter, ask, reads))
+        };
+        if plain && self.core.short_way(now, shard, tag, stream.is_some(), key, hash, &mut self.host, run) {
+            return None;
+        }
+        let item = ToWorker::of_letter(letter);
+        debug_assert!(item.is_some(), "lane {lane:?}: nobody has taken it");
+        item
+    }
+
+    fn item(&mut self, now: Time, lane: LaneId, item: ToWorker) {
+        match item {
+            ToWorker::Lane(item) => self.core.handle_lane(now, lane, item, &mut self.host),
+            ToWorker::Command(command) => {
+                let is_message = matches!(command, ShardCommand::Item { .. });
+                self.core.handle_command(now, command, &mut self.host);
+                if !is_message {
+                    // What became of a shard must not wait for entities that run later in this turn.
+                    self.host.out.flush();
+                }
+            }
+            ToWorker::Type(entry) => self.host.types.insert(entry),
+            ToWorker::Run(job) => job(),
+            ToWorker::Answer(correlation, answered) => self.answer(now, correlation, answered),
+            ToWorker::Publish(topic, value) => self.publish(now, topic, &value),
+            ToWorker::Broadcast(ty, bytes) => self.broadcast(now, ty, &bytes),
+            ToWorker::Quit => {}
         }
     }
 
@@ -588,7 +661,7 @@ impl Worker {
     fn own(&mut self, now: Time, shard: ShardKey, parcel: EngineParcel) {
         if let Err(parcel) = self.core.handle_own(now, shard, parcel, &mut self.host) {
             // It moved, or the node stops: the message goes the way of any other.
-            let entry = self.host.types.get(&shard.ty).cloned();
+            let entry = self.host.types.get(shard.ty).cloned();
             let mut parcel = Some(parcel);
             let sent = entry.map_or(Err(crate::Refusal::NotStarted), |entry| self.node.send(&entry, &mut parcel));
             if let (Err(_), Some(parcel)) = (sent, parcel) {

@@ -39,7 +39,7 @@ use crate::{
         link::LinkEvent,
         membership::Identity,
         rng::Rng,
-        wire::{Frame, Greeter, Previous, ProtocolRange},
+        wire::{Frame, Greeter, Message, Previous, ProtocolRange},
     },
 };
 
@@ -366,15 +366,15 @@ impl Net {
         Ok(self.now)
     }
 
-    /// The next event; `None` when everything read so far is handed out.
-    #[allow(clippy::should_implement_trait)] // It borrows the sockets only per call, which an iterator could not.
-    pub fn next(&mut self) -> Option<NetEvent> {
+    /// The next event; `None` when everything read so far is handed out. Messages of settled streams are offered to `take` where they stand,
+    /// in their order among the events; what it does not take comes as an event.
+    pub fn next(&mut self, mut take: impl FnMut(NodeId, &Message<'_>) -> bool) -> Option<NetEvent> {
         loop {
             if let Some(event) = self.events.pop_front() {
                 return Some(event);
             }
             let id = *self.parsing.front()?;
-            if let Some(event) = self.parse_one(id) {
+            if let Some(event) = self.parse_one(id, &mut take) {
                 return Some(event);
             }
         }

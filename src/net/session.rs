@@ -11,12 +11,15 @@ use crate::{
     proto::{
         handoff::Item,
         link::{LinkDown, LinkEvent},
-        wire::{Context, Cut, Decoded, Frame, FrameError, GREETING_BYTES_MAX, cut, decode, encode as encode_frame},
+        wire::{
+            Context, Cut, Decoded, Frame, FrameError, GREETING_BYTES_MAX, Message, cut, decode, encode as encode_frame, encode_message,
+            message_in,
+        },
     },
 };
 
-/// Bytes read from one link per turn.
-const LINK_READ_MAX: usize = 256 << 10;
+/// Bytes read from one link per turn: what a worker's ring holds, and what stays in the caches.
+const LINK_READ_MAX: usize = 64 << 10;
 /// Bytes read from all links per turn: about a millisecond of work, so that datagrams do not wait longer for it.
 const TURN_READ_MAX: usize = 1 << 20;
 /// Read buffer of a link.
@@ -65,6 +68,22 @@ impl Net {
             Err(_) => self.counters.frames_refused += 1,
         }
         result
+    }
+
+    /// Appends a message to the link with that node, if there is a session, and it has room. False: nothing was done, and
+    /// [`send_frame`](Self::send_frame) knows what to do.
+    pub fn send_message(&mut self, now: Time, to: NodeId, message: &Message<'_>) -> bool {
+        let (limits, cx) = (self.limits, Context { sender: self.greeter.node, now });
+        let Some(&id) = self.sessions.get(&to) else { return false };
+        let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.ended.is_none() && conn.outbox.len() <= limits.link_bytes) else {
+            return false;
+        };
+        if encode_message(message, cx, limits.frame_bytes, conn.outbox.tail()).is_err() {
+            return false;
+        }
+        self.counters.frames_out += 1;
+        self.appended(id);
+        true
     }
 
     /// Writes what was appended: one write for each link that has something.
@@ -124,14 +143,21 @@ impl Net {
             return Err(unsent);
         }
         encode(frame, cx, limits.frame_bytes, conn.outbox.tail())?;
+        self.appended(id);
+        Ok(())
+    }
+
+    /// Something was appended to that connection's outbox: it is written now, or with the next flush.
+    fn appended(&mut self, id: ConnId) {
+        let limits = self.limits;
+        let Some(conn) = self.conns.get_mut(id) else { return };
         let waiting = conn.outbox.len();
         if !conn.in_dirty {
             conn.in_dirty = true;
             self.dirty.push(id);
         }
         if waiting >= WRITE_EARLY_BYTES && !conn.stalled {
-            self.write(id);
-            return Ok(());
+            return self.write(id);
         }
         if waiting > limits.link_bytes
             && let Some(session) = conn.session_mut()
@@ -141,7 +167,6 @@ impl Net {
             let peer = session.peer;
             self.link(LinkEvent::Blocked { peer });
         }
-        Ok(())
     }
 
     pub(super) fn mark_dirty(&mut self, id: ConnId) {
@@ -271,7 +296,7 @@ impl Net {
     }
 
     /// Decodes the next frame of a connection. `None`: there is no whole one, and the connection is done with for this turn.
-    pub(super) fn parse_one(&mut self, id: ConnId) -> Option<NetEvent> {
+    pub(super) fn parse_one(&mut self, id: ConnId, take: &mut impl FnMut(NodeId, &Message<'_>) -> bool) -> Option<NetEvent> {
         let (max, now) = (self.limits.frame_bytes, self.now);
         let problem = loop {
             let Some(conn) = self.conns.get_mut(id) else {
@@ -281,11 +306,19 @@ impl Net {
             let Phase::Up(session) = &mut conn.phase else { break None };
             let decoded = match cut(conn.inbox.unread(), max) {
                 Ok(Cut::Frame(size)) => {
-                    let decoded = decode(&conn.inbox.unread()[..size], Context { sender: session.peer, now });
+                    let (frame, cx) = (&conn.inbox.unread()[..size], Context { sender: session.peer, now });
+                    let taken = message_in(frame, cx).is_some_and(|message| take(session.peer, &message));
+                    let decoded = if taken { None } else { Some(decode(frame, cx)) };
                     conn.inbox.consume(size);
                     session.received += 1;
                     conn.progressed = true;
-                    decoded
+                    match decoded {
+                        Some(decoded) => decoded,
+                        None => {
+                            self.counters.frames_in += 1;
+                            continue;
+                        }
+                    }
                 }
                 Ok(Cut::Wait(_)) => break None,
                 Err(e) => Err(e),

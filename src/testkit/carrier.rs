@@ -13,7 +13,7 @@ use crate::{
     NodeAddr, NodeId, Time,
     engine::carrier::Carrier,
     net::{NetEvent, Unsent},
-    proto::wire::Frame,
+    proto::wire::{Frame, Message},
 };
 
 pub(super) struct SimCarrier {
@@ -26,8 +26,12 @@ impl Carrier for SimCarrier {
         Ok(now())
     }
 
-    fn next(&mut self) -> Option<NetEvent> {
+    fn next(&mut self, _: impl FnMut(NodeId, &Message<'_>) -> bool) -> Option<NetEvent> {
         self.wires.borrow_mut().next(self.life)
+    }
+
+    fn send_message(&mut self, _: Time, _: NodeId, _: &Message<'_>) -> bool {
+        false
     }
 
     fn has_events(&self) -> bool {

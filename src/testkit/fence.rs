@@ -17,7 +17,10 @@ use crate::{
     NodeAddr, NodeId, Time,
     engine::carrier::Carrier,
     net::{Net, NetEvent, Unsent},
-    proto::{link::LinkEvent, wire::Frame},
+    proto::{
+        link::LinkEvent,
+        wire::{Frame, Message},
+    },
 };
 
 /// Frames kept while their path is cut.
@@ -97,9 +100,10 @@ impl Carrier for Fenced {
         polled
     }
 
-    fn next(&mut self) -> Option<NetEvent> {
+    fn next(&mut self, _: impl FnMut(NodeId, &Message<'_>) -> bool) -> Option<NetEvent> {
         loop {
-            let event = self.net.next()?;
+            // Each frame is looked at here, so none is taken where it stands.
+            let event = self.net.next(|_, _| false)?;
             match &event {
                 NetEvent::Datagram { from, .. } if self.is_cut(from.port()) => continue,
                 NetEvent::Frame { peer, .. } if self.up.get(peer).is_some_and(|addr| self.is_cut(addr.port)) => continue,
@@ -115,6 +119,10 @@ impl Carrier for Fenced {
             }
             return Some(event);
         }
+    }
+
+    fn send_message(&mut self, _: Time, _: NodeId, _: &Message<'_>) -> bool {
+        false
     }
 
     fn has_events(&self) -> bool {

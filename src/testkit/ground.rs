@@ -35,7 +35,7 @@ pub(super) struct Ground {
     pub time: Arc<Ticker>,
     pub node: Arc<Node>,
     pub jobs: Receiver<Job>,
-    rings: RefCell<Vec<Arc<Ring<ToNet>>>>,
+    rings: RefCell<Vec<Ring<ToNet>>>,
     /// Homes of entities so far.
     homes: Cell<u64>,
     /// Their nodes, as far as they live.

@@ -136,7 +136,7 @@ struct Home {
     node: Arc<Node>,
     worker: Worker,
     lanes: Lanes,
-    rings: Vec<Arc<Ring<ToNet>>>,
+    rings: Vec<Ring<ToNet>>,
     jobs: Receiver<Job>,
     commands: LaneSender<ToWorker>,
     /// What found no room among the commands, in order.
@@ -174,6 +174,7 @@ impl Home {
                 break;
             }
         }
+        self.commands.ring_bell();
         if self.worker.is_quiet() && self.worker.due().is_none_or(|due| due > now) {
             return false;
         }
@@ -187,12 +188,12 @@ impl Home {
 }
 
 /// Takes what came in to a door, in order per lane.
-pub(super) fn drain(node: &Node, rings: &mut Vec<Arc<Ring<ToNet>>>) -> Vec<ToNet> {
+pub(super) fn drain(node: &Node, rings: &mut Vec<Ring<ToNet>>) -> Vec<ToNet> {
     while let Some(ring) = node.network.take_new() {
         rings.push(ring);
     }
     let mut taken = vec![];
-    rings.retain(|ring| {
+    rings.retain_mut(|ring| {
         let mut open = true;
         while let Some(item) = ring.pop() {
             open &= !matches!(item, ToNet::Lane(LaneItem::End));

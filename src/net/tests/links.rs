@@ -49,7 +49,7 @@ fn simultaneous_dials_under_another_name_settle_on_one_session() {
         a.send(&names[1], None, &numbered(1)).unwrap();
         b.send(&names[0], None, &numbered(1)).unwrap();
         for (node, name) in [(&mut a, &names[1]), (&mut b, &names[0])] {
-            assert_eq!(node.net.next(), Some(NetEvent::Resolve { addr: name.clone() }));
+            assert_eq!(node.net.next(|_, _| false), Some(NetEvent::Resolve { addr: name.clone() }));
             let now = node.now();
             node.net.resolved(now, name, Ok(vec![SocketAddr::from(([127, 0, 0, 1], name.port))]));
         }
@@ -304,7 +304,7 @@ fn a_node_with_nothing_to_do_waits() {
     let (start, clock) = (a.start, Instant::now());
     a.net.poll(Some(Duration::from_millis(30)), || Time::from_nanos(start.elapsed().as_nanos() as u64)).unwrap();
     assert!(clock.elapsed() >= Duration::from_millis(30));
-    assert!(a.net.next().is_none());
+    assert!(a.net.next(|_, _| false).is_none());
     let waker = a.net.waker();
     let waking = std::thread::spawn(move || waker.wake().unwrap());
     let clock = Instant::now();
@@ -328,7 +328,7 @@ fn datagrams_come_first_and_a_bounded_number_per_turn() {
     // Loopback has delivered all of it by now.
     let start = b.start;
     b.net.poll(Some(PATIENCE), || Time::from_nanos(start.elapsed().as_nanos() as u64 + 1)).unwrap();
-    let events: Vec<NetEvent> = std::iter::from_fn(|| b.net.next()).collect();
+    let events: Vec<NetEvent> = std::iter::from_fn(|| b.net.next(|_, _| false)).collect();
     let datagrams = events.iter().take_while(|e| matches!(e, NetEvent::Datagram { .. })).count();
     assert_eq!(datagrams, 256);
     assert!(matches!(events[datagrams..], [NetEvent::Traffic(_), NetEvent::Frame { .. }]));

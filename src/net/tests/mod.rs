@@ -66,7 +66,7 @@ impl Node {
         let clock = || Time::from_nanos(start.elapsed().as_nanos() as u64 + 1);
         let now = self.net.poll(Some(Duration::from_millis(1)), clock).unwrap();
         while self.takes
-            && let Some(event) = self.net.next()
+            && let Some(event) = self.net.next(|_, _| false)
         {
             match event {
                 NetEvent::Datagram { bytes, .. } => self.datagrams.push(bytes),

@@ -112,6 +112,7 @@ impl<M: Members> NodeCore<M> {
             return;
         }
         self.ended = true;
+        self.routes += 1;
         self.effects.push_back(Effect::HostingUntil(Time::ZERO));
         self.tell_workers(&ShardCommand::Stop);
         self.with_region(|region, _, out| region.end(out));

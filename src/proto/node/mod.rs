@@ -89,6 +89,8 @@ pub struct NodeCore<M = Membership> {
     /// Control frames of this node to itself: handled before a verb returns, never from within another one.
     inbox: VecDeque<ControlFrame>,
     counts: Counts,
+    /// Grows with each step of the region but the short way.
+    routes: u64,
 }
 
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -166,6 +168,7 @@ impl<M: Members> NodeCore<M> {
             effects: VecDeque::new(),
             inbox: VecDeque::new(),
             counts: Counts::default(),
+            routes: 0,
             config,
         }
     }
@@ -224,6 +227,29 @@ impl<M: Members> NodeCore<M> {
             Frame::Cast { .. } => {}
         }
         self.finish(now);
+    }
+
+    /// Differs whenever [`short_way_to`](Self::short_way_to) or [`short_way_from`](Self::short_way_from) may have another answer: what they said
+    /// holds as long as this stands, so that it need not be asked for each message.
+    pub fn routes_version(&self) -> u64 {
+        // Both only grow.
+        self.routes + self.peers.version()
+    }
+
+    /// The short way of messages to a shard, whose producer's lane [is free](Self::lane_is_free): the other node where it lives, and the tag
+    /// under which they are sent there, straight over the link. `None`: they go by `handle_lane`.
+    pub fn short_way_to(&mut self, shard: ShardKey) -> Option<(NodeId, Epoch)> {
+        if self.ended { None } else { self.region.short_way(shard, &self.peers) }
+    }
+
+    /// Whether messages of the settled stream of `peer`, sent under `tag`, may go straight to their worker. Else they go by `handle_frame`.
+    pub fn short_way_from(&self, peer: NodeId, shard: ShardKey, tag: Epoch) -> bool {
+        !self.ended && !self.peers.is_removed(peer) && self.region.is_up_to_date(shard, tag)
+    }
+
+    /// Whether a frame of that peer, in this batch, was taken for a sign of life already.
+    pub fn has_signed(&self, peer: NodeId, now: Time) -> bool {
+        self.peers.has_signed(peer, now)
     }
 
     /// A link changed its state.
@@ -454,7 +480,8 @@ impl<M: Members> NodeCore<M> {
     }
 
     fn with_region(&mut self, f: impl FnOnce(&mut Region, &Peers, &mut Vec<RegionOut>)) {
-        // Kept from call to call: this is on the path of every message. Nothing below comes back here.
+        self.routes += 1;
+        // Kept from call to call: this is on the path of many messages. Nothing below comes back here.
         let mut outs = std::mem::take(&mut self.region_out);
         f(&mut self.region, &self.peers, &mut outs);
         for out in outs.drain(..) {

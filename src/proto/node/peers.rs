@@ -17,6 +17,8 @@ pub(crate) struct Peers {
     blocked: BTreeSet<NodeId>,
     /// Removed for good. Kept as long as the process lives: 16 bytes each, and a late frame of such a node may come at any time.
     removed: BTreeSet<NodeId>,
+    /// Grows with each change of what stands above but for signs of life.
+    version: u64,
 }
 
 #[derive(Debug)]
@@ -27,10 +29,16 @@ struct Link {
 
 impl Peers {
     pub fn new(me: NodeId) -> Self {
-        Self { me, members: Members::default(), links: BTreeMap::new(), blocked: BTreeSet::new(), removed: BTreeSet::new() }
+        Self { me, members: Members::default(), links: BTreeMap::new(), blocked: BTreeSet::new(), removed: BTreeSet::new(), version: 0 }
+    }
+
+    /// Differs whenever an answer of this may differ.
+    pub fn version(&self) -> u64 {
+        self.version
     }
 
     pub fn set_view(&mut self, view: &ClusterView) {
+        self.version += 1;
         self.members = view.members.clone();
     }
 
@@ -43,14 +51,17 @@ impl Peers {
     }
 
     pub fn link_up(&mut self, peer: NodeId, addr: NodeAddr) {
+        self.version += 1;
         self.links.insert(peer, Link { addr, last_sign: None });
     }
 
     pub fn link_down(&mut self, peer: NodeId) {
+        self.version += 1;
         self.links.remove(&peer);
     }
 
     pub fn set_blocked(&mut self, peer: NodeId, blocked: bool) {
+        self.version += 1;
         if blocked && !self.is_removed(peer) {
             self.blocked.insert(peer);
         } else {
@@ -65,10 +76,16 @@ impl Peers {
 
     /// The address, and whether this is news.
     pub fn remove(&mut self, node: NodeId) -> (Option<NodeAddr>, bool) {
+        self.version += 1;
         let addr = self.addr(node).cloned();
         self.links.remove(&node);
         self.blocked.remove(&node);
         (addr, self.removed.insert(node))
+    }
+
+    /// Whether a frame of this batch came from there before.
+    pub fn has_signed(&self, peer: NodeId, now: Time) -> bool {
+        self.links.get(&peer).is_some_and(|link| link.last_sign == Some(now))
     }
 
     pub fn is_blocked(&self, peer: NodeId) -> bool {

@@ -16,7 +16,7 @@ use std::{
 use crate::{
     Config, Epoch, NodeId, ShardKey, Time, TypeId,
     proto::{
-        handoff::{DropReason, Envelope, Item, Word},
+        handoff::{DropReason, Envelope, Item, Mode, Word},
         node::{peers::Peers, timers::Timers},
         shard::{LaneId, LaneItem},
         sharding::{UNSIZED, shard_of},
@@ -198,6 +198,25 @@ impl Region {
         self.buffered += 1;
         self.buffering.insert(key);
         self.settle(now, key, peers, out);
+    }
+
+    /// Home and tag for a message that is sent now, if there is a short way: a home that is another node, a settled stream, room, and nothing
+    /// in front. The caller sends it.
+    pub fn short_way(&mut self, shard: ShardKey, peers: &Peers) -> Option<(NodeId, Epoch)> {
+        let (me, shard) = (self.me, self.shards.get_mut(&shard)?);
+        let to = shard.net.target().filter(|to| *to != me && shard.buffer.is_empty() && shard.net.is_settled())?;
+        if !peers.can_send(to) || peers.is_blocked(to) {
+            return None;
+        }
+        let (tag, mode) = shard.net.stamp();
+        debug_assert_eq!(mode, Mode::Settled, "nothing is unacknowledged");
+        Some((to, tag))
+    }
+
+    /// Whether `sender`'s route for that shard is as new as this node's.
+    pub fn is_up_to_date(&self, shard: ShardKey, aim: Epoch) -> bool {
+        let known = self.shards.get(&shard).and_then(|shard| shard.net.known());
+        known.is_none_or(|(epoch, home)| epoch <= aim || home == self.me)
     }
 
     /// A record was heard of. True if it is news.

@@ -115,8 +115,9 @@ impl<H: Host> Entities<H> {
     }
 
     /// The slot of `key`.
+    #[inline]
     pub fn find(&self, tag: Tag, key: &[u8]) -> Option<u32> {
-        self.index.find(tag, |slot| self.slots[slot as usize].as_ref().is_some_and(|s| self.keys.get(s.key) == key))
+        self.index.find(tag, |slot| self.slots[slot as usize].as_ref().is_some_and(|s| self.keys.is(s.key, key)))
     }
 
     /// All slots by number, used or not.
@@ -124,6 +125,7 @@ impl<H: Host> Entities<H> {
         0..u32::try_from(self.slots.len()).expect("fewer than 2^32 entities fit into memory")
     }
 
+    #[inline]
     pub(super) fn slot(&mut self, slot: u32) -> Option<&mut Slot<H>> {
         self.slots.get_mut(slot as usize)?.as_mut()
     }
@@ -177,6 +179,7 @@ impl<H: Host> Entities<H> {
     }
 
     /// The shard's load has changed.
+    #[inline]
     pub(super) fn touch(&mut self, env: &mut Env, number: u32) {
         if !self.dirty {
             self.dirty = true;

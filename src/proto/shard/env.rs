@@ -128,10 +128,12 @@ pub(super) struct Env {
 
 impl Env {
     /// A turn may start.
+    #[inline]
     pub fn may_run(&self) -> bool {
         self.now < self.until
     }
 
+    #[inline]
     pub fn tag(&self, hash: u64) -> index::Tag {
         index::tag(hash, self.secret)
     }
@@ -173,6 +175,7 @@ pub(super) struct Turns<'a, H> {
 }
 
 impl<H: Host> Turns<'_, H> {
+    #[inline]
     pub fn place(&self) -> Place {
         Place { shard: self.shard, epoch: self.epoch, now: self.env.now }
     }

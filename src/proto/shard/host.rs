@@ -109,6 +109,10 @@ pub trait Host {
         let _ = ty;
         TypeOptions::default()
     }
+    /// Whether [`take_wishes`](Self::take_wishes) has any.
+    fn has_wishes(&self) -> bool {
+        true
+    }
     /// What the entity asked for in the start or turn that has just ended, in its order.
     fn take_wishes(&mut self) -> Vec<Wish<Self::Parcel>> {
         vec![]

@@ -22,6 +22,7 @@ pub(super) struct Index {
 }
 
 /// Mixes a hash that others chose with a secret they do not know, so that they cannot pile keys up in one place.
+#[inline]
 pub(super) fn tag(hash: u64, secret: u64) -> Tag {
     let product = u128::from(hash ^ secret) * 0x9e37_79b9_7f4a_7c15_u128;
     let folded = (product >> 64) as u64 ^ product as u64;
@@ -30,6 +31,7 @@ pub(super) fn tag(hash: u64, secret: u64) -> Tag {
 
 impl Index {
     /// The slot whose tag is `tag` and for which `is` holds.
+    #[inline]
     pub fn find(&self, tag: Tag, mut is: impl FnMut(u32) -> bool) -> Option<u32> {
         if self.cells.is_empty() {
             return None;
@@ -106,10 +108,12 @@ impl Index {
         self.cells[at] = cell;
     }
 
+    #[inline]
     fn home(&self, tag: Tag) -> usize {
         tag as usize & (self.cells.len() - 1)
     }
 
+    #[inline]
     fn after(&self, at: usize) -> usize {
         (at + 1) & (self.cells.len() - 1)
     }

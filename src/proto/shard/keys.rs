@@ -33,10 +33,22 @@ impl Keys {
     }
 
     /// The key that stands there.
+    #[inline]
     pub fn get(&self, at: KeyAt) -> &[u8] {
         let at = at.0.get() as usize;
         let length = usize::from(self.bytes[at]);
         &self.bytes[at + 1..][..length]
+    }
+
+    /// Whether that key stands there.
+    #[inline]
+    pub fn is(&self, at: KeyAt, key: &[u8]) -> bool {
+        let there = self.get(at);
+        // Most keys are numbers: a word is compared without a call.
+        match (<&[u8; 8]>::try_from(there), <&[u8; 8]>::try_from(key)) {
+            (Ok(there), Ok(key)) => u64::from_ne_bytes(*there) == u64::from_ne_bytes(*key),
+            _ => there == key,
+        }
     }
 
     /// The key that stands there is not needed any more.

@@ -11,6 +11,7 @@ mod host;
 mod index;
 mod keys;
 mod messages;
+mod numbers;
 mod own;
 mod routes;
 mod stay;
@@ -34,7 +35,7 @@ use std::{
 use self::{
     env::{Cx, Env, Limits, Timer},
     exits::{Exits, Step, Token},
-    index::Index,
+    numbers::Numbers,
     stay::Shard,
 };
 use crate::{
@@ -57,7 +58,7 @@ pub struct ShardCore<H: Host> {
     env: Env,
     /// Never shortened: what was seen of a shard is not forgotten while the process lives.
     shards: Vec<Shard<H>>,
-    index: Index,
+    numbers: Numbers,
     exits: Exits<H::Parcel>,
     stopped: Option<DropReason>,
 }
@@ -89,7 +90,7 @@ impl<H: Host> ShardCore<H> {
             load_due: None,
             numbers: 0,
         };
-        Self { env, shards: vec![], index: Index::default(), exits: Exits::default(), stopped: None }
+        Self { env, shards: vec![], numbers: Numbers::default(), exits: Exits::default(), stopped: None }
     }
 
     /// An item of a producer's ring to this worker.
@@ -107,6 +108,34 @@ impl<H: Host> ShardCore<H> {
                 }
             }
         }
+    }
+
+    /// The short way of a message: straight into a turn of a live entity that nothing stands in front of. False if it has to go the long way, by
+    /// `handle_lane` or as an item; then nothing was done.
+    ///
+    /// `tag` is the epoch of the word used, or, for a message of a settled stream from another node, that of the stream (`arrived`).
+    #[allow(clippy::too_many_arguments, reason = "the parts of one message, where they stand")]
+    pub fn short_way(
+        &mut self,
+        now: Time,
+        shard: ShardKey,
+        tag: Epoch,
+        arrived: bool,
+        key: &[u8],
+        hash: u64,
+        host: &mut H,
+        turn: impl FnOnce(&mut H, Place, &mut H::Entity) -> Turn,
+    ) -> bool {
+        self.env.now = now;
+        if self.stopped.is_some() || !self.env.may_run() || !(arrived || self.exits.is_clear()) {
+            return false;
+        }
+        let Some(at) = self.find(shard) else { return false };
+        let home = &mut self.shards[at];
+        let takes = if arrived { home.takes_settled(tag) } else { home.takes(tag) };
+        let mut cx = Cx { env: &mut self.env, host };
+        let mut turns = home.turns(&mut cx);
+        takes && home.entities.short_way(&mut turns, hash, key, turn)
     }
 
     /// A command of the network thread, in the order of its ring.
@@ -265,14 +294,15 @@ impl<H: Host> ShardCore<H> {
         let sums = self.shards.iter().map(Shard::check).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
         assert_eq!(sums, (self.env.waiting, self.env.waiting_bytes), "messages and bytes in mailboxes");
         assert_eq!(self.shards.iter().map(|s| s.entities.live() as usize).sum::<usize>(), self.env.live, "live entities");
-        assert_eq!(self.index.len(), self.shards.len(), "each shard is found");
+        assert_eq!(self.numbers.len(), self.shards.len(), "each shard is found");
         self.exits.check();
     }
 
     // ---- private ------------------------------------------------------------------------------------------------------------
 
+    #[inline]
     fn find(&self, shard: ShardKey) -> Option<usize> {
-        self.index.find(self.tag(shard), |at| self.shards[at as usize].key == shard).map(|at| at as usize)
+        self.numbers.find(shard, || self.tag(shard), |at| self.shards[at as usize].key == shard).map(|at| at as usize)
     }
 
     fn tag(&self, shard: ShardKey) -> u32 {
@@ -288,7 +318,7 @@ impl<H: Host> ShardCore<H> {
             return None;
         }
         let number = u32::try_from(self.shards.len()).expect("SHARDS_MAX is below 2^32");
-        self.index.insert(self.tag(shard), number);
+        self.numbers.insert(shard, self.tag(shard), number);
         self.shards.push(Shard::new(shard, number));
         Some(self.shards.len() - 1)
     }

@@ -115,15 +115,24 @@ impl<H: Host> Shard<H> {
     }
 
     /// Its entities run here.
+    #[inline]
     pub fn runs(&self) -> bool {
         matches!(self.state, State::Running | State::Stopping { .. }) && self.parked.is_none()
     }
 
     /// A local item routed by a word of this stay may go straight to its entity (section 13, X4).
+    #[inline]
     pub fn takes(&self, tag: Epoch) -> bool {
         self.runs() && self.start <= tag && tag <= self.cur
     }
 
+    /// A message of a settled stream from another node may.
+    #[inline]
+    pub fn takes_settled(&self, tag: Epoch) -> bool {
+        tag == self.cur && self.gate.is_clear() && self.runs()
+    }
+
+    #[inline]
     pub fn turns<'a>(&self, cx: &'a mut Cx<'_, H>) -> Turns<'a, H> {
         Turns { env: cx.env, host: cx.host, shard: self.key, number: self.number, epoch: self.cur }
     }
@@ -398,9 +407,7 @@ impl<H: Host> Shard<H> {
     /// An item of the stream, sent here directly.
     pub fn direct(&mut self, cx: &mut Cx<'_, H>, stream: NodeId, item: Item) {
         if let Item::Msg { tag, mode: Mode::Settled, .. } = item
-            && tag == self.cur
-            && self.gate.is_clear()
-            && self.runs()
+            && self.takes_settled(tag)
         {
             let Item::Msg { envelope, .. } = item else { return };
             return self.deliver(cx, H::Parcel::from_envelope(envelope));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Directive, Host, Parcel, StartCause, StopReason, Turn,
+    Directive, Host, Parcel, Place, StartCause, StopReason, Turn,
     entities::{Entities, discard_wishes},
     env::{Timer, Turns},
     own,
@@ -33,8 +33,7 @@ impl<H: Host> Entities<H> {
         }
         let at = match found {
             Some(at) => {
-                let steady = self.slot(at).is_some_and(|s| s.entity.is_some() && s.side.as_ref().is_none_or(|x| x.mailbox.is_empty()));
-                if steady && t.env.may_run() {
+                if self.is_steady(at) && t.env.may_run() {
                     // What it had put aside may stand in the mailbox now.
                     if self.run(t, at, parcel) && self.slot(at).is_some_and(|s| s.side.is_some()) {
                         self.go_on(t, at);
@@ -49,6 +48,43 @@ impl<H: Host> Entities<H> {
         };
         self.queue(t, at, parcel);
         self.go_on(t, at);
+    }
+
+    /// Runs `turn` if the entity is live and nothing stands in front of it; else does nothing, and says so.
+    pub fn short_way(
+        &mut self,
+        t: &mut Turns<'_, H>,
+        hash: u64,
+        key: &[u8],
+        turn: impl FnOnce(&mut H, Place, &mut H::Entity) -> Turn,
+    ) -> bool {
+        let Some(at) = self.find(t.env.tag(hash), key) else { return false };
+        let Some(slot) = self.slots.get_mut(at as usize).and_then(Option::as_mut) else { return false };
+        let Some(entity) = slot.entity.as_mut() else { return false };
+        let bare = slot.side.is_none();
+        if slot.side.as_ref().is_some_and(|side| !side.mailbox.is_empty()) {
+            return false;
+        }
+        let turn = turn(t.host, t.place(), entity);
+        slot.used = own::stamp(t.env.now);
+        self.handled = self.handled.saturating_add(1);
+        self.touch(t.env, t.number);
+        if !(bare && turn == Turn::Continue && !t.host.has_wishes()) {
+            self.after_turn(t, at, turn);
+        }
+        true
+    }
+
+    /// What a turn has led to, and what it had put aside: that may stand in the mailbox now.
+    fn after_turn(&mut self, t: &mut Turns<'_, H>, at: u32, turn: Turn) {
+        if self.ended(t, at, turn) && self.slot(at).is_some_and(|s| s.side.is_some()) {
+            self.go_on(t, at);
+        }
+    }
+
+    /// Live, and nothing waits.
+    fn is_steady(&mut self, at: u32) -> bool {
+        self.slot(at).is_some_and(|s| s.entity.is_some() && s.side.as_ref().is_none_or(|x| x.mailbox.is_empty()))
     }
 
     /// An entity that moved in with its state.
@@ -189,13 +225,20 @@ impl<H: Host> Entities<H> {
         let Some(entity) = slot.entity.as_mut() else { return false };
         let turn = t.host.handle(place, entity, parcel);
         slot.used = own::stamp(t.env.now);
+        self.ended(t, at, turn)
+    }
+
+    /// The turn of an entity is over. False if it failed, so that what waits must wait on.
+    fn ended(&mut self, t: &mut Turns<'_, H>, at: u32, turn: Turn) -> bool {
+        let place = t.place();
+        let Some(slot) = self.slot(at) else { return false };
         if turn == Turn::Continue {
-            let wishes = t.host.take_wishes();
             if let Some(side) = &mut slot.side {
                 (side.failures, side.attempts) = (0, 0);
-            } else if wishes.is_empty() {
+            } else if !t.host.has_wishes() {
                 return true;
             }
+            let wishes = t.host.take_wishes();
             self.grant(t, at, wishes);
             self.rest(t, at);
             return true;

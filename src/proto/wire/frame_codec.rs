@@ -19,7 +19,7 @@ pub const HEADER_BYTES: usize = 32;
 /// Version of the layouts written here.
 pub const WIRE_VERSION: u16 = 1;
 
-const LENGTH_BYTES: usize = 4;
+pub(super) const LENGTH_BYTES: usize = 4;
 /// Largest number of removals that a forwarded item may be made to wait for: the bound on the members of a cluster.
 const AFTER_MAX: usize = 10_000;
 
@@ -126,22 +126,22 @@ pub fn cut(input: &[u8], max: usize) -> Result<Cut, FrameError> {
 
 /// The fields of a header, without length and version.
 #[derive(Copy, Clone, Debug)]
-struct Header {
-    kind: u8,
-    flags: u8,
-    shard: ShardKey,
-    epoch: u64,
-    correlation: u64,
+pub(super) struct Header {
+    pub kind: u8,
+    pub flags: u8,
+    pub shard: ShardKey,
+    pub epoch: u64,
+    pub correlation: u64,
 }
 
 const NO_SHARD: ShardKey = ShardKey { ty: TypeId(0), shard: ShardId(0) };
 
 impl Header {
-    fn new(kind: u8, shard: ShardKey) -> Self {
+    pub fn new(kind: u8, shard: ShardKey) -> Self {
         Self { kind, flags: 0, shard, epoch: 0, correlation: 0 }
     }
 
-    fn bytes(&self) -> [u8; HEADER_BYTES] {
+    pub fn bytes(&self) -> [u8; HEADER_BYTES] {
         let mut raw = [0; HEADER_BYTES];
         raw[4] = self.kind;
         raw[5] = self.flags;

@@ -13,9 +13,9 @@ use crate::{
 };
 
 /// Somebody waits for an answer: the remaining time follows.
-const ASK: u8 = 1 << 1;
+pub(super) const ASK: u8 = 1 << 1;
 /// The asker is not the node whose stream it is: its id follows.
-const ASKER: u8 = 1 << 2;
+pub(super) const ASKER: u8 = 1 << 2;
 /// Mode: the mode's epoch follows.
 const WAIT: u8 = 1 << 3;
 /// Mode: the mode's epoch follows.
@@ -83,7 +83,7 @@ pub(super) fn write_body(item: &Item, flags: u8, now: Time, w: &mut Writer) {
 }
 
 /// Nanoseconds until `deadline`; "never" stays "never" on the other clock.
-fn remaining(deadline: Time, now: Time) -> u64 {
+pub(super) fn remaining(deadline: Time, now: Time) -> u64 {
     if deadline == Time::MAX { u64::MAX } else { deadline.as_nanos().saturating_sub(now.as_nanos()) }
 }
 

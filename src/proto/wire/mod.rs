@@ -5,6 +5,7 @@ mod frame;
 mod frame_codec;
 mod hello;
 mod item_codec;
+mod message;
 
 pub use bytes::{Malformed, Reader, Writer};
 pub use frame::Frame;
@@ -12,3 +13,4 @@ pub use frame_codec::{Context, Cut, Decoded, FrameError, HEADER_BYTES, WIRE_VERS
 pub use hello::{
     Accepted, Extension, GREETING_BYTES_MAX, Greeter, Greeting, Hello, MAGIC, Pair, Previous, ProtocolRange, Refusal, SESSION_MAX, Welcome,
 };
+pub use message::{Message, encode_message, message_in};

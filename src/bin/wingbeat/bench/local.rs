@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use wingbeat::{EntityRef, HostOptions};
+use wingbeat::{EntityRef, HostOptions, Region};
 
 use super::{
     BenchArgs, alloc,
@@ -15,10 +15,11 @@ use super::{
 /// Notes between two looks at the clock.
 const STRIDE: u64 = 64;
 
-/// Sends notes round robin for about `window`, then waits until all were handled: the run, and how many were sent.
-pub fn tell_for(all: &[EntityRef<Bench>], window: Duration) -> Result<(Run, u64), Error> {
+/// Sends notes round robin for about `window`, in batches if there is a region, then waits until all were handled: the run, and how many were
+/// sent.
+pub fn tell_for(all: &[EntityRef<Bench>], region: Option<&Region<Bench>>, window: Duration) -> Result<(Run, u64), Error> {
     let (result, allocated) = alloc::counted(|| {
-        let (began, mut teller) = (Instant::now(), rig::Teller::new(all));
+        let (began, mut teller) = (Instant::now(), rig::Teller::new(all, region.map(Region::batch)));
         while began.elapsed() < window {
             teller.tell(STRIDE)?;
         }
@@ -70,7 +71,7 @@ pub fn tell(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
             Ok(Run { throughput, ..Run::default() })
         },
         || {
-            let (run, sent) = tell_for(&all, args.window())?;
+            let (run, sent) = tell_for(&all, (!args.single).then_some(&region), args.window())?;
             total += sent;
             Ok(run)
         },

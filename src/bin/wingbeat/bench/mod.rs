@@ -33,6 +33,9 @@ pub struct BenchArgs {
     /// Requests in flight, for `remote-ask`; above 1 its throughput is compared
     #[arg(long, default_value_t = 1)]
     window: u32,
+    /// One message at a time instead of batches of 64, for `local-tell` and `remote-tell`
+    #[arg(long)]
+    single: bool,
     /// Entities that the messages go to
     #[arg(long, default_value_t = 1000)]
     entities: u64,
@@ -133,7 +136,7 @@ pub fn run(args: &BenchArgs) -> ExitCode {
 
 fn report(args: &BenchArgs) -> Report {
     let config = serde_json::json!({
-        "secs": args.secs, "runs": args.runs, "window": args.window, "entities": args.entities,
+        "secs": args.secs, "runs": args.runs, "window": args.window, "entities": args.entities, "single": args.single,
         "idle": args.idle(),
         "set": args.set.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>(), "payload_bytes": entity::PAYLOAD_BYTES,
     });

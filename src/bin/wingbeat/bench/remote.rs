@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use wingbeat::{AskError, Cluster, EntityRef, HostOptions};
+use wingbeat::{AskError, Cluster, EntityRef, HostOptions, Region};
 
 use super::{
     BenchArgs, alloc,
@@ -41,6 +41,7 @@ pub fn peer(args: &BenchArgs) -> ExitCode {
 struct Pair {
     _cluster: Cluster,
     child: Child,
+    region: Region<Bench>,
     all: Vec<EntityRef<Bench>>,
 }
 
@@ -64,7 +65,7 @@ fn pair(args: &BenchArgs) -> Result<Pair, Error> {
     let cluster = rig::start(&args.settings(), &[first.trim().to_owned()])?;
     let region = cluster.proxy::<Bench>()?;
     let all = rig::warm(&region, args.entities)?;
-    Ok(Pair { _cluster: cluster, child, all })
+    Ok(Pair { _cluster: cluster, child, region, all })
 }
 
 /// The framed stream that throughput is compared with.
@@ -84,7 +85,7 @@ pub fn tell(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
         args.runs,
         || stream(args),
         || {
-            let (run, sent) = local::tell_for(&pair.all, args.window())?;
+            let (run, sent) = local::tell_for(&pair.all, (!args.single).then_some(&pair.region), args.window())?;
             total += sent;
             Ok(run)
         },

@@ -1,8 +1,8 @@
 //! What is measured: a node, or two, with entities that count and echo. Shared with the benches under `benches/`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use wingbeat::{AskError, Cluster, Config, EntityRef, Refusal, Region, channel, config::Preset};
+use wingbeat::{AskError, Batch, Cluster, Config, EntityRef, Refusal, Region, channel, config::Preset};
 
 use super::entity::{Bench, Count, Note, Payload};
 
@@ -42,6 +42,8 @@ const MARKS_OPEN: usize = 3;
 /// Sends notes round robin, waiting for room where there is none, and never so many ahead that a link has to give some up.
 pub struct Teller<'a> {
     all: &'a [EntityRef<Bench>],
+    /// Messages go in batches.
+    batch: Option<Batch<Bench>>,
     sent: u64,
     open: usize,
     tx: channel::Sender<Mark>,
@@ -53,17 +55,22 @@ type Mark = (usize, Result<u64, AskError>);
 
 impl<'a> Teller<'a> {
     /// Nothing is sent yet.
-    pub fn new(all: &'a [EntityRef<Bench>]) -> Self {
+    pub fn new(all: &'a [EntityRef<Bench>], batch: Option<Batch<Bench>>) -> Self {
         let (tx, rx) = channel::unbounded();
-        Self { all, sent: 0, open: 0, tx, rx }
+        Self { all, batch, sent: 0, open: 0, tx, rx }
     }
 
     /// Sends `n` more.
     pub fn tell(&mut self, n: u64) -> Result<(), Error> {
         for i in self.sent..self.sent + n {
             let at = (i % self.all.len() as u64) as usize;
-            self.all[at].tell_within(Note(Payload([i; 8])), PATIENCE).map_err(|e| e.to_string())?;
+            let note = Note(Payload([i; 8]));
+            match &mut self.batch {
+                Some(batch) => drop(batch.push(*self.all[at].key(), note)),
+                None => self.all[at].tell_within(note, PATIENCE).map_err(|e| e.to_string())?,
+            }
             if i % MARK_EVERY == 0 {
+                self.flush()?;
                 while self.open >= MARKS_OPEN {
                     self.take()?;
                 }
@@ -72,6 +79,24 @@ impl<'a> Teller<'a> {
             }
         }
         self.sent += n;
+        self.flush()
+    }
+
+    /// Sends what is in the batch; what finds no room goes again, each entity's messages in their order.
+    fn flush(&mut self) -> Result<(), Error> {
+        let Some(batch) = &mut self.batch else { return Ok(()) };
+        let began = Instant::now();
+        while !batch.is_empty() {
+            for (key, refused) in batch.send().refused {
+                match refused.reason() {
+                    Refusal::Full | Refusal::NoCredit if began.elapsed() < PATIENCE => drop(batch.push(key, refused.into_message())),
+                    why => return Err(why.to_string().into()),
+                }
+            }
+            if !batch.is_empty() {
+                std::thread::yield_now();
+            }
+        }
         Ok(())
     }
 

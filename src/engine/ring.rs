@@ -1,0 +1,460 @@
+//! A bounded ring of bytes between one producer and one consumer.
+//!
+//! What travels are records: a header of eight bytes, then the payload, aligned to sixteen bytes, never split at the end of the ring. Both
+//! ends keep a copy of where they last saw the other, so that a record costs no line of the other core's as long as there is room, and
+//! records to take. Positions only grow; the place in the buffer is kept beside them.
+//!
+//! The producer *publishes*: what it has written is seen by the consumer in batches. The consumer *releases*: what it has read is given
+//! back in batches.
+
+use std::{
+    cell::{Cell, UnsafeCell},
+    mem::MaybeUninit,
+    ptr,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+};
+
+use crossbeam::utils::CachePadded;
+
+/// Payloads are aligned to this, and records are multiples of it.
+pub const ALIGN: usize = 16;
+const HEADER: usize = 8;
+/// Records longer than one part in so many are refused: the ring would have to be empty for them.
+const SHARE_MAX: usize = 4;
+/// Fills the end of the buffer where the next record does not fit.
+const PAD: u32 = u32::MAX;
+
+#[repr(C, align(64))]
+struct Line(UnsafeCell<MaybeUninit<[u8; 64]>>);
+
+/// What stands in front of each payload.
+#[repr(C)]
+#[derive(Copy, Clone)]
+struct Header {
+    /// Bytes of the record, header and rounding included.
+    len: u32,
+    kind: u32,
+}
+
+struct Head {
+    /// Bytes given back.
+    at: AtomicU64,
+    /// Records given back. Written before `at`, so that who sees `at` sees at least as many.
+    items: AtomicU32,
+}
+
+struct Shared {
+    lines: Box<[Line]>,
+    /// Bytes published.
+    tail: CachePadded<AtomicU64>,
+    head: CachePadded<Head>,
+    /// Drops a payload of that kind.
+    discard: unsafe fn(u32, *mut u8),
+}
+
+// SAFETY: the bytes between `head` and `tail` belong to the consumer, all others to the producer; each end is held by one thread at a time,
+// because `Producer` and `Consumer` are not `Sync`, and hands bytes over by a releasing store that the other end acquires. What the payloads
+// are made of is `Send`: whoever writes them vouches for that (`Producer::write`).
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+/// The bytes of a record with so long a payload.
+pub const fn record(payload: usize) -> usize {
+    (HEADER + payload).next_multiple_of(ALIGN)
+}
+
+/// A ring of at least so many bytes. `discard` is called for records that nobody took, when both ends are gone.
+///
+/// # Safety
+/// `discard` must be right for every kind and payload that is ever written.
+pub unsafe fn ring(bytes: usize, discard: unsafe fn(u32, *mut u8)) -> (Producer, Consumer) {
+    let lines: Box<[Line]> = (0..bytes.div_ceil(64).max(8) + 1).map(|_| Line(UnsafeCell::new(MaybeUninit::uninit()))).collect();
+    let shared = Arc::new(Shared {
+        lines,
+        tail: CachePadded::new(AtomicU64::new(0)),
+        head: CachePadded::new(Head { at: AtomicU64::new(0), items: AtomicU32::new(0) }),
+        discard,
+    });
+    let capacity = shared.capacity();
+    let producer = Producer {
+        capacity,
+        longest: capacity / SHARE_MAX,
+        at: Cell::new(0),
+        offset: Cell::new(0),
+        published: Cell::new(0),
+        items: Cell::new(0),
+        seen: Cell::new((0, 0)),
+        shared: shared.clone(),
+    };
+    (producer, Consumer { capacity, at: 0, offset: 0, items: 0, released: 0, seen: 0, shared })
+}
+
+impl Shared {
+    /// Bytes for records: a line less than there are, because records begin in the middle of a unit, so that payloads begin with one.
+    fn capacity(&self) -> usize {
+        (self.lines.len() - 1) * 64
+    }
+
+    #[inline]
+    fn place(&self, offset: usize) -> *mut u8 {
+        debug_assert!(offset <= self.capacity());
+        // One pointer to the whole buffer, so that it may be used for all of it.
+        let base = self.lines.as_ptr().cast::<u8>().cast_mut();
+        // SAFETY: callers pass offsets up to the capacity; the lines are interior mutable and stand in one piece.
+        unsafe { base.add(ALIGN - HEADER + offset) }
+    }
+
+    /// # Safety
+    /// A record that is the caller's begins there.
+    #[inline]
+    unsafe fn header(&self, offset: usize) -> Header {
+        // SAFETY: the caller's record begins with a header, which wants less alignment than records have.
+        unsafe { self.place(offset).cast::<Header>().read() }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let capacity = self.capacity();
+        let (mut at, tail) = (self.head.at.load(Ordering::Acquire), self.tail.load(Ordering::Acquire));
+        while at < tail {
+            let offset = (at % capacity as u64) as usize;
+            // SAFETY: both ends are gone, so all that was published and not released is ours, record by record.
+            let header = unsafe { self.header(offset) };
+            if header.kind != PAD {
+                // SAFETY: as above; nobody uses the payload afterwards.
+                unsafe { (self.discard)(header.kind, self.place(offset + HEADER)) };
+            }
+            at += u64::from(header.len);
+        }
+    }
+}
+
+/// The writing end.
+pub struct Producer {
+    capacity: usize,
+    /// Bytes of the longest record that can be written.
+    longest: usize,
+    at: Cell<u64>,
+    offset: Cell<usize>,
+    published: Cell<u64>,
+    items: Cell<u32>,
+    /// What the consumer was last seen to have given back: bytes and records.
+    seen: Cell<(u64, u32)>,
+    shared: Arc<Shared>,
+}
+
+impl Producer {
+    /// Whether `bytes` of records, the longest of them `longest`, fit and leave `spare` bytes, and `items` of them are not more than `most` in
+    /// the ring then.
+    #[inline]
+    pub fn has_room(&self, bytes: usize, longest: usize, spare: usize, items: u32, most: u32) -> bool {
+        // In the worst case the longest one does not fit at the end of the buffer by one unit.
+        let need = (bytes + longest + spare) as u64;
+        let fits = |(at, taken): (u64, u32)| {
+            let free = self.capacity as u64 - (self.at.get() - at);
+            need <= free && self.items.get().wrapping_sub(taken).saturating_add(items) <= most
+        };
+        fits(self.seen.get()) || fits(self.look())
+    }
+
+    /// Where the consumer is now.
+    #[inline]
+    fn look(&self) -> (u64, u32) {
+        let head = &self.shared.head;
+        let at = head.at.load(Ordering::Acquire);
+        let seen = (at, head.items.load(Ordering::Relaxed));
+        self.seen.set(seen);
+        seen
+    }
+
+    /// Appends a record that `fill` writes, if `spare` bytes are left then and no more than `most` records are in the ring; false if not, and
+    /// then `fill` was not called. Not seen by the consumer before [`publish`](Self::publish).
+    ///
+    /// # Safety
+    /// `fill` gets `payload` bytes, aligned to [`ALIGN`], that hold nothing, and must make of them what the ring's `discard` and its consumer expect
+    /// for `kind`. It must be `Send`.
+    #[inline]
+    pub unsafe fn write(&self, kind: u32, payload: usize, spare: usize, most: u32, fill: impl FnOnce(*mut u8)) -> bool {
+        let len = record(payload);
+        let (mut offset, left) = (self.offset.get(), self.capacity - self.offset.get());
+        let pad = if len > left { left } else { 0 };
+        if len > self.longest || !self.has_room(len + pad, 0, spare, 1, most) {
+            return false;
+        }
+        if pad > 0 {
+            // SAFETY: the rest of the buffer is free, as was just seen, and at least one unit long, since a record that reached its end would have
+            // set the offset to zero.
+            unsafe { self.shared.place(offset).cast::<Header>().write(Header { len: left as u32, kind: PAD }) };
+            self.at.set(self.at.get() + left as u64);
+            offset = 0;
+        }
+        let place = self.shared.place(offset);
+        // SAFETY: `len` bytes are free there, and do not reach beyond the end.
+        unsafe { place.cast::<Header>().write(Header { len: len as u32, kind }) };
+        // SAFETY: as above.
+        fill(unsafe { place.add(HEADER) });
+        self.at.set(self.at.get() + len as u64);
+        self.offset.set(if offset + len == self.capacity { 0 } else { offset + len });
+        self.items.set(self.items.get().wrapping_add(1));
+        true
+    }
+
+    /// Bytes written and not published.
+    #[inline]
+    pub fn unpublished(&self) -> u64 {
+        self.at.get() - self.published.get()
+    }
+
+    /// Shows the consumer what was written. False if it has seen all.
+    #[inline]
+    pub fn publish(&self) -> bool {
+        let news = self.unpublished() > 0;
+        if news {
+            self.published.set(self.at.get());
+            self.shared.tail.store(self.at.get(), Ordering::Release);
+        }
+        news
+    }
+}
+
+impl Drop for Producer {
+    fn drop(&mut self) {
+        self.publish();
+    }
+}
+
+/// The reading end.
+pub struct Consumer {
+    capacity: usize,
+    at: u64,
+    offset: usize,
+    items: u32,
+    released: u64,
+    /// Up to where the producer was last seen to have published.
+    seen: u64,
+    shared: Arc<Shared>,
+}
+
+impl Consumer {
+    /// Kind and payload of the oldest record. It stays in the ring until [`advance`](Self::advance): who moves the payload out must not look at
+    /// it again.
+    #[inline]
+    pub fn front(&mut self) -> Option<(u32, *mut u8)> {
+        loop {
+            if self.at == self.seen {
+                self.seen = self.shared.tail.load(Ordering::Acquire);
+                if self.at == self.seen {
+                    self.release();
+                    return None;
+                }
+            }
+            // SAFETY: a published record that was not released begins here.
+            let header = unsafe { self.shared.header(self.offset) };
+            if header.kind != PAD {
+                return Some((header.kind, self.shared.place(self.offset + HEADER)));
+            }
+            self.skip(header.len);
+        }
+    }
+
+    #[inline]
+    fn skip(&mut self, len: u32) {
+        self.at += u64::from(len);
+        self.offset += len as usize;
+        if self.offset == self.capacity {
+            self.offset = 0;
+        }
+    }
+
+    /// The record at the front was taken.
+    #[inline]
+    pub fn advance(&mut self) {
+        debug_assert!(self.at < self.seen, "there is a record at the front");
+        // SAFETY: as in `front`, which was called before.
+        let header = unsafe { self.shared.header(self.offset) };
+        self.skip(header.len);
+        self.items = self.items.wrapping_add(1);
+        if self.at - self.released > (self.capacity / 4) as u64 {
+            self.release();
+        }
+    }
+
+    /// Gives back what was taken.
+    #[inline]
+    pub fn release(&mut self) {
+        if self.released != self.at {
+            self.released = self.at;
+            self.shared.head.items.store(self.items, Ordering::Relaxed);
+            self.shared.head.at.store(self.at, Ordering::Release);
+        }
+    }
+
+    /// Whether nothing was published that has not been taken.
+    pub fn is_empty(&self) -> bool {
+        self.shared.tail.load(Ordering::Acquire) == self.at
+    }
+}
+
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// Writes a value as the payload of a record.
+///
+/// # Safety
+/// As [`Producer::write`]; `T` needs at most the alignment of a payload.
+pub unsafe fn push<T>(producer: &Producer, kind: u32, most: u32, value: T) -> Result<(), T> {
+    const { assert!(align_of::<T>() <= ALIGN) };
+    let value = std::mem::ManuallyDrop::new(value);
+    // SAFETY: the payload is as large and as aligned as a `T`; the value is moved there, and dropped here only if it was not.
+    let pushed =
+        unsafe { producer.write(kind, size_of::<T>(), 0, most, |place| ptr::copy_nonoverlapping(&raw const *value, place.cast(), 1)) };
+    if pushed { Ok(()) } else { Err(std::mem::ManuallyDrop::into_inner(value)) }
+}
+
+// The unsafe above is for an interpreter to judge: `cargo +nightly miri test --lib engine::ring`.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kind 0: a value. Kind 1: raw bytes.
+    unsafe fn discard(kind: u32, place: *mut u8) {
+        if kind == 0 {
+            // SAFETY: the tests below write such a value under this kind.
+            drop(unsafe { place.cast::<Arc<u64>>().read() });
+        }
+    }
+
+    const MOST: u32 = u32::MAX / 2;
+
+    fn small() -> (Producer, Consumer) {
+        // SAFETY: `discard` knows both kinds that the tests write.
+        unsafe { ring(512, discard) }
+    }
+
+    fn push_value(producer: &Producer, value: Arc<u64>) -> Result<(), Arc<u64>> {
+        // SAFETY: kind 0 is such a value.
+        unsafe { push(producer, 0, MOST, value) }
+    }
+
+    fn take_value(consumer: &mut Consumer) -> Option<Arc<u64>> {
+        let (kind, place) = consumer.front()?;
+        assert_eq!(kind, 0);
+        // SAFETY: kind 0 is such a value, and it is not looked at again.
+        let value = unsafe { place.cast::<Arc<u64>>().read() };
+        consumer.advance();
+        Some(value)
+    }
+
+    fn write_bytes(producer: &Producer, bytes: &[u8]) -> bool {
+        // SAFETY: kind 1 is bytes: their number, then themselves.
+        unsafe {
+            producer.write(1, 8 + bytes.len(), 0, MOST, |place| {
+                place.cast::<u64>().write(bytes.len() as u64);
+                place.add(8).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            })
+        }
+    }
+
+    fn read_bytes(consumer: &mut Consumer) -> Option<Vec<u8>> {
+        let (kind, place) = consumer.front()?;
+        assert_eq!((kind, place as usize % ALIGN), (1, 0));
+        // SAFETY: kind 1 is bytes behind their number.
+        let bytes = unsafe { std::slice::from_raw_parts(place.add(8), place.cast::<u64>().read() as usize).to_vec() };
+        consumer.advance();
+        Some(bytes)
+    }
+
+    #[test]
+    fn records_of_all_lengths_come_out_in_order_and_whole() {
+        let (producer, mut consumer) = small();
+        let (mut written, mut read) = (0u64, 0u64);
+        let record = |n: u64| vec![n as u8; (n * 7 % 100) as usize];
+        while read < 300 {
+            while written < 300 && write_bytes(&producer, &record(written)) {
+                written += 1;
+            }
+            assert_eq!(consumer.front(), None, "nothing is seen before it was published");
+            assert!(producer.publish() && !producer.publish());
+            while let Some(bytes) = read_bytes(&mut consumer) {
+                assert_eq!(bytes, record(read));
+                read += 1;
+            }
+        }
+        assert!(consumer.is_empty());
+    }
+
+    #[test]
+    fn it_is_bounded_in_bytes_and_in_records() {
+        let (producer, mut consumer) = small();
+        let mut n = 0;
+        while write_bytes(&producer, &[1; 24]) {
+            n += 1;
+        }
+        assert_eq!(n, 512 / 48, "32 bytes of payload, 8 of header, rounded to 16");
+        assert!(!write_bytes(&producer, &[0; 1000]), "longer than the ring");
+        producer.publish();
+        while read_bytes(&mut consumer).is_some() {}
+        assert!(producer.has_room(48, 48, 0, 3, 3) && !producer.has_room(48, 48, 0, 4, 3));
+        assert!(!producer.has_room(400, 48, 200, 1, 3), "what is spared counts");
+    }
+
+    #[test]
+    fn what_nobody_took_is_dropped_once() {
+        let value = Arc::new(7u64);
+        let (producer, mut consumer) = small();
+        for _ in 0..40 {
+            push_value(&producer, value.clone()).unwrap();
+            push_value(&producer, value.clone()).unwrap();
+            producer.publish();
+            assert_eq!(take_value(&mut consumer), Some(value.clone()));
+            assert_eq!(take_value(&mut consumer), Some(value.clone()));
+        }
+        (0..3).for_each(|_| push_value(&producer, value.clone()).unwrap());
+        producer.publish();
+        drop(take_value(&mut consumer));
+        assert_eq!(Arc::strong_count(&value), 3);
+        drop(consumer);
+        push_value(&producer, value.clone()).unwrap();
+        assert_eq!(Arc::strong_count(&value), 4);
+        drop(producer);
+        assert_eq!(Arc::strong_count(&value), 1, "also what was published last");
+    }
+
+    #[test]
+    fn two_threads_hand_over_what_was_written() {
+        let rounds = if cfg!(miri) { 200 } else { 100_000u64 };
+        let (producer, mut consumer) = small();
+        let writer = std::thread::spawn(move || {
+            for n in 0..rounds {
+                let mut value = Arc::new(n);
+                while let Err(back) = push_value(&producer, value) {
+                    producer.publish();
+                    value = back;
+                    std::thread::yield_now();
+                }
+                if n % 3 == 0 {
+                    producer.publish();
+                }
+            }
+        });
+        let mut next = 0;
+        while next < rounds {
+            match take_value(&mut consumer) {
+                Some(value) => {
+                    assert_eq!(*value, next);
+                    next += 1;
+                }
+                None => std::thread::yield_now(),
+            }
+        }
+        writer.join().unwrap();
+    }
+}
