@@ -1,4 +1,13 @@
 //! Rooms are topics, people are entities, and who is here is known to a singleton: `cargo run --example chat`.
+//!
+//! # What is promised
+//!
+//! Nobody hears a line twice, and what one speaker's node publishes is heard in the order in which it was said, whether nodes join, leave or are
+//! killed in the middle of it: a topic is at most once, and a person who enters a room that they are in already stays in it once. Who is in the
+//! room hears what is said from then on, as long as links have room.
+//!
+//! Not promised: a line that is said while its speaker's or its listener's node dies may be lost. A person whose node died, and one whose shard
+//! moved, has forgotten what they had heard and is in no room until they enter again; the directory forgets its names with its node.
 
 #![allow(missing_docs, reason = "an example explains itself")]
 
@@ -78,11 +87,17 @@ struct Node {
     directory: EntityRef<Directory>,
 }
 
+/// Has people and their directory run on that node.
+pub fn host(node: &Cluster) -> Result<(Region<Person>, EntityRef<Directory>), RegisterError> {
+    let people = node.host::<PersonState>(HostOptions::new().shards(16), |_| PersonState::default())?;
+    let directory = node.singleton::<DirectoryState>(HostOptions::new(), DirectoryState::default)?;
+    Ok((people, directory))
+}
+
 fn join(seed: Option<&Node>) -> Result<Node, Box<dyn Error>> {
     let seeds = seed.map(|first| first.cluster.addr().to_string());
     let cluster = Cluster::builder("chat").listen("127.0.0.1:0".parse()?).seeds(seeds).start()?;
-    let people = cluster.host::<PersonState>(HostOptions::new().shards(16), |_| PersonState::default())?;
-    let directory = cluster.singleton::<DirectoryState>(HostOptions::new(), DirectoryState::default)?;
+    let (people, directory) = host(&cluster)?;
     people.wait_ready(LIMIT)?;
     Ok(Node { cluster, people, directory })
 }

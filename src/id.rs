@@ -17,6 +17,7 @@ pub struct NodeAddr {
 
 /// Why a text is no [`NodeAddr`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 #[error("`{text}` is not an address: {why}; write `host:port`, for IPv6 `[::1]:7301`")]
 pub struct BadAddr {
     /// What was given.

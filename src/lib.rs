@@ -20,6 +20,7 @@ mod id;
 pub mod metrics;
 #[doc(hidden)]
 pub mod net;
+#[doc(hidden)]
 pub mod proto;
 #[doc(hidden)]
 pub mod sim;
@@ -35,6 +36,7 @@ pub use id::{BadAddr, Epoch, NodeAddr, NodeId, ShardId, ShardKey, Term, TypeId, 
 pub use proto::{
     handoff::DropReason,
     membership::{ClusterView, Event, Member, MemberStatus},
+    sharding::ShardState,
 };
 pub use time::{Deadline, Time};
 

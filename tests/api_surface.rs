@@ -52,3 +52,19 @@ fn every_public_enum_may_grow() {
     assert!(seen > 15, "only {seen} enums were found");
     assert!(open.is_empty(), "add #[non_exhaustive] to {open:#?}");
 }
+
+/// Rows of the catalogue of failures that a user can bring about.
+const ROWS: &[u32] = &[4, 8, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 68];
+
+#[test]
+fn every_failure_that_a_user_can_bring_about_has_a_test_through_the_public_interface() {
+    let mut sources = vec![];
+    files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests"), &mut sources);
+    let rust = sources.iter().filter(|file| file.extension().is_some_and(|e| e == "rs"));
+    let text: String = rust.map(|file| fs::read_to_string(file).expect("sources are text")).collect();
+    let marks = text.lines().filter_map(|line| line.trim().strip_prefix("// failures: row"));
+    let tested: Vec<u32> =
+        marks.flat_map(|mark| mark.trim_start_matches('s').split([',', ':']).filter_map(|row| row.trim().parse().ok())).collect();
+    let missing: Vec<_> = ROWS.iter().filter(|row| !tested.contains(row)).collect();
+    assert!(missing.is_empty(), "rows without a test: {missing:?}");
+}

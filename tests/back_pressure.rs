@@ -159,7 +159,11 @@ fn a_link_that_takes_nothing_gives_messages_back_and_loses_none() {
         let SinkMsg::Part(back) = refused.into_message() else { panic!("another message came back") };
         assert_eq!((back.number, back.filler.len()), (number, 2000));
         assert!(sink.ask(Seen, Duration::from_millis(10)).is_err());
+        let (room, hear) = wingbeat::channel::bounded(1);
+        region.on_room(&"a".into(), move || room.send(()).unwrap());
+        assert!(hear.recv_timeout(Duration::from_millis(50)).is_err(), "there is no room yet");
         [&home_valve, &sender_valve].into_iter().for_each(Valve::open);
+        hear.recv_timeout(PATIENCE).unwrap();
         sink.tell_within(back, PATIENCE).unwrap();
         number += 1;
         until_holds("all has arrived", || sink.ask(Seen, PATIENCE) == Ok(Parts(number)));

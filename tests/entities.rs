@@ -460,7 +460,7 @@ fn calls_after_the_end_are_typed_errors_and_ending_twice_is_ending_once() {
     let report = handle.wait(PATIENCE).unwrap();
     assert_eq!(again.wait(PATIENCE).unwrap(), report);
     assert_eq!(report.reason, ShutdownReason::Requested, "the first reason counts");
-    assert_eq!(report.overran, Vec::<String>::new());
+    assert_eq!(report.overran, vec![]);
     let refused = entity.tell(Count).unwrap_err();
     assert_eq!(*refused.reason(), Refusal::Shutdown);
     assert!(matches!(refused.into_message(), JobMsg::Count(..)), "the message comes back");

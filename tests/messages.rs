@@ -2,6 +2,8 @@
 
 #![allow(missing_docs)]
 
+use std::{collections::BTreeMap, time::Duration};
+
 use serde::{Deserialize, Serialize};
 use wingbeat::{
     Added, AskError, CodecError, DropReason, EntityId, EntityKey, EntityType, IntoKey, Message, Refusal, ReplyTag, Request, Wire, messages,
@@ -234,7 +236,12 @@ fn built_in_values_come_back() {
     assert_eq!(round(&u32::MAX), u32::MAX);
     assert_eq!(round(&u64::MAX), u64::MAX);
     assert_eq!(round(&i64::MIN), i64::MIN);
-    assert_eq!(round(&-0.5f64), -0.5);
+    assert_eq!((round(&u16::MAX), round(&u128::MAX), round(&i16::MIN), round(&i32::MIN)), (u16::MAX, u128::MAX, i16::MIN, i32::MIN));
+    assert_eq!((round(&i128::MIN), round(&'ü'), round(&-0.5f32), round(&-0.5f64)), (i128::MIN, 'ü', -0.5, -0.5));
+    assert_eq!(round(&Duration::from_nanos(1_000_000_007)), Duration::from_nanos(1_000_000_007));
+    let map = BTreeMap::from([("a".to_owned(), vec![1u32, 2]), ("b".to_owned(), vec![])]);
+    assert_eq!(round(&map), map);
+    assert_eq!(round(&BTreeMap::from([((), ())])).len(), 1);
     assert_eq!(round(&String::from("Zürich")), "Zürich");
     assert_eq!(round(&vec![0u8, 255, 7]), [0, 255, 7]);
     assert_eq!(round(&vec![String::from("a"), String::new()]), ["a", ""]);
@@ -242,6 +249,19 @@ fn built_in_values_come_back() {
     assert_eq!(round(&None::<u32>), None);
     assert_eq!(round(&Err::<u32, String>("no".into())), Err("no".into()));
     assert_eq!(round(&(1u64, String::from("b"))), (1, "b".into()));
+}
+
+#[test]
+fn a_map_that_claims_more_than_it_has_is_an_error_at_once() {
+    let read = |bytes: &[u8]| <BTreeMap<u32, u32>>::decode(1, &mut &bytes[..]);
+    assert_eq!(read(&[1, 5, 6]).unwrap(), BTreeMap::from([(5, 6)]));
+    assert!(read(&[2, 5, 6, 5, 7]).unwrap_err().to_string().contains("twice"));
+    assert!(read(&[255, 255, 255, 255, 255, 255, 255, 255, 255, 1, 5, 6]).is_err());
+    assert!(<BTreeMap<(), ()>>::decode(1, &mut &[255, 255, 255, 255, 15][..]).is_err());
+    let old = BTreeMap::from([(1u32, Receipt { cents: 500, currency: "EUR".into() })]);
+    let mut bytes = vec![];
+    old.encode(1, &mut bytes).unwrap();
+    assert_eq!((bytes.as_slice(), <BTreeMap<u32, Receipt>>::VERSIONS), (&[1, 1, 5][..], 1..=2));
 }
 
 #[test]

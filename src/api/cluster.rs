@@ -12,7 +12,7 @@ use crossbeam::channel::Receiver;
 use super::{
     context::resolve,
     hosting::host_of,
-    shutdown::{Reaper, ShutdownHandle, ShutdownReason, ShutdownReport},
+    shutdown::{Phase, Reaper, ShutdownHandle, ShutdownReason, ShutdownReport},
 };
 use crate::{
     Config, Deadline, Entity, EntityId, EntityRef, EntityType, HostOptions, KeyOf, Lease, NodeAddr, NodeId, Region, ShardId, Singleton,
@@ -103,6 +103,11 @@ impl Cluster {
         self.node().now()
     }
 
+    /// The moment it is for calendars; see [`Cx::wall_clock`](crate::Cx::wall_clock).
+    pub fn wall_clock(&self) -> std::time::SystemTime {
+        self.node().clock.wall()
+    }
+
     /// All settings in force.
     pub fn config(&self) -> &Config {
         &self.node().config
@@ -175,7 +180,9 @@ impl Cluster {
             tracing::debug!(target: "wingbeat::engine", entity_type = E::Type::TYPE, %role, "not hosted here: this node lacks the role");
             return self.proxy();
         }
-        let host = host_of::<E>(Arc::new(factory), options.run);
+        let mut run = options.run;
+        run.live = run.live.map(|limit| limit.div_ceil(self.node().workers.len().max(1)));
+        let host = host_of::<E>(Arc::new(factory), run);
         let entry = self.enter::<E::Type>(Some(options.shards))?;
         if entry.set_host(host).is_err() {
             return Err(RegisterError::Duplicate { name: entry.name.to_string() });
@@ -254,8 +261,7 @@ impl Cluster {
 
     /// What `host` or `proxy` made before.
     pub fn region<T: EntityType>(&self) -> Option<Region<T>> {
-        let entry = self.node().type_entry(TypeId::of(T::TYPE))?;
-        (entry.declared_by == std::any::TypeId::of::<T>()).then(|| Region::new(self.node().clone(), entry))
+        Region::find(self.node())
     }
 
     /// A reference to an entity of a type that this node hosts or has a proxy for.
@@ -311,6 +317,35 @@ impl Cluster {
     pub fn shutdown(&self, why: ShutdownReason) -> ShutdownHandle {
         self.inner.reaper.request(why);
         self.inner.reaper.handle()
+    }
+
+    /// Has `task` run once in that phase of an orderly shutdown, whatever starts it: a call, a signal, the last handle that is dropped, or the
+    /// node's removal from the cluster. Tasks of one phase run at the same time, each on a thread of its own; one that is not done after `timeout`
+    /// is left behind, and named in [`ShutdownReport::overran`]. A task that keeps a clone of this handle keeps the node alive until it has run.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use wingbeat::*;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let cluster = Cluster::builder("doc").listen("127.0.0.1:0".parse()?).start()?;
+    /// cluster.on_shutdown(Phase::StopAccepting, "front door", Duration::from_secs(2), || println!("no new clients"))?;
+    /// cluster.on_shutdown(Phase::Flush, "last words", Duration::from_secs(5), || println!("all is written"))?;
+    /// let report = cluster.shutdown(ShutdownReason::Requested).wait(Duration::from_secs(60)).expect("it ends in time");
+    /// assert!(report.overran.is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`RegisterError::Shutdown`]: that phase has begun, or is over; the task does not run.
+    pub fn on_shutdown(
+        &self,
+        phase: Phase,
+        name: &str,
+        timeout: Duration,
+        task: impl FnOnce() + Send + 'static,
+    ) -> Result<(), RegisterError> {
+        self.inner.reaper.add(phase, name, timeout, Box::new(task))
     }
 
     /// From now on SIGINT or SIGTERM starts an orderly shutdown, and a second one ends the process at once. Does not block;
@@ -403,7 +438,7 @@ impl ClusterBuilder {
         self
     }
 
-    /// Where the HTTP surface listens.
+    /// Where the HTTP surface listens. Without the feature `admin` there is none, and `start` says so.
     pub fn admin(mut self, listen: SocketAddr) -> Self {
         self.config.admin.listen = Some(listen);
         self
@@ -438,7 +473,7 @@ impl ClusterBuilder {
         let (admin, server) = match super::surface::serve(&node, listening) {
             Ok(server) => (server.as_ref().map(|s| s.addr()), server),
             Err(error) => {
-                engine.stop();
+                engine.stop(ACT_LIMIT);
                 return Err(error);
             }
         };

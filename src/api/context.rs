@@ -1,11 +1,15 @@
 //! What an entity can do during a turn.
 
-use std::{marker::PhantomData, sync::Arc, time::Duration};
+use std::{
+    marker::PhantomData,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use super::hosting::key_of;
 use crate::{
-    AskError, CodecError, Deadline, DropReason, Entity, EntityId, EntityRef, EntityType, Epoch, Failure, Handoff, KeyOf, Message, MsgOf,
-    NodeAddr, NodeId, Refusal, ReplyTag, Request, ShardId, StartCause, TellError, Time, Topic, Wire,
+    AskError, ClusterView, CodecError, Deadline, DropReason, Entity, EntityId, EntityRef, EntityType, Epoch, Failure, Handoff, KeyOf,
+    Message, MsgOf, NodeAddr, NodeId, Refusal, Region, ReplyTag, Request, ShardId, StartCause, TellError, Time, Topic, Wire,
     engine::{
         message::AnyMessage,
         node::Node,
@@ -21,6 +25,9 @@ use crate::{
 };
 
 /// What an entity can do during a turn. Nothing here blocks.
+///
+/// There is no way from here to the [`Cluster`](crate::Cluster): an entity that kept its handle would keep its own node from ending, and one that is
+/// tested alone has none. What entities need of it is here.
 ///
 /// # When the shard moves
 /// Timers, stashed messages, watches of nodes and the mailbox travel to the new home, as messages. An open [`ask`](Self::ask) is answered
@@ -56,6 +63,11 @@ impl<'a, E: Entity> Cx<'a, E> {
         self.turn
     }
 
+    /// Whether the turn has ended in [`fail`](Self::fail).
+    pub(crate) fn gave_up(&self) -> bool {
+        self.turn == Turn::Failed
+    }
+
     /// This entity's key.
     pub fn id(&self) -> &'a KeyOf<E> {
         self.id
@@ -89,6 +101,22 @@ impl<'a, E: Entity> Cx<'a, E> {
     /// Time of this turn. One clock read per turn.
     pub fn now(&self) -> Time {
         self.at.now
+    }
+
+    /// The moment it is for calendars and people: for what is written down, not for measuring, as this clock may be set back. Under the test kit it
+    /// begins in 2020 and goes with virtual time.
+    pub fn wall_clock(&self) -> SystemTime {
+        self.node.clock.wall()
+    }
+
+    /// The members of the cluster, as this node sees them; an `Arc` clone.
+    pub fn view(&self) -> Arc<ClusterView> {
+        self.node.view()
+    }
+
+    /// The entities of another type that this node hosts or has a proxy for; `None` if it has neither.
+    pub fn region<T: EntityType>(&self) -> Option<Region<T>> {
+        Region::find(self.node)
     }
 
     /// When the asker gives up; `None` if nobody asked. An ask that is past it is dropped before it runs.
@@ -294,18 +322,22 @@ impl<'a, E: Entity> Cx<'a, E> {
     }
 
     /// At most once, never blocks; as [`EntityRef::tell`].
+    ///
+    /// # Errors
+    /// [`TellError`] with the [`Refusal`] and the message; nothing was queued.
     pub fn tell<T: EntityType>(&mut self, to: &EntityRef<T>, msg: impl Message<T>) -> Result<(), TellError<T::Msg>> {
         to.tell(msg)
     }
 
-    /// Leaves memory after this turn. What arrives later starts the next incarnation.
+    /// Leaves memory after this turn, which is one of [`Entity::handle`]. What arrives later starts the next incarnation.
     pub fn passivate(&mut self) {
         if self.turn == Turn::Continue {
             self.turn = Turn::Passivate;
         }
     }
 
-    /// Ends this instance as failed after this turn; the next message starts another one after a back-off.
+    /// Ends this instance as failed after this turn; the next message starts another one after a back-off. For [`Entity::handle`] and
+    /// [`Entity::started`], where it is a start that failed: what waits for the entity waits for the next try.
     pub fn fail(&mut self, why: impl Into<Failure>) {
         let why = why.into();
         tracing::warn!(target: "wingbeat::engine", entity_type = E::Type::TYPE, shard = self.at.shard.shard.0, epoch = self.at.epoch.get(), %why, "an entity gave up");

@@ -17,8 +17,8 @@ pub type MsgOf<E> = <<E as Entity>::Type as EntityType>::Msg;
 ///
 /// # What a panic comes to
 /// A panic in any of these is caught, counted and logged with entity, message and place; the node and all other entities go on. The instance
-/// is dropped, and `supervise` says what comes next: by default another instance, after a back-off of 100 ms that doubles with each failure
-/// in a row up to 10 s. Whoever asked gets `EntityFailed`. The message that the handler panicked on becomes a dead letter
+/// is dropped, and `supervise` says what comes next: by default another instance, after a back-off that doubles with each failure in a
+/// row ([`HostOptions::backoff`](crate::HostOptions::backoff)). Whoever asked gets `EntityFailed`. The message that the handler panicked on becomes a dead letter
 /// ([`DropReason::Poison`](crate::DropReason::Poison)), at once or after the number of [`attempts`](crate::HostOptions::attempts) that the host
 /// grants. An entity that fails five times to start opens its circuit: what is sent to it then is refused until its back-off is over.
 ///
@@ -42,13 +42,19 @@ pub trait Entity: Sized + 'static {
         let _ = cx;
     }
 
-    /// Before the shard moves: hand the live state over with [`Cx::hand_over`]. On `Err` the move is called off and this instance works on.
+    /// Before the shard moves: hand the live state over with [`Cx::hand_over`]. Without this method the next instance starts as new.
+    ///
+    /// # Errors
+    /// [`Failure`]: the move is called off, says why in the log and in its answer, and this instance works on.
     fn handoff(&mut self, cx: &mut Cx<'_, Self>) -> Result<Handoff, Failure> {
         let _ = cx;
         Ok(Handoff::nothing())
     }
 
-    /// On the new home, with what [`handoff`](Self::handoff) gave. On `Err` the instance starts as new, and says so loudly.
+    /// On the new home, with what [`handoff`](Self::handoff) gave.
+    ///
+    /// # Errors
+    /// [`Failure`]: another instance starts as new, which is logged and counted.
     fn adopted(&mut self, state: HandedOver<'_>, cx: &mut Cx<'_, Self>) -> Result<(), Failure> {
         let _ = (state, cx);
         Ok(())

@@ -53,8 +53,11 @@ impl<E: Entity> TypeHost for HostOf<E> {
                 live.entity = (self.factory)(&live.id);
             }
         }
-        live.with(turn, |entity, cx| entity.started(cx));
-        Ok(live)
+        let gave_up = live.with(turn, |entity, cx| {
+            entity.started(cx);
+            cx.gave_up()
+        });
+        if gave_up { Err("it gave up when it started".to_owned()) } else { Ok(live) }
     }
 
     fn options(&self) -> TypeOptions {

@@ -34,6 +34,9 @@ pub trait EntityKey: Clone + Eq + Hash + fmt::Debug + fmt::Display + FromStr + S
     /// Appends the canonical bytes: equal keys write equal bytes, different keys different ones.
     fn write_to(&self, out: &mut Vec<u8>);
     /// The key that wrote exactly these bytes.
+    ///
+    /// # Errors
+    /// [`CodecError`]: no key writes these bytes. Messages with them are dropped as undecodable.
     fn read_from(bytes: &[u8]) -> Result<Self, CodecError>;
 }
 
@@ -289,7 +292,10 @@ impl<'de, T: EntityType> Deserialize<'de> for EntityId<T> {
 
 /// A message that says which entity it is for.
 pub trait Addressed<T: EntityType> {
-    /// Key and message; the message alone when it has no key, which is then refused as [`Unaddressed`](crate::Refusal::Unaddressed).
+    /// Key and message.
+    ///
+    /// # Errors
+    /// The message, when it has no key: it is then refused as [`Unaddressed`](crate::Refusal::Unaddressed).
     fn address(self) -> Result<(T::Key, T::Msg), T::Msg>;
 }
 

@@ -10,10 +10,12 @@ mod hosting;
 mod key;
 mod lease;
 mod messages;
+mod query;
 mod reference;
 mod region;
 mod shutdown;
 #[cfg(feature = "admin")]
+#[doc(hidden)]
 pub mod surface;
 mod topic;
 mod wire;
@@ -30,9 +32,10 @@ pub use {
     key::{Addressed, EntityId, EntityKey, IntoKey, KEY_BYTES_MAX, Singleton},
     lease::{Lease, LeaseError, MemoryLease},
     messages::{EntityType, Message, ReplyTag, Request},
+    query::{RegionStats, ShardInfo},
     reference::EntityRef,
     region::{HostOptions, Nodes, Passivation, QueryError, Region},
-    shutdown::{ShutdownHandle, ShutdownReason, ShutdownReport},
+    shutdown::{Overrun, Phase, ShutdownHandle, ShutdownReason, ShutdownReport},
     topic::Topic,
     wire::{Added, Wire, wire_id},
 };

@@ -5,14 +5,14 @@ use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 use super::context::resolve;
 use crate::{
     Addressed, Batch, Deadline, Entity, EntityKey, EntityRef, EntityType, Event, IntoKey, Member, Message, NodeId, Refusal, ShardId,
-    TellError, Wire,
+    TellError, TypeId, Wire,
     engine::{
         exits,
         node::{Node, ToNet, ToWorker},
         types::{Standing, TypeEntry},
     },
     error::codes,
-    proto::{shard::TypeOptions, sharding::shard_of, wire::Frame},
+    proto::{node::Command, shard::TypeOptions, sharding::shard_of, wire::Frame},
 };
 
 /// The entities of one type: a host on this node, or a proxy. Cheap to clone.
@@ -43,6 +43,16 @@ impl<T: EntityType> fmt::Debug for Region<T> {
 impl<T: EntityType> Region<T> {
     pub(crate) fn new(node: Arc<Node>, entry: Arc<TypeEntry>) -> Self {
         Self { node, entry, _type: PhantomData }
+    }
+
+    /// Of a type that the node hosts or has a proxy for.
+    pub(super) fn find(node: &Arc<Node>) -> Option<Self> {
+        let entry = node.type_entry(TypeId::of(T::TYPE))?;
+        (entry.declared_by == std::any::TypeId::of::<T>()).then(|| Self::new(node.clone(), entry))
+    }
+
+    pub(super) fn node(&self) -> &Arc<Node> {
+        &self.node
     }
 
     /// The entity with this key. Makes and sends nothing.
@@ -146,6 +156,45 @@ impl<T: EntityType> Region<T> {
         }
     }
 
+    /// Runs `f` once, on the helper thread, when what had no room for a message to this key may have some again: for who was refused with `Full` or
+    /// `NoCredit` and has something else to do meanwhile. At once if there is room. Room that is there may be gone again when `f` sends: it is refused
+    /// then, and may ask again.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use wingbeat::*;
+    /// # messages! { pub enum LogMsg for Log(String) = "doc.log" { Line { text: String } } }
+    /// fn send(logs: Region<Log>, line: LogMsg) {
+    ///     if let Err(refused) = logs.get("app").tell(line) {
+    ///         match refused.reason() {
+    ///             Refusal::Full | Refusal::NoCredit => {
+    ///                 let again = logs.clone();
+    ///                 logs.on_room(&"app".into(), move || send(again, refused.into_message()));
+    ///             }
+    ///             reason => eprintln!("lost: {reason}"),
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    pub fn on_room(&self, key: &T::Key, f: impl FnOnce() + Send + 'static) {
+        let mut bytes = Vec::with_capacity(32);
+        key.write_to(&mut bytes);
+        let shard = self.entry.shard_of(xxhash_rust::xxh3::xxh3_64(&bytes));
+        let node = Arc::downgrade(&self.node);
+        let job = Box::new(move || {
+            if let Some(node) = node.upgrade() {
+                node.help(Box::new(f));
+            }
+        });
+        if let Err((word, job)) = self.entry.when_room(shard.shard, job) {
+            // The link has room; what may have none is a ring, which its consumer empties in the turn that takes this up.
+            match word.exit() {
+                Some((worker, _)) => self.node.workers[usize::from(worker)].post(ToWorker::Run(job)),
+                None => self.node.command(move |id| Command::Locate { id, shard }, Some(Box::new(|_| job()))),
+            }
+        }
+    }
+
     /// Events of the cluster, from now on; see [`Cluster::events`](crate::Cluster::events).
     pub fn events(&self) -> crossbeam::channel::Receiver<Event> {
         self.node.events()
@@ -235,12 +284,20 @@ impl<E: Entity> HostOptions<E> {
     /// When entities leave memory by themselves. Default: never.
     pub fn passivation(mut self, passivation: Passivation) -> Self {
         self.run.idle = passivation.idle;
+        self.run.live = passivation.limit;
         self
     }
 
     /// Messages that may wait for one entity while it is suspended, backs off or moves in; at least 1. Default: `limits.mailbox`.
     pub fn mailbox(mut self, capacity: usize) -> Self {
         self.run.mailbox = Some(capacity.max(1));
+        self
+    }
+
+    /// How long an entity that failed pauses before it is started again: `first` after one failure, twice as long after each further one in a row,
+    /// `longest` at most. A turn that succeeds ends the row. Default: 100 ms, and `sharding.restart_backoff`.
+    pub fn backoff(mut self, first: Duration, longest: Duration) -> Self {
+        self.run.backoff = Some((first, longest.max(first)));
         self
     }
 
@@ -264,6 +321,8 @@ impl<E: Entity> HostOptions<E> {
 pub struct Passivation {
     /// After so long without a message, and a quarter of that later at most.
     pub idle: Option<Duration>,
+    /// When more than so many are live on a node.
+    pub limit: Option<usize>,
 }
 
 impl Passivation {
@@ -274,7 +333,15 @@ impl Passivation {
 
     /// After so long without a message from outside.
     pub fn idle(after: Duration) -> Self {
-        Self { idle: Some(after) }
+        Self { idle: Some(after), limit: None }
+    }
+
+    /// And when more than about `entities` of the type are live on a node: for each that starts beyond that, one of the same shard leaves that was not
+    /// used for long, which is found among some that are looked at. One with messages that wait or are stashed stays. The bound is divided evenly
+    /// among the node's workers, and may be exceeded by one entity for each shard.
+    pub fn limit(mut self, entities: usize) -> Self {
+        self.limit = Some(entities);
+        self
     }
 }
 
@@ -288,6 +355,9 @@ pub enum QueryError {
     /// This node is shutting down.
     #[error("shutting down")]
     Shutdown,
+    /// Called on a worker thread, which others wait for.
+    #[error("waiting on a worker thread would deadlock")]
+    WouldDeadlock,
     /// The coordinator does not take the type in.
     #[error("refused by the coordinator: {why}")]
     Refused {
@@ -296,4 +366,4 @@ pub enum QueryError {
     },
 }
 
-codes! { QueryError { Timeout = "E-QRY-001", Shutdown = "E-QRY-002", Refused = "E-QRY-003" } }
+codes! { QueryError { Timeout = "E-QRY-001", Shutdown = "E-QRY-002", Refused = "E-QRY-003", WouldDeadlock = "E-QRY-004" } }

@@ -1,18 +1,20 @@
 //! The orderly end of a node.
 
 use std::{
-    sync::Arc,
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, OnceLock},
     time::{Duration, SystemTime},
 };
 
 use parking_lot::{Condvar, Mutex};
 
 use crate::{
-    Deadline, StartError, Time,
+    Deadline, RegisterError, StartError, Time,
     api::context::resolve,
     engine::{
         Engine,
-        clock::Waited,
+        clock::{Clock, Waited},
         node::{Life, Node},
         sys,
     },
@@ -35,6 +37,61 @@ pub enum ShutdownReason {
     Refused(String),
 }
 
+/// What a node does on its way to the end, in this order. Each phase begins when the one before is done, or its time is up.
+///
+/// [`Cluster::on_shutdown`](crate::Cluster::on_shutdown) adds tasks of the program's own. Those of one phase start together when it begins, each
+/// with a deadline of its own.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[non_exhaustive]
+pub enum Phase {
+    /// Tasks only: take nothing more in from outside. The node serves as ever.
+    StopAccepting,
+    /// Tasks only: finish what was taken in. The node serves as ever.
+    DrainRequests,
+    /// The shards are handed off and the node leaves the cluster, for `shutdown.drain_timeout` and `shutdown.leave_timeout` together at most. It
+    /// serves what it still has. A node that the cluster has removed has left already.
+    LeaveCluster,
+    /// From now on sends are refused with `Shutdown`; nothing runs here any more but what is under way. Tasks: write out what must not be lost.
+    Flush,
+    /// Tasks, then all threads end. A handler that has not returned after ten seconds is left behind with its thread.
+    StopEngine,
+}
+
+impl Phase {
+    const ALL: [Self; 5] = [Self::StopAccepting, Self::DrainRequests, Self::LeaveCluster, Self::Flush, Self::StopEngine];
+
+    fn next(self) -> Option<Self> {
+        Self::ALL.into_iter().find(|phase| *phase > self)
+    }
+
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::StopAccepting => "stop accepting",
+            Self::DrainRequests => "drain requests",
+            Self::LeaveCluster => "leave the cluster",
+            Self::Flush => "flush",
+            Self::StopEngine => "stop the engine",
+        }
+    }
+}
+
+/// Something that was not done by its deadline, or failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Overrun {
+    /// In which phase.
+    pub phase: Phase,
+    /// What, and how long it had.
+    pub what: String,
+}
+
+impl fmt::Display for Overrun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.phase.name(), self.what)
+    }
+}
+
 /// What became of a shutdown.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -43,10 +100,27 @@ pub struct ShutdownReport {
     pub reason: ShutdownReason,
     /// From the first request to the end of the last thread.
     pub took: Duration,
-    /// What was not done by its deadline.
-    pub overran: Vec<String>,
+    /// What was not done by its deadline, or failed, in the order in which that was seen.
+    pub overran: Vec<Overrun>,
     /// When it ended.
     pub ended: SystemTime,
+}
+
+/// What the program wants done in a phase.
+struct Task {
+    phase: Phase,
+    name: String,
+    limit: Duration,
+    run: Box<dyn FnOnce() + Send>,
+}
+
+/// A task that has begun.
+struct Running {
+    name: String,
+    until: Time,
+    limit: Duration,
+    /// Present when it is over: how it failed, if it did.
+    over: Arc<OnceLock<Option<&'static str>>>,
 }
 
 #[derive(Default)]
@@ -57,6 +131,8 @@ struct State {
     report: Option<ShutdownReport>,
     /// Signals are caught for this node.
     catches_signals: bool,
+    tasks: Vec<Task>,
+    phase: Option<Phase>,
 }
 
 struct Shared {
@@ -84,6 +160,11 @@ impl std::fmt::Debug for ShutdownHandle {
 }
 
 impl ShutdownHandle {
+    /// The phase that has begun; `None` while nothing ends.
+    pub fn phase(&self) -> Option<Phase> {
+        self.shared.state.lock().phase
+    }
+
     /// Waits for the end; `None`: not done by the deadline.
     pub fn wait(&self, deadline: impl Into<Deadline>) -> Option<ShutdownReport> {
         let node = &self.shared.node;
@@ -133,7 +214,17 @@ impl Reaper {
 
     /// The way to the end, to be gone by one thread.
     pub fn end(&self) -> End {
-        End { shared: self.shared.clone(), stage: Stage::Serving, requested: None, began: Time::ZERO, overran: vec![] }
+        End { shared: self.shared.clone(), requested: None, began: Time::ZERO, phase: None, tasks: vec![], leaving: None, overran: vec![] }
+    }
+
+    /// Has the task run in that phase, if it has not begun.
+    pub fn add(&self, phase: Phase, name: &str, limit: Duration, run: Box<dyn FnOnce() + Send>) -> Result<(), RegisterError> {
+        let mut state = self.shared.state.lock();
+        if state.report.is_some() || state.phase.is_some_and(|begun| begun >= phase) {
+            return Err(RegisterError::Shutdown);
+        }
+        state.tasks.push(Task { phase, name: name.to_owned(), limit, run });
+        Ok(())
     }
 
     /// Asks for the end; the first reason counts.
@@ -157,20 +248,14 @@ impl Reaper {
 /// The end of a node, step by step.
 pub(crate) struct End {
     shared: Arc<Shared>,
-    stage: Stage,
     requested: Option<ShutdownReason>,
     began: Time,
-    overran: Vec<String>,
-}
-
-#[derive(Copy, Clone)]
-enum Stage {
-    /// Nobody has asked yet.
-    Serving,
+    /// `None` while nobody has asked yet.
+    phase: Option<Phase>,
+    tasks: Vec<Running>,
     /// Shards are handed off until this moment at most.
-    Leaving(Time),
-    /// Membership is over, or given up.
-    Over,
+    leaving: Option<Time>,
+    overran: Vec<Overrun>,
 }
 
 /// What the end of a node waits for.
@@ -180,6 +265,8 @@ pub(crate) enum Awaits {
     Request,
     /// The end of membership, at most so long.
     Life(Duration),
+    /// The end of a task, at most so long.
+    Task(Duration),
     /// The end of the threads: what refuses sends has been set.
     Threads,
 }
@@ -187,37 +274,118 @@ pub(crate) enum Awaits {
 impl End {
     /// Goes on as far as it can at this moment.
     pub fn step(&mut self, now: Time) -> Awaits {
-        let node = self.shared.node.clone();
-        let limit = node.config.shutdown.leave_timeout.get() + node.config.shutdown.drain_timeout.get();
-        let running = node.life() == Life::Running;
-        let killed = self.shared.state.lock().killed;
-        if matches!(self.stage, Stage::Serving) {
-            let requested = self.shared.state.lock().requested.clone();
-            if requested.is_none() && running {
+        let (killed, requested) = {
+            let state = self.shared.state.lock();
+            (state.killed, state.requested.clone())
+        };
+        if self.phase.is_none() {
+            if requested.is_none() && self.shared.node.life() == Life::Running {
                 return Awaits::Request;
             }
-            self.began = now;
-            self.requested = requested;
-            self.stage = Stage::Over;
-            if self.requested.is_some() && running && !killed {
+            (self.began, self.requested) = (now, requested);
+            if !killed {
+                self.enter(Phase::StopAccepting, now);
+            }
+        }
+        while let Some(phase) = self.phase.filter(|_| !killed) {
+            if let Some(awaits) = self.awaits(phase, now) {
+                return awaits;
+            }
+            let Some(next) = phase.next() else { break };
+            self.enter(next, now);
+        }
+        self.shared.node.begin_closing();
+        Awaits::Threads
+    }
+
+    /// Begins a phase.
+    fn enter(&mut self, phase: Phase, now: Time) {
+        self.phase = Some(phase);
+        let due = {
+            let mut state = self.shared.state.lock();
+            state.phase = Some(phase);
+            let (due, later) = std::mem::take(&mut state.tasks).into_iter().partition(|task| task.phase <= phase);
+            state.tasks = later;
+            due
+        };
+        self.begin_tasks(due, phase, now);
+        let node = &self.shared.node;
+        match phase {
+            Phase::LeaveCluster if self.requested.is_some() && node.life() == Life::Running => {
                 // While shards are handed off the node goes on serving; only then are sends refused.
                 let id = node.id;
                 node.command(move |n| Command::Leave { id: n, node: id }, None);
-                self.stage = Stage::Leaving(now + limit);
+                self.leaving = Some(now + self.leave_limit());
             }
+            Phase::Flush => drop(node.begin_closing()),
+            _ => {}
         }
-        if let Stage::Leaving(until) = self.stage
-            && running
-            && !killed
-        {
+    }
+
+    fn leave_limit(&self) -> Duration {
+        let limits = &self.shared.node.config.shutdown;
+        limits.leave_timeout.get() + limits.drain_timeout.get()
+    }
+
+    fn begin_tasks(&mut self, tasks: Vec<Task>, phase: Phase, now: Time) {
+        for Task { name, limit, run, .. } in tasks {
+            let over = Arc::<OnceLock<Option<&'static str>>>::default();
+            let (said, shared) = (over.clone(), self.shared.clone());
+            let body = move || {
+                let failed = catch_unwind(AssertUnwindSafe(run)).is_err().then_some("panicked");
+                let _ = said.set(failed);
+                drop(shared.state.lock());
+                shared.changed.notify_all();
+            };
+            match &self.shared.node.clock {
+                // A task may hang, and the others must not wait for it.
+                Clock::Machine => {
+                    if let Err(error) = std::thread::Builder::new().name("wingbeat-task".to_owned()).spawn(body) {
+                        self.overran.push(Overrun { phase, what: format!("`{name}` did not run: no thread: {error}") });
+                        continue;
+                    }
+                }
+                Clock::Virtual(_) => self.shared.node.help(Box::new(body)),
+            }
+            self.tasks.push(Running { name, until: now + limit, limit, over });
+        }
+    }
+
+    /// What the phase still waits for. Notes what has overrun.
+    fn awaits(&mut self, phase: Phase, now: Time) -> Option<Awaits> {
+        let overran = &mut self.overran;
+        self.tasks.retain(|task| {
+            let failed = match task.over.get() {
+                Some(None) => return false,
+                Some(Some(failed)) => format!("`{}` {failed}", task.name),
+                None if now < task.until => return true,
+                None => format!("`{}` was not done within {:?}", task.name, task.limit),
+            };
+            overran.push(Overrun { phase, what: failed });
+            false
+        });
+        if let Some(until) = self.leaving.filter(|_| self.shared.node.life() == Life::Running) {
             if now < until {
-                return Awaits::Life(until.since(now));
+                return Some(Awaits::Life(until.since(now)));
             }
-            self.overran.push(format!("leaving the cluster took longer than {limit:?}; what was not handed off is lost"));
+            let what = format!("leaving took longer than {:?}; what was not handed off is lost", self.leave_limit());
+            self.overran.push(Overrun { phase, what });
         }
-        self.stage = Stage::Over;
-        node.begin_closing();
-        Awaits::Threads
+        self.leaving = None;
+        let next = self.tasks.iter().map(|task| task.until.since(now)).min();
+        next.map(Awaits::Task)
+    }
+
+    fn has_news(&self) -> bool {
+        self.tasks.iter().any(|task| task.over.get().is_some())
+    }
+
+    /// Threads that have not ended in time.
+    pub fn threads_overran(&mut self, left: &[String]) {
+        let what = |name: &String| {
+            format!("thread `{name}` has not ended within {THREADS:?}: a handler that does not return holds it, or what it waits for")
+        };
+        self.overran.extend(left.iter().map(|name| Overrun { phase: Phase::StopEngine, what: what(name) }));
     }
 
     /// All threads have ended: tells who waits. `life` is what the node had come to before they did.
@@ -229,11 +397,14 @@ impl End {
             (Some(why), _) => why,
             (None, _) => ShutdownReason::Left,
         };
-        let report = ShutdownReport { reason, took: now.since(self.began), overran: self.overran, ended: SystemTime::now() };
+        let report = ShutdownReport { reason, took: now.since(self.began), overran: self.overran, ended: self.shared.node.clock.wall() };
         self.shared.state.lock().report = Some(report);
         self.shared.changed.notify_all();
     }
 }
+
+/// How long threads may take to end.
+const THREADS: Duration = Duration::from_secs(10);
 
 /// Runs on the reaper's thread from start to end of the node.
 fn run_to_the_end(mut end: End, engine: Engine, #[cfg(feature = "admin")] server: Option<crate::admin::ServerHandle>) {
@@ -250,6 +421,12 @@ fn run_to_the_end(mut end: End, engine: Engine, #[cfg(feature = "admin")] server
                 // Looks up now and then, as it may be killed meanwhile.
                 node.wait_life(limit.min(LOOK), |life| *life != Life::Running);
             }
+            Awaits::Task(limit) => {
+                let mut state = shared.state.lock();
+                if !end.has_news() && !state.killed {
+                    shared.changed.wait_for(&mut state, limit.min(LOOK));
+                }
+            }
             Awaits::Threads => break,
         }
     }
@@ -258,7 +435,7 @@ fn run_to_the_end(mut end: End, engine: Engine, #[cfg(feature = "admin")] server
     if let Some(mut server) = server {
         server.shutdown();
     }
-    engine.stop();
+    end.threads_overran(&engine.stop(THREADS));
     end.finish(node.now(), life);
 }
 

@@ -50,6 +50,7 @@ impl Exposed {
 
 impl super::Cluster {
     /// Puts a type's operations on the HTTP surface, under the type's name.
+    #[doc(hidden)]
     pub fn expose<T: EntityType>(&self, operations: Arc<dyn Operations>) {
         self.node().exposed.insert(T::TYPE, operations);
     }

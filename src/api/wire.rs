@@ -1,6 +1,6 @@
 //! Values that cross node boundaries.
 
-use std::{fmt, marker::PhantomData, ops::RangeInclusive};
+use std::{collections::BTreeMap, fmt, marker::PhantomData, ops::RangeInclusive};
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
@@ -9,11 +9,14 @@ use serde::{
 
 use super::CodecError;
 
-/// A value that crosses node boundaries: messages, replies, topic and store values. [`wire!`](crate::wire) implements it over serde.
+/// A value that crosses node boundaries: messages, replies, topic values and states that move. [`wire!`](crate::wire) implements it over serde.
+///
+/// Numbers but `u8`, `usize` and `isize`, `bool`, `char`, `String`, `Vec<u8>`, `Duration` and `()` have it, and so have lists, options, results, pairs
+/// and ordered maps of what has it. Fields of messages need only serde.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot cross the network yet",
     label = "not `Wire`",
-    note = "derive serde's `Serialize` and `Deserialize` for `{Self}` and add `wire!({Self} = \"your.stable.name\");`, or implement `wingbeat::Wire` by hand"
+    note = "derive serde's `Serialize` and `Deserialize` for `{Self}` and add `wire!({Self} = \"your.stable.name\");`, or implement `wingbeat::Wire` by hand; a type of another crate goes into a struct of yours"
 )]
 pub trait Wire: Sized + Send + Sync + 'static {
     /// Stable name. Renaming the Rust type does not change it.
@@ -22,9 +25,16 @@ pub trait Wire: Sized + Send + Sync + 'static {
     const VERSIONS: RangeInclusive<u16> = 1..=1;
     /// What identifies the type on the wire: composed from its parts, so that `Option<A>` and `Option<B>` differ.
     const ID: u64 = wire_id(Self::NAME, &[]);
-    /// Appends `self` in the layout of `version`, which is one of [`VERSIONS`](Self::VERSIONS). On an error `out` is as before.
+    /// Appends `self` in the layout of `version`, which is one of [`VERSIONS`](Self::VERSIONS).
+    ///
+    /// # Errors
+    /// [`CodecError`]: the value has no encoding, and `out` is as before. A `tell` or `ask` of it is then refused with
+    /// [`Refusal::Encode`](crate::Refusal::Encode).
     fn encode(&self, version: u16, out: &mut Vec<u8>) -> Result<(), CodecError>;
     /// Takes one value from the front of `input` and leaves the rest.
+    ///
+    /// # Errors
+    /// [`CodecError`]: the bytes are no value of this type in that layout. They come from another process: anything may be in them.
     fn decode(version: u16, input: &mut &[u8]) -> Result<Self, CodecError>;
 }
 
@@ -159,7 +169,24 @@ macro_rules! by_serde {
         }
     )+ };
 }
-by_serde!(() = "()", bool = "bool", u32 = "u32", u64 = "u64", i64 = "i64", f64 = "f64", String = "str");
+// Not `u8`: a list of those is written as bytes. Not `usize`: it differs from machine to machine.
+by_serde!(
+    () = "()",
+    bool = "bool",
+    char = "char",
+    u16 = "u16",
+    u32 = "u32",
+    u64 = "u64",
+    u128 = "u128",
+    i16 = "i16",
+    i32 = "i32",
+    i64 = "i64",
+    i128 = "i128",
+    f32 = "f32",
+    f64 = "f64",
+    String = "str",
+    std::time::Duration = "duration",
+);
 
 impl Wire for Vec<u8> {
     const NAME: &'static str = "bytes";
@@ -252,6 +279,36 @@ impl<T: Wire, E: Wire> Wire for Result<T, E> {
             1 => E::decode(private::version_in::<E>(version), input).map(Err),
             other => Err(CodecError::Decode(format!("{other} where 0 or 1 marks a result"))),
         }
+    }
+}
+
+impl<K: Wire + Ord, V: Wire> Wire for BTreeMap<K, V> {
+    const NAME: &'static str = "map";
+    const VERSIONS: RangeInclusive<u16> = private::versions_of_two::<K, V>();
+    const ID: u64 = wire_id(Self::NAME, &[K::ID, V::ID]);
+
+    fn encode(&self, version: u16, out: &mut Vec<u8>) -> Result<(), CodecError> {
+        let start = out.len();
+        private::encode(&(self.len() as u64), out)?;
+        let (of_key, of_value) = (private::version_in::<K>(version), private::version_in::<V>(version));
+        let done = self.iter().try_for_each(|(key, value)| {
+            key.encode(of_key, out)?;
+            value.encode(of_value, out)
+        });
+        done.inspect_err(|_| out.truncate(start))
+    }
+
+    fn decode(version: u16, input: &mut &[u8]) -> Result<Self, CodecError> {
+        let claimed = private::decode::<u64>(input)?;
+        let (of_key, of_value) = (private::version_in::<K>(version), private::version_in::<V>(version));
+        let mut map = Self::new();
+        for _ in 0..claimed {
+            // Where neither key nor value has bytes there is at most one entry, so that what was claimed costs no more than what was sent.
+            if map.insert(K::decode(of_key, input)?, V::decode(of_value, input)?).is_some() {
+                return Err(CodecError::Decode("a map has a key twice".to_owned()));
+            }
+        }
+        Ok(map)
     }
 }
 

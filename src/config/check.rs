@@ -44,12 +44,17 @@ const NO_LEASE: &str = "E-CFG-014";
 const UNREACHABLE: &str = "E-CFG-010";
 /// Open to others without protection.
 const UNPROTECTED: &str = "E-CFG-011";
+/// Asked for, and not built in.
+const NO_SURFACE: &str = "E-CFG-015";
 
 impl Config {
     /// Judges all values and whether they fit each other. Every error is reported, not only the first. Opens nothing.
     ///
     /// `downing.strategy = "lease-majority"` also needs a lease, which is given to [`ClusterBuilder::lease`](crate::ClusterBuilder::lease):
     /// [`start`](crate::ClusterBuilder::start) refuses to do without.
+    ///
+    /// # Errors
+    /// [`ConfigErrors`]: all there are, each with key, reason and what is allowed.
     pub fn validate(&self) -> Result<(), ConfigErrors> {
         self.validate_with(true)
     }
@@ -183,6 +188,10 @@ impl Config {
                 self.node.listen
             );
             found.push(Misfit { keys: vec!["node.listen", "node.insecure"], code: UNPROTECTED, why });
+        }
+        if cfg!(not(feature = "admin")) && self.admin.listen.is_some() {
+            let why = "this program was built without the HTTP surface: build wingbeat with its feature `admin`, or leave the key out";
+            found.push(Misfit { keys: vec!["admin.listen"], code: NO_SURFACE, why: why.to_owned() });
         }
         let same_port = self.admin.listen.filter(|a| a.port() != 0 && a.port() == port);
         if let Some(admin) = same_port.filter(|a| a.ip() == listen || a.ip().is_unspecified() || listen.is_unspecified()) {

@@ -20,13 +20,17 @@ const OTHERS: [&str; 2] = ["WINGBEAT_LOG", crate::testkit::SEED_VARIABLE];
 
 impl Config {
     /// Defaults and this file. Reads the file, opens nothing else.
+    ///
+    /// # Errors
+    /// [`ConfigErrors`]: the file cannot be read, or what is wrong in it; as [`from_toml`](Self::from_toml).
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigErrors> {
         Self::from_toml(&read(path.as_ref())?)
     }
 
     /// Defaults and this text of a file.
     ///
-    /// Errors are all there are in the text. Whether settings fit each other is judged by [`validate`](Self::validate), as later layers may still change
+    /// # Errors
+    /// [`ConfigErrors`]: all there are in the text, with key and line. Whether settings fit each other is judged by [`validate`](Self::validate), as later layers may still change
     /// them; where the text has errors of its own, what does not fit is reported with them.
     pub fn from_toml(text: &str) -> Result<Self, ConfigErrors> {
         let mut config = Self::default();
@@ -42,11 +46,17 @@ impl Config {
     ///
     /// A variable that begins with `WINGBEAT_` and is no setting is an error; `WINGBEAT_LOG` is the filter of the log,
     /// and `WINGBEAT_TEST_SEED` the [test kit](crate::testkit)'s.
+    ///
+    /// # Errors
+    /// [`ConfigErrors`]: every variable that is wrong.
     pub fn with_env(self) -> Result<Self, ConfigErrors> {
         self.with_env_from(std::env::vars_os())
     }
 
     /// As [`with_env`](Self::with_env), with these variables.
+    ///
+    /// # Errors
+    /// [`ConfigErrors`]: every variable that is wrong.
     pub fn with_env_from<K: Into<OsString>, V: Into<OsString>>(
         mut self,
         vars: impl IntoIterator<Item = (K, V)>,
@@ -59,7 +69,10 @@ impl Config {
         Err(ConfigErrors(errors))
     }
 
-    /// All layers in their order, judged as a whole: file, environment, flags (key and text). The errors of all layers come together.
+    /// All layers in their order, judged as a whole: file, environment, flags (key and text).
+    ///
+    /// # Errors
+    /// [`ConfigErrors`]: those of all layers together.
     pub fn from_layers<K: Into<OsString>, V: Into<OsString>>(
         file: Option<&Path>,
         vars: impl IntoIterator<Item = (K, V)>,

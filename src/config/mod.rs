@@ -180,6 +180,31 @@ impl Default for Basis {
     }
 }
 
+/// What [`Config::set`] takes: text, and inside of this project values that have been parsed.
+#[doc(hidden)]
+pub trait SettingValue {
+    /// As a file would hold it.
+    fn to_setting(&self) -> toml::Value;
+}
+
+impl SettingValue for str {
+    fn to_setting(&self) -> toml::Value {
+        toml::Value::String(self.to_owned())
+    }
+}
+
+impl SettingValue for String {
+    fn to_setting(&self) -> toml::Value {
+        self.as_str().to_setting()
+    }
+}
+
+impl SettingValue for toml::Value {
+    fn to_setting(&self) -> toml::Value {
+        self.clone()
+    }
+}
+
 impl Config {
     /// Defaults, and this name of the cluster.
     pub fn named(cluster: impl Into<String>) -> Self {
@@ -199,10 +224,13 @@ impl Config {
 
     /// Sets one key, as a flag or code does: wins over file, environment and preset.
     ///
-    /// `value` may be of the key's own kind, or text for any kind (`"200ms"`, `"5"`, `"true"`, lists separated by commas). Times that follow the key are
-    /// adjusted. On an error nothing is changed.
-    pub fn set(&mut self, key: &str, value: &toml::Value) -> Result<(), ConfigError> {
-        let raw = match value {
+    /// `value` is the text of any kind of value: `"200ms"`, `"5"`, `"true"`, lists separated by commas. Times that follow the key are adjusted.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with the key and what it may be; nothing is changed.
+    pub fn set<V: SettingValue + ?Sized>(&mut self, key: &str, value: &V) -> Result<(), ConfigError> {
+        let value = value.to_setting();
+        let raw = match &value {
             toml::Value::String(text) => Raw::Word(text.clone()),
             other => Raw::from(other),
         };

@@ -51,8 +51,8 @@ table! {
         passivate_after: Option<Span> = Some(Span::millis(2 * MINUTE)), Spec::span(100, 30 * DAY).unused();
         /// What starts again by itself after a move or a crash.
         remember: Remember = Remember::No, Spec::any().unused();
-        /// Longest pause between two attempts to start a failing entity.
-        restart_backoff: Span = Span::secs(10), Spec::span(10, HOUR).unused();
+        /// Longest pause before an entity that keeps failing is started again, where its host does not say.
+        restart_backoff: Span = Span::secs(10), Spec::span(10, HOUR);
         /// Remembered entities started per second and node.
         recovery_rate: u32 = 1000, Spec::int(1, 1_000_000).unit("per second").unused();
     }

@@ -4,7 +4,10 @@
 //! a thread of its own; a driver may run all of them on one thread and say what time it is. Then a call that blocks has nobody who would
 //! wake it up: it lets time pass instead, until what it waits for has come.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use super::sys;
 use crate::Time;
@@ -17,6 +20,9 @@ pub trait VirtualTime: Send + Sync {
     /// Has something happen, or moves time forward, to `until` at most. Called by who waits, until the wait is over.
     fn pass(&self, until: Time);
 }
+
+/// What calendars show when virtual time begins: 2020-01-01.
+const CALENDAR: Duration = Duration::from_secs(1_577_836_800);
 
 /// Where a node's time comes from.
 #[derive(Clone)]
@@ -33,6 +39,14 @@ impl Clock {
         match self {
             Self::Machine => sys::now(),
             Self::Virtual(time) => time.now(),
+        }
+    }
+
+    /// The moment it is for calendars.
+    pub fn wall(&self) -> SystemTime {
+        match self {
+            Self::Machine => SystemTime::now(),
+            Self::Virtual(time) => SystemTime::UNIX_EPOCH + CALENDAR + Duration::from_nanos(time.now().as_nanos()),
         }
     }
 

@@ -41,6 +41,7 @@ use std::{
     net::SocketAddr,
     sync::{Arc, OnceLock},
     thread::{JoinHandle, Thread},
+    time::Duration,
 };
 
 use crossbeam::channel::{Receiver, unbounded};
@@ -68,19 +69,30 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Ends all threads but the helper, whose queue may still hold callbacks of users, and waits for them.
-    pub fn stop(self) {
+    /// Ends all threads but the helper, whose queue may still hold callbacks of users, and waits for them, so long at most. Names those that
+    /// are left behind: something on them has not returned.
+    pub fn stop(self, patience: Duration) -> Vec<String> {
         self.node.begin_closing();
         self.node.network.post(ToNet::Quit);
+        let (deadline, mut left) = (sys::now() + patience, vec![]);
         for thread in self.threads {
-            if thread.join().is_err() {
+            while !thread.is_finished() && sys::now() < deadline {
+                std::thread::park_timeout(ENDING);
+            }
+            if !thread.is_finished() {
+                left.push(thread.thread().name().unwrap_or_default().to_owned());
+            } else if thread.join().is_err() {
                 tracing::error!(target: "wingbeat::engine", "a thread of the engine had panicked");
             }
         }
         // Nobody is left to bring an answer, and nobody to see a deadline pass.
         self.node.end_asks();
+        left
     }
 }
+
+/// How often it is looked whether a thread has ended.
+const ENDING: Duration = Duration::from_millis(1);
 
 /// Number of worker threads that a setting means on this machine.
 fn workers(setting: Workers) -> u16 {

@@ -549,8 +549,14 @@ impl Node {
         if *now != Life::Stopped && (*now == Life::Running || life == Life::Stopped) {
             *now = life;
         }
+        let stopped = *now == Life::Stopped;
+        drop(now);
         self.life_changed.notify_all();
         self.view_changed.notify_all();
+        if stopped {
+            // They will find that the node is gone.
+            self.types.read().values().for_each(|entry| entry.call_waiters(|_| true));
+        }
     }
 
     /// Waits until `holds` for the node's life, at most `limit`.

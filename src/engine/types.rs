@@ -15,7 +15,7 @@ use crate::{
     engine::{
         clock::{Clock, Waited},
         letter::Letter,
-        node::Node,
+        node::{Job, Node},
         parcel::EngineParcel,
         worker::Out,
     },
@@ -174,6 +174,8 @@ pub struct TypeEntry {
     /// One for each shard, once their number is known. Set on the network thread, behind what waited for the number, unless it was known
     /// before anything was sent.
     words: OnceLock<Box<[AtomicU64]>>,
+    /// Who wants to hear that a shard's link has room again.
+    waiters: Mutex<Vec<(ShardId, Job)>>,
 }
 
 impl TypeEntry {
@@ -189,6 +191,7 @@ impl TypeEntry {
             standing: Mutex::new(Standing::Asked),
             standing_changed: Condvar::new(),
             words: OnceLock::new(),
+            waiters: Mutex::default(),
         };
         if shards > 0 {
             entry.set_shards(shards);
@@ -283,6 +286,36 @@ impl TypeEntry {
 
     /// Publishes a routing word. Network thread only. False if the type has no such shard.
     pub fn publish(&self, shard: ShardId, word: Word) -> bool {
-        self.words.get().and_then(|words| words.get(shard.0 as usize)).map(|w| w.store(word.bits(), Ordering::Release)).is_some()
+        let published = self.words.get().and_then(|words| words.get(shard.0 as usize)).map(|w| w.store(word.bits(), Ordering::Release));
+        if word != Word::NO_ROOM {
+            self.call_waiters(|waiting| waiting == shard);
+        }
+        published.is_some()
+    }
+
+    /// Runs `job` when the shard's word says no more that there is no room. `Err` gives it back: it does not say so, but this.
+    pub fn when_room(&self, shard: ShardId, job: Job) -> Result<(), (Word, Job)> {
+        let mut waiters = self.waiters.lock();
+        // Under the lock that a publisher takes after the word: it either finds this waiter, or is seen here.
+        match self.word(shard) {
+            Word::NO_ROOM => {
+                waiters.push((shard, job));
+                Ok(())
+            }
+            word => Err((word, job)),
+        }
+    }
+
+    /// Runs the jobs of those who wait for room in these shards.
+    pub fn call_waiters(&self, of: impl Fn(ShardId) -> bool) {
+        let mut waiters = self.waiters.lock();
+        if waiters.is_empty() {
+            return;
+        }
+        let (called, left) = std::mem::take(&mut *waiters).into_iter().partition(|(shard, _)| of(*shard));
+        *waiters = left;
+        drop(waiters);
+        let called: Vec<(ShardId, Job)> = called;
+        called.into_iter().for_each(|(_, job)| job());
     }
 }

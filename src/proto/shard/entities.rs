@@ -174,6 +174,7 @@ impl<H: Host> Entities<H> {
             self.live -= 1;
             env.live -= 1;
         }
+        env.count_bounded(number, started);
         self.touch(env, number);
     }
 

@@ -1,6 +1,9 @@
 //! What all shards of a worker share.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
 
 use super::{Host, Parcel, Place, ShardReport, gate::Room, index};
 use crate::{Config, Epoch, NodeId, ShardKey, Time, TypeId, proto::handoff::DropReason};
@@ -20,6 +23,8 @@ pub(super) struct Limits {
     pub mailbox: usize,
     pub mailboxes: usize,
     pub mailbox_bytes: usize,
+    /// Longest pause before a failing entity is started again.
+    pub backoff: Duration,
     pub room: Room,
     /// Of items that wait for an epoch, per shard; signs without a message may take as much again.
     pub awaiting: usize,
@@ -35,6 +40,7 @@ impl Limits {
             mailbox,
             mailboxes: mailbox.saturating_mul(MAILBOXES),
             mailbox_bytes: MAILBOX_BYTES,
+            backoff: config.sharding.restart_backoff.get(),
             room: Room { stream_items: held, shard_items: held.saturating_mul(HELD_STREAMS), shard_bytes: HELD_BYTES },
             awaiting: held,
             awaiting_bytes: HELD_BYTES,
@@ -88,7 +94,7 @@ pub(super) enum Timer {
 pub(super) struct Env {
     pub me: NodeId,
     pub limits: Limits,
-    pub linger: std::time::Duration,
+    pub linger: Duration,
     pub now: Time,
     /// The right to run ends then.
     pub until: Time,
@@ -107,6 +113,12 @@ pub(super) struct Env {
     pub waiting_bytes: usize,
     /// Live entities.
     pub live: usize,
+    /// Shards, by number, whose types have a bound of live entities.
+    pub bounded: BTreeMap<u32, TypeId>,
+    /// Live entities of those types.
+    pub live_of: BTreeMap<TypeId, usize>,
+    /// Searches for an entity to evict, so that each begins where the one before ended.
+    pub evictions: usize,
     /// Shards whose load changed since the last report.
     pub dirty: Vec<u32>,
     pub load_due: Option<Time>,
@@ -124,6 +136,15 @@ impl Env {
     #[inline]
     pub fn tag(&self, hash: u64) -> index::Tag {
         index::tag(hash, self.secret)
+    }
+
+    /// An entity of that shard started, or ended.
+    pub fn count_bounded(&mut self, number: u32, started: bool) {
+        if !self.bounded.is_empty()
+            && let Some(live) = self.bounded.get(&number).and_then(|ty| self.live_of.get_mut(ty))
+        {
+            *live = if started { *live + 1 } else { *live - 1 };
+        }
     }
 
     pub fn number(&mut self) -> u64 {

@@ -27,7 +27,7 @@ pub(crate) use transfer::messages_of;
 pub use wish::{Aftermath, Directive, TypeOptions, WatchRecord, Wish};
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -83,6 +83,9 @@ impl<H: Host> ShardCore<H> {
             waiting: 0,
             waiting_bytes: 0,
             live: 0,
+            bounded: BTreeMap::new(),
+            live_of: BTreeMap::new(),
+            evictions: 0,
             dirty: vec![],
             load_due: None,
             numbers: 0,

@@ -25,6 +25,8 @@ const POSTPONE: Duration = Duration::from_millis(50);
 const SWEEPS: u32 = 4;
 /// The shortest time between two sweeps.
 const SWEEP_MIN: Duration = Duration::from_millis(10);
+/// Slots that are looked at for an entity to evict.
+const EVICT_SLOTS: usize = 32;
 /// Slots that one sweep looks at before other work has its turn.
 const SWEEP_SLOTS: usize = 1024;
 
@@ -220,15 +222,18 @@ impl<H: Host> Entities<H> {
         t.env.timers.insert((own.idle_due, Timer::Idle { shard: t.number, slot: at }));
     }
 
-    /// Has the shard's entities looked through for idle ones from now on, if their type has an idle time.
-    pub(super) fn begin_sweeps(&mut self, t: &mut Turns<'_, H>) {
+    /// Has the shard's entities looked through for idle ones from now on, if their type has an idle time. Whether it has a bound as well, which
+    /// [`make_room`](Self::make_room) keeps.
+    pub(super) fn begin_sweeps(&mut self, t: &mut Turns<'_, H>) -> bool {
         if self.sweeping {
-            return;
+            return t.env.bounded.contains_key(&t.number);
         }
-        if let Some(idle) = t.host.options(t.shard.ty).idle {
+        let options = t.host.options(t.shard.ty);
+        if let Some(idle) = options.idle {
             self.sweeping = true;
             t.env.timers.insert((t.env.now + (idle / SWEEPS).max(SWEEP_MIN), Timer::Sweep { shard: t.number }));
         }
+        options.live.is_some()
     }
 
     /// Looks at some entities: those that were idle for long enough leave memory.
@@ -260,6 +265,35 @@ impl<H: Host> Entities<H> {
         if self.live() > 0 {
             self.sweeping = true;
             t.env.timers.insert((now + next, Timer::Sweep { shard: t.number }));
+        }
+    }
+
+    /// An entity has started. If there are more than the type's bound on this worker, another one of its shard leaves memory: of some that are
+    /// looked at, the one that was used longest ago.
+    pub(super) fn make_room(&mut self, t: &mut Turns<'_, H>, at: u32) {
+        let Some(most) = t.host.options(t.shard.ty).live else { return };
+        if t.env.bounded.insert(t.number, t.shard.ty).is_none() {
+            // Those of this shard were not counted before; afterwards each is when it starts or ends.
+            *t.env.live_of.entry(t.shard.ty).or_default() += self.live() as usize;
+        }
+        if t.env.live_of.get(&t.shard.ty).is_none_or(|live| *live <= most) {
+            return;
+        }
+        let (now, slots) = (t.env.now, self.numbers().len());
+        let looked_at = EVICT_SLOTS.min(slots);
+        let first = t.env.evictions % slots.max(1);
+        t.env.evictions = t.env.evictions.wrapping_add(looked_at);
+        let oldest = (first..first + looked_at)
+            .map(|i| (i % slots) as u32)
+            .filter(|other| *other != at)
+            .filter_map(|other| {
+                let slot = self.slot(other).filter(|slot| slot.entity.is_some())?;
+                let free = slot.side.as_ref().is_none_or(|x| x.mailbox.is_empty() && x.own.as_ref().is_none_or(|own| own.stash.is_empty()));
+                free.then(|| (idle_for(slot.used, now), other))
+            })
+            .max();
+        if let Some((_, oldest)) = oldest {
+            self.passivate(t, oldest);
         }
     }
 

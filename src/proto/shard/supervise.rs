@@ -10,10 +10,8 @@ use super::{
 };
 use crate::{NodeId, Time, proto::handoff::DropReason};
 
-/// Back-off after the first failure; it doubles with each one in a row.
+/// Back-off after the first failure, where the type says nothing else; it doubles with each one in a row.
 const BACKOFF: Duration = Duration::from_millis(100);
-/// Longest back-off.
-const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// So many starts that failed in a row open the circuit: nothing waits for the entity any more until its back-off has ended.
 const STARTS_MAX: u32 = 5;
 /// An entity that is not live and got no message for so long after its back-off starts with a clean record.
@@ -201,9 +199,12 @@ impl<H: Host> Entities<H> {
                 slot.entity = Some(entity);
                 slot.used = own::stamp(t.env.now);
                 self.count_live(t.env, t.number, true);
-                self.begin_sweeps(t);
+                let bounded = self.begin_sweeps(t);
                 let wishes = t.host.take_wishes();
                 self.grant(t, at, wishes);
+                if bounded {
+                    self.make_room(t, at);
+                }
                 true
             }
             Err(_) => {
@@ -344,9 +345,11 @@ impl<H: Host> Entities<H> {
     /// Counts a failure and sets the moment of the next start.
     fn back_off(&mut self, t: &mut Turns<'_, H>, at: u32) {
         let now = t.env.now;
+        let pauses = t.host.options(t.shard.ty).backoff.unwrap_or((BACKOFF, t.env.limits.backoff));
         let Some(side) = self.slot(at).map(|s| s.side.get_or_insert_default()) else { return };
         side.failures += 1;
-        let due = now + BACKOFF.saturating_mul(1 << (side.failures - 1).min(20)).min(BACKOFF_MAX);
+        let (first, longest) = pauses;
+        let due = now + first.saturating_mul(1 << (side.failures - 1).min(20)).min(longest);
         (side.retry_at, side.timer) = (due, Some(due));
         t.env.timers.insert((due, Timer::Entity { shard: t.number, slot: at }));
         if side.start_failures >= STARTS_MAX {

@@ -51,15 +51,19 @@ pub enum Wish<P> {
 pub struct TypeOptions {
     /// Leave memory after so long without a message.
     pub idle: Option<Duration>,
+    /// Entities that stay in memory on one worker, about.
+    pub live: Option<usize>,
     /// Messages that may wait for one entity; `None`: as the settings say.
     pub mailbox: Option<usize>,
     /// How often a message whose handler panics is given to the entity, at least once.
     pub attempts: u32,
+    /// Pause after the first failure and the longest one; `None`: 100 ms, and as the settings say.
+    pub backoff: Option<(Duration, Duration)>,
 }
 
 impl Default for TypeOptions {
     fn default() -> Self {
-        Self { idle: None, mailbox: None, attempts: 1 }
+        Self { idle: None, live: None, mailbox: None, attempts: 1, backoff: None }
     }
 }
 

@@ -132,10 +132,13 @@ pub struct TableRow {
 /// Where a shard stands, as the coordinator sees it.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
-#[allow(missing_docs)]
 pub enum ShardState {
+    /// It has been given to a home that has not said yet that it runs.
     Starting,
+    /// It runs.
     Active,
+    /// Its home hands it over to another one.
     Moving,
+    /// It has no home: nobody has sent to it yet, or no node hosts its type.
     Unowned,
 }

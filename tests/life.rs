@@ -1,0 +1,194 @@
+//! Lives of nodes: several clusters in one process, and the end in phases, with tasks of the program's own.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use wingbeat::{
+    Cluster, Config, Cx, Entity, Failure, HandedOver, Handoff, HostOptions, JoinError, Phase, RegisterError, ShutdownReason, channel,
+    config::{Preset, Workers},
+    messages,
+    testkit::{World, WorldBuilder},
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// A handler has begun that will not return.
+static HELD: AtomicBool = AtomicBool::new(false);
+const LONG: Duration = Duration::from_secs(60);
+
+messages! { pub enum PingMsg for Ping(u64) = "life.ping" { Hello -> u64, Count -> u64, Hold } }
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Log {
+    fn add(&self, line: impl Into<String>) {
+        self.0.lock().push(line.into());
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.0.lock().clone()
+    }
+}
+
+#[derive(Default)]
+struct State {
+    counted: u64,
+}
+
+impl Entity for State {
+    type Type = Ping;
+
+    fn handle(&mut self, msg: PingMsg, cx: &mut Cx<'_, Self>) {
+        match msg {
+            PingMsg::Hello(Hello, reply) => cx.reply(reply, *cx.id()),
+            PingMsg::Count(Count, reply) => {
+                self.counted += 1;
+                cx.reply(reply, self.counted);
+            }
+            // Its thread stays behind until the process of this test ends.
+            PingMsg::Hold(_) => loop {
+                HELD.store(true, Ordering::SeqCst);
+                std::thread::park();
+            },
+        }
+    }
+
+    fn handoff(&mut self, cx: &mut Cx<'_, Self>) -> Result<Handoff, Failure> {
+        cx.hand_over(&self.counted)
+    }
+
+    fn adopted(&mut self, state: HandedOver<'_>, _: &mut Cx<'_, Self>) -> Result<(), Failure> {
+        self.counted = state.decode()?;
+        Ok(())
+    }
+}
+
+fn host(node: &Cluster) -> Result<(), RegisterError> {
+    node.host::<State>(HostOptions::new(), |_| State::default()).map(drop)
+}
+
+#[test]
+fn several_clusters_in_one_process_know_nothing_of_each_other() {
+    let node = |cluster: &str, seed: Option<&Cluster>| {
+        let mut config = Config::preset(Preset::LocalTest);
+        config.cluster.name = format!("{cluster}-{}", std::process::id());
+        config.node.listen = "127.0.0.1:0".parse().unwrap();
+        config.node.workers = Workers::Count(1);
+        let node = Cluster::builder(config).seeds(seed.map(|seed| seed.addr().to_string())).start().unwrap();
+        let pings = node.host::<State>(HostOptions::new(), |_| State::default()).unwrap();
+        (node, pings)
+    };
+    let (red, red_pings) = node("red", None);
+    let (blue, blue_pings) = node("blue", None);
+    let (second_red, second_pings) = node("red", Some(&red));
+    second_red.wait_members(2, LONG).unwrap();
+    // One thread, one type, one key: two entities.
+    for n in 1..=20 {
+        assert_eq!((red_pings.get(7).ask(Count, LONG), blue_pings.get(7).ask(Count, LONG)), (Ok(n), Ok(n)));
+    }
+    assert_eq!(second_pings.get(7).ask(Count, LONG), Ok(21));
+    assert_eq!((red.view().members.len(), blue.view().members.len()), (2, 1));
+    // A node that looks for its cluster where another one is does not join that.
+    let (lost, _) = node("green", Some(&blue));
+    let error = lost.wait_up(Duration::from_millis(500)).unwrap_err();
+    assert!(matches!(error, JoinError::Refused { .. } | JoinError::Timeout { .. } | JoinError::Shutdown), "{error}");
+    assert_eq!(blue.view().members.len(), 1);
+    red.shutdown(ShutdownReason::Requested).wait(LONG).unwrap();
+    assert_eq!(blue_pings.get(7).ask(Count, LONG), Ok(21));
+    assert_eq!(red_pings.get(7).ask(Count, LONG).unwrap_err().to_string(), "not sent: this node is shutting down");
+}
+
+/// Tasks run in the order of their phases; the node serves before it leaves, and refuses after.
+fn tasks_run_in_their_phases(world: WorldBuilder) {
+    let world = world.on_each(host).start();
+    let (node, log) = (world.node(1), Log::default());
+    let ping = world.entity::<Ping>(1, 7);
+    assert_eq!(ping.ask(Hello, LONG), Ok(7));
+    for (phase, name) in [(Phase::Flush, "flush"), (Phase::DrainRequests, "drain"), (Phase::StopAccepting, "stop")] {
+        let (log, ping) = (log.clone(), ping.clone());
+        node.on_shutdown(phase, name, LONG, move || log.add(format!("{name}: {}", ping.ask(Hello, LONG).is_ok()))).unwrap();
+    }
+    let handle = node.shutdown(ShutdownReason::Requested);
+    let report = handle.wait(LONG).unwrap();
+    assert_eq!(log.lines(), ["stop: true", "drain: true", "flush: false"]);
+    assert_eq!((report.reason, report.overran), (ShutdownReason::Requested, vec![]));
+    assert_eq!(handle.phase(), Some(Phase::StopEngine));
+    let late = node.on_shutdown(Phase::Flush, "late", LONG, || unreachable!("it is over"));
+    assert_eq!(late, Err(RegisterError::Shutdown));
+}
+
+#[test]
+fn tasks_run_in_their_phases_in_virtual_time() {
+    tasks_run_in_their_phases(World::simulated(2).seed(1));
+}
+
+#[test]
+fn tasks_run_in_their_phases_on_threads() {
+    tasks_run_in_their_phases(World::real(2));
+}
+
+#[test]
+fn what_overruns_or_fails_is_named_and_holds_nothing_up() {
+    let world = World::real(1).on_each(host).start();
+    let (node, log) = (world.node(0), Log::default());
+    let (release, wait) = channel::bounded::<()>(1);
+    node.on_shutdown(Phase::StopAccepting, "door", Duration::from_millis(50), move || assert!(wait.recv().is_err())).unwrap();
+    node.on_shutdown(Phase::DrainRequests, "drain", LONG, || panic!("on purpose")).unwrap();
+    let also = log.clone();
+    node.on_shutdown(Phase::Flush, "flush", LONG, move || also.add("flushed")).unwrap();
+    let report = node.shutdown(ShutdownReason::Requested).wait(LONG).unwrap();
+    let overran: Vec<_> = report.overran.iter().map(ToString::to_string).collect();
+    assert_eq!(overran, ["stop accepting: `door` was not done within 50ms", "drain requests: `drain` panicked"]);
+    assert_eq!(log.lines(), ["flushed"]);
+    drop(release);
+}
+
+#[test]
+fn a_task_that_waits_too_long_in_virtual_time_is_named() {
+    let world = World::simulated(2).seed(3).on_each(host).start();
+    let (node, other) = (world.node(1), world.entity::<Ping>(1, 1));
+    world.cut(&[&[0], &[1]]);
+    // Asks what the other side of a cut has, for longer than it may.
+    let keys = (0..50).map(|n| world.entity::<Ping>(1, n)).collect::<Vec<_>>();
+    let wait = move || keys.iter().for_each(|ping| drop(ping.ask(Hello, 20 * SECOND)));
+    node.on_shutdown(Phase::DrainRequests, "asks", SECOND, wait).unwrap();
+    let report = node.shutdown(ShutdownReason::Requested).wait(10 * LONG).unwrap();
+    assert_eq!(report.overran[0].to_string(), "drain requests: `asks` was not done within 1s");
+    drop(other);
+}
+
+#[test]
+fn a_node_that_the_cluster_removes_runs_its_tasks_and_one_that_is_killed_does_not() {
+    let world = World::simulated(3).seed(2).on_each(host).start();
+    let log = Log::default();
+    for i in [1, 2] {
+        let log = log.clone();
+        world.node(i).on_shutdown(Phase::StopAccepting, "door", SECOND, move || log.add(format!("n{i}"))).unwrap();
+    }
+    world.node(0).admin().down(world.node(1).id()).unwrap();
+    world.kill(2);
+    world.eventually(LONG, || !log.lines().is_empty());
+    let report = world.node(1).shutdown(ShutdownReason::Requested).wait(LONG).unwrap();
+    assert!(matches!(report.reason, ShutdownReason::Downed(_)), "{report:?}");
+    assert_eq!(log.lines(), ["n1"]);
+}
+
+// failures: row 47
+#[test]
+fn a_handler_that_never_returns_does_not_keep_the_node_from_ending() {
+    let world = World::real(1).on_each(host).start();
+    let node = world.node(0);
+    world.entity::<Ping>(0, 1).tell(Hold).unwrap();
+    world.eventually(LONG, || HELD.load(Ordering::SeqCst));
+    let leave = node.config().shutdown.leave_timeout.get() + node.config().shutdown.drain_timeout.get();
+    let report = node.shutdown(ShutdownReason::Requested).wait(leave + LONG).unwrap();
+    let overran: Vec<_> = report.overran.iter().map(ToString::to_string).collect();
+    assert!(overran.iter().any(|line| line.starts_with("stop the engine: thread `wingbeat-w")), "{overran:?}");
+}
