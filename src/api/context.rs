@@ -13,7 +13,7 @@ use crate::{
     engine::{
         message::AnyMessage,
         node::Node,
-        parcel::{Answered, EngineParcel, version_byte},
+        parcel::{Answered, EngineParcel, version_byte, with_scratch},
         topics::Value,
         types::Env,
         worker::{OpenAsk, Out, Then},
@@ -360,11 +360,13 @@ impl<'a, E: Entity> Cx<'a, E> {
 /// asker will then name in its error. A reply that cannot be encoded is an answer too: it ran, and its reply was lost on the way.
 pub(crate) fn encode_reply<V: Wire>(value: &V, reads: u8) -> ReplyBody {
     let version = u16::from(reads).clamp(*V::VERSIONS.start(), *V::VERSIONS.end());
-    let mut bytes = vec![version_byte(version)];
-    match value.encode(version, &mut bytes) {
-        Ok(()) => ReplyBody::Value(bytes),
-        Err(error) => ReplyBody::Rejected(format!("the reply `{}` could not be encoded: {error}", V::NAME)),
-    }
+    with_scratch(|bytes| {
+        bytes.push(version_byte(version));
+        match value.encode(version, bytes) {
+            Ok(()) => ReplyBody::Value(bytes.as_slice().into()),
+            Err(error) => ReplyBody::Rejected(format!("the reply `{}` could not be encoded: {error}", V::NAME)),
+        }
+    })
 }
 
 /// An answer owed. `Send`, does not block. Dropping it answers `NoReply`.

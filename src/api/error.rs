@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::codes,
-    proto::handoff::{DropReason, ReplyBody},
+    proto::handoff::{Bytes, DropReason, ReplyBody},
 };
 
 /// Why nothing was queued anywhere. The sender still has the message.
@@ -176,7 +176,7 @@ impl AskError {
     }
 
     /// What arrived as the answer: its bytes, or the error it stands for.
-    pub(crate) fn check(body: ReplyBody) -> Result<Vec<u8>, Self> {
+    pub(crate) fn check(body: ReplyBody) -> Result<Bytes, Self> {
         match body {
             ReplyBody::Value(bytes) => Ok(bytes),
             ReplyBody::Dropped(reason) => Err(Self::Dropped(reason)),
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn every_reply_body_has_its_outcome() {
-        assert_eq!(AskError::check(ReplyBody::Value(vec![7])), Ok(vec![7]));
+        assert_eq!(AskError::check(ReplyBody::Value(vec![7].into())), Ok(vec![7].into()));
         for (body, code) in [
             (ReplyBody::Dropped(DropReason::Expired), "E-ASK-002"),
             (ReplyBody::NoReply, "E-ASK-006"),

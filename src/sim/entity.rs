@@ -206,7 +206,7 @@ impl Host for SimHost {
             self.outgoing.push(Outgoing::Reply {
                 to: ask.node,
                 correlation: ask.correlation,
-                body: ReplyBody::Value(note.id.to_le_bytes().to_vec()),
+                body: ReplyBody::Value(note.id.to_le_bytes().as_slice().into()),
             });
         }
         Turn::Continue

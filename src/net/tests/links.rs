@@ -168,7 +168,7 @@ fn a_peer_that_takes_nothing_is_closed_at_four_times_the_bound() {
     let at_b = b.me.clone();
     a.send(&at_b.addr, Some(at_b.id()), &numbered(0)).unwrap();
     until([&mut a, &mut b], "up", |[_, b]| b.frames.len() == 1);
-    let big = Frame::Reply { correlation: 1, body: crate::proto::handoff::ReplyBody::Value(vec![0; 100_000]) };
+    let big = Frame::Reply { correlation: 1, body: crate::proto::handoff::ReplyBody::Value(vec![0; 100_000].into()) };
     let mut sent = 0;
     while a.send(&at_b.addr, Some(at_b.id()), &big).is_ok() {
         sent += 1;
@@ -213,7 +213,7 @@ fn frames_not_yet_written_are_carried_over_to_the_next_session() {
     let total = 20_000_000 / 1_000;
     let mut payload = 0;
     while a.net.unsent_bytes() < 4 << 20 {
-        let frame = Frame::Reply { correlation: payload, body: crate::proto::handoff::ReplyBody::Value(vec![0; 1_000]) };
+        let frame = Frame::Reply { correlation: payload, body: crate::proto::handoff::ReplyBody::Value(vec![0; 1_000].into()) };
         a.send(&at_b.addr, Some(at_b.id()), &frame).unwrap();
         payload += 1;
         if payload % 100 == 0 {

@@ -148,10 +148,10 @@ pub struct TransferChunk {
 }
 
 /// What answers an ask.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub enum ReplyBody {
     /// The encoded reply.
-    Value(#[serde(with = "serde_bytes")] Vec<u8>),
+    Value(Bytes),
     /// It did not run.
     Dropped(DropReason),
     /// It ran and gave no answer.

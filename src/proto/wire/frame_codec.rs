@@ -411,7 +411,7 @@ fn read_handoff(header: Header, used: Header, cx: Context, r: &mut Reader<'_>) -
 
 fn read_reply(r: &mut Reader<'_>) -> Result<ReplyBody, Malformed> {
     Ok(match r.u8("outcome")? {
-        0 => ReplyBody::Value(r.rest().to_vec()),
+        0 => ReplyBody::Value(r.rest().into()),
         1 => {
             let number = r.u16("reason")?;
             let known = DropReason::ALL.iter().find(|reason| reason_number(**reason) == number);

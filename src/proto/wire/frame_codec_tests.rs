@@ -56,7 +56,7 @@ fn handoffs(shard: ShardKey) -> impl Strategy<Value = HandoffItem> {
 
 fn replies() -> impl Strategy<Value = ReplyBody> {
     prop_oneof![
-        bytes(300).prop_map(ReplyBody::Value),
+        bytes(300).prop_map(|bytes| ReplyBody::Value(bytes.into())),
         prop::sample::select(DropReason::ALL).prop_map(ReplyBody::Dropped),
         Just(ReplyBody::NoReply),
         Just(ReplyBody::EntityFailed),
