@@ -119,10 +119,8 @@ impl Exits {
     /// Runs `f` with one bell for all that it sends.
     pub fn batch<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
         self.held = true;
-        let result = f(self);
-        self.held = false;
-        self.ring_bells();
-        result
+        let batch = Held(self);
+        f(batch.0)
     }
 
     /// Wakes whoever has got something and sleeps.
@@ -253,6 +251,16 @@ fn give_back<M: Wire>(parcel: Option<EngineParcel>) -> M {
     }
 }
 
+/// A batch. Its end rings the bells, also if code of the user's has panicked in it: what was accepted before has been promised.
+struct Held<'a>(&'a mut Exits);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.held = false;
+        self.0.ring_bells();
+    }
+}
+
 enum Target<'a> {
     /// With the tag of the stay.
     Worker(&'a LaneSender<ToWorker>, Epoch),
@@ -313,4 +321,82 @@ pub fn on_behalf<R>(lanes: &mut Lanes, f: impl FnOnce() -> R) -> R {
     let result = f();
     swap(lanes);
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        any::TypeId as RustTypeId,
+        panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    };
+
+    use super::*;
+    use crate::{
+        CodecError, Config, NodeAddr, ShardId,
+        config::Preset,
+        engine::{
+            clock::Clock,
+            lane::{Bell, Door, Ring},
+        },
+        proto::membership::Identity,
+    };
+
+    const SHARDS: u32 = 300;
+
+    /// What a node's threads would have, without the threads.
+    struct Bed {
+        node: Arc<Node>,
+        exits: Exits,
+        network: Ring<ToNet>,
+        worker: Ring<ToWorker>,
+        entry: TypeEntry,
+    }
+
+    impl Bed {
+        fn new() -> Self {
+            let mut config = Config::preset(Preset::LocalTest);
+            config.limits.ring_items = 64;
+            let me = Identity { addr: NodeAddr::new("here", 1), incarnation: 1 };
+            let bell = || Arc::new(Bell::new(|| {}));
+            let (helper, _) = crossbeam::channel::unbounded();
+            let workers = Box::new([Door::new(bell())]);
+            let node = Arc::new(Node::new(Arc::new(config), me, workers, Door::new(bell()), helper, None, Clock::Machine));
+            let exits = Exits::open(&node);
+            let (network, worker) = (node.network.take_new().unwrap(), node.workers[0].take_new().unwrap());
+            Self { node, exits, network, worker, entry: TypeEntry::new("thing", SHARDS, RustTypeId::of::<()>()) }
+        }
+
+        fn publish(&self, word: Word) {
+            assert!((0..SHARDS).all(|shard| self.entry.publish(ShardId(shard), word)));
+        }
+
+        fn send<M: Wire>(&mut self, key: &Key, msg: M) -> Result<(), (Refusal, M)> {
+            self.exits.send_letter(&self.node, &self.entry, Outgoing { key, ask: None, reads: 0, msg })
+        }
+
+        /// A key of each shard.
+        fn keys(&self) -> Vec<Key> {
+            let mut keys: Vec<Key> = (0..20 * u64::from(SHARDS)).map(|n| Key::new(&n.to_le_bytes())).collect();
+            keys.sort_by_key(|key| self.entry.shard_of(key.hash));
+            keys.dedup_by_key(|key| self.entry.shard_of(key.hash));
+            assert_eq!(keys.len(), SHARDS as usize);
+            keys
+        }
+    }
+
+    #[test]
+    fn a_batch_that_panics_rings_its_bells_and_holds_none_back_later() {
+        let Bed { mut exits, mut network, .. } = Bed::new();
+        let batch = AssertUnwindSafe(|| {
+            exits.batch(|exits| {
+                assert!(exits.network.push(ToNet::WorkerDone).is_ok());
+                resume_unwind(Box::new("an encoder's end"))
+            })
+        });
+        assert!(catch_unwind(batch).is_err());
+        assert!(network.pop().is_some(), "what was sent before is seen");
+        assert!(exits.network.push(ToNet::WorkerDone).is_ok());
+        exits.bell(&exits.network);
+        assert!(network.pop().is_some(), "and what is sent afterwards");
+    }
 }
