@@ -171,6 +171,12 @@ impl Exits {
         if plan.tokens[0].is_some() && !self.network.has_room(3) {
             return Err(Refusal::Full);
         }
+        // One who leaves many shards of a busy worker comes to the end of the reserve too.
+        if let Some(Push::LeaveWorker(worker, _)) = plan.tokens[0]
+            && !self.workers[usize::from(worker)].has_reserve()
+        {
+            return Err(Refusal::Full);
+        }
         let target = match plan.exit {
             Some((worker, tag)) => {
                 let ring = &self.workers[usize::from(worker)];
@@ -398,5 +404,30 @@ mod tests {
         assert!(exits.network.push(ToNet::WorkerDone).is_ok());
         exits.bell(&exits.network);
         assert!(network.pop().is_some(), "and what is sent afterwards");
+    }
+
+    #[test]
+    fn a_change_of_exit_is_refused_while_the_old_one_has_no_room_for_its_token() {
+        let mut bed = Bed::new();
+        let keys = bed.keys();
+        bed.publish(Word::local(0, Epoch(1)));
+        for key in &keys {
+            bed.send(key, 1u64).unwrap();
+            while bed.network.pop().is_some() || bed.worker.pop().is_some() {}
+        }
+        while bed.send(&keys[0], 2u64).is_ok() {}
+        bed.publish(Word::ELSEWHERE);
+        let mut refused = vec![];
+        for key in &keys {
+            match bed.send(key, 3u64) {
+                Ok(()) => {}
+                Err((refusal, 3)) if refusal == Refusal::Full => refused.push(key),
+                Err((refusal, _)) => panic!("{refusal:?}"),
+            }
+            while bed.network.pop().is_some() {}
+        }
+        assert!(!refused.is_empty() && refused.len() < keys.len(), "the reserve is large, and has an end");
+        while bed.worker.pop().is_some() {}
+        assert!(bed.send(refused[0], 3u64).is_ok(), "nothing has changed meanwhile");
     }
 }

@@ -189,6 +189,11 @@ impl<T: Item> LaneSender<T> {
         self.producer.has_room(n * Self::RECORD, Self::RECORD, Self::RESERVE_BYTES, n as u32, self.items)
     }
 
+    /// Whether one that is no user message fits.
+    pub fn has_reserve(&self) -> bool {
+        self.producer.has_room(Self::RECORD, Self::RECORD, 0, 1, self.items + RESERVE as u32)
+    }
+
     /// Appends, into the reserve too. `Err` gives the item back. Seen by the consumer after [`publish`](Self::publish) at the latest.
     pub fn push(&self, item: T) -> Result<(), T> {
         // SAFETY: `discard` and `Ring` expect a `T` under this kind, and a `T` is `Send`.
