@@ -224,7 +224,6 @@ impl Exits {
                 pushed.map_err(drop).map(|()| ring.ring_bell())
             }
             Target::Network(parcel) => {
-                *slot = None;
                 let pushed = self.network.push(ToNet::Lane(LaneItem::Msg { shard, tag: Epoch::ZERO, enter, parcel }));
                 pushed.map_err(drop).map(|()| self.network.ring_bell())
             }
@@ -236,6 +235,8 @@ impl Exits {
             self.last[at].1[shard.shard.0 as usize] = word;
             self.producer.done(shard, word);
         }
+        // What was encoded goes last: it is of the user's making, and its end may panic.
+        *slot = None;
         Ok(())
     }
 
@@ -429,5 +430,45 @@ mod tests {
         assert!(!refused.is_empty() && refused.len() < keys.len(), "the reserve is large, and has an end");
         while bed.worker.pop().is_some() {}
         assert!(bed.send(refused[0], 3u64).is_ok(), "nothing has changed meanwhile");
+    }
+
+    /// Goes off when it is dropped, if it is set.
+    struct Mine(bool);
+
+    impl Drop for Mine {
+        fn drop(&mut self) {
+            if self.0 {
+                resume_unwind(Box::new("a message's end"));
+            }
+        }
+    }
+
+    impl Wire for Mine {
+        const NAME: &'static str = "mine";
+
+        fn encode(&self, _: u16, out: &mut Vec<u8>) -> Result<(), CodecError> {
+            out.push(1);
+            Ok(())
+        }
+
+        fn decode(_: u16, _: &mut &[u8]) -> Result<Self, CodecError> {
+            Err(CodecError::Decode("not needed".into()))
+        }
+    }
+
+    #[test]
+    fn a_message_that_panics_when_it_is_dropped_was_sent_whole() {
+        let mut bed = Bed::new();
+        let key = Key::new(&[7; 8]);
+        bed.publish(Word::local(0, Epoch(1)));
+        assert!(bed.send(&key, Mine(false)).is_ok());
+        while bed.network.pop().is_some() || bed.worker.pop().is_some() {}
+        bed.publish(Word::ELSEWHERE);
+        assert!(catch_unwind(AssertUnwindSafe(|| bed.send(&key, Mine(true)).is_ok())).is_err());
+        assert!(bed.send(&key, Mine(false)).is_ok());
+        assert!(matches!(bed.worker.pop(), Some(ToWorker::Lane(LaneItem::Leave { .. }))));
+        assert!(bed.worker.pop().is_none(), "the exit is left once");
+        assert!(matches!(bed.network.pop(), Some(ToNet::Lane(LaneItem::Msg { enter: Some(Epoch(1)), .. }))));
+        assert!(matches!(bed.network.pop(), Some(ToNet::Lane(LaneItem::Msg { enter: None, .. }))));
     }
 }
