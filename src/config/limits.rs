@@ -14,7 +14,7 @@ table! {
         frame_bytes: u32 = 2 << 20, Spec::int(4096, 256 << 20).unit("bytes").cost("memory per link");
         /// Messages that wait for one entity.
         mailbox: u32 = 10_000, Spec::int(1, 10_000_000).unit("messages").cost("memory, and latency of the last in the queue");
-        /// Messages in the ring between two threads.
+        /// Messages in the ring between two threads, with 128 bytes for each: of long ones fewer.
         ring_items: u32 = 1024, Spec::int(64, 1 << 20).unit("messages").cost("memory per pair of threads; above some thousand slots a ring falls out of the caches");
         /// Messages of one thread to one shard that are held while the way there changes.
         lane_items: u32 = 4096, Spec::int(64, 1 << 20).unit("messages").cost("memory: the messages themselves");

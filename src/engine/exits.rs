@@ -119,10 +119,8 @@ impl Exits {
     /// Runs `f` with one bell for all that it sends.
     pub fn batch<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
         self.held = true;
-        let result = f(self);
-        self.held = false;
-        self.ring_bells();
-        result
+        let batch = Held(self);
+        f(batch.0)
     }
 
     /// Wakes whoever has got something and sleeps.
@@ -173,6 +171,12 @@ impl Exits {
         if plan.tokens[0].is_some() && !self.network.has_room(3) {
             return Err(Refusal::Full);
         }
+        // One who leaves many shards of a busy worker comes to the end of the reserve too.
+        if let Some(Push::LeaveWorker(worker, _)) = plan.tokens[0]
+            && !self.workers[usize::from(worker)].has_reserve()
+        {
+            return Err(Refusal::Full);
+        }
         let target = match plan.exit {
             Some((worker, tag)) => {
                 let ring = &self.workers[usize::from(worker)];
@@ -220,7 +224,6 @@ impl Exits {
                 pushed.map_err(drop).map(|()| ring.ring_bell())
             }
             Target::Network(parcel) => {
-                *slot = None;
                 let pushed = self.network.push(ToNet::Lane(LaneItem::Msg { shard, tag: Epoch::ZERO, enter, parcel }));
                 pushed.map_err(drop).map(|()| self.network.ring_bell())
             }
@@ -232,6 +235,8 @@ impl Exits {
             self.last[at].1[shard.shard.0 as usize] = word;
             self.producer.done(shard, word);
         }
+        // What was encoded goes last: it is of the user's making, and its end may panic.
+        *slot = None;
         Ok(())
     }
 
@@ -250,6 +255,16 @@ fn give_back<M: Wire>(parcel: Option<EngineParcel>) -> M {
     match parcel {
         Some(EngineParcel::Typed { msg, .. }) => msg.take().expect("the parcel was made from an `M` by the caller"),
         _ => unreachable!("a refusal gives the parcel back as it was made, and it was made typed"),
+    }
+}
+
+/// A batch. Its end rings the bells, also if code of the user's has panicked in it: what was accepted before has been promised.
+struct Held<'a>(&'a mut Exits);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.held = false;
+        self.0.ring_bells();
     }
 }
 
@@ -313,4 +328,147 @@ pub fn on_behalf<R>(lanes: &mut Lanes, f: impl FnOnce() -> R) -> R {
     let result = f();
     swap(lanes);
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        any::TypeId as RustTypeId,
+        panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    };
+
+    use super::*;
+    use crate::{
+        CodecError, Config, NodeAddr, ShardId,
+        config::Preset,
+        engine::{
+            clock::Clock,
+            lane::{Bell, Door, Ring},
+        },
+        proto::membership::Identity,
+    };
+
+    const SHARDS: u32 = 300;
+
+    /// What a node's threads would have, without the threads.
+    struct Bed {
+        node: Arc<Node>,
+        exits: Exits,
+        network: Ring<ToNet>,
+        worker: Ring<ToWorker>,
+        entry: TypeEntry,
+    }
+
+    impl Bed {
+        fn new() -> Self {
+            let mut config = Config::preset(Preset::LocalTest);
+            config.limits.ring_items = 64;
+            let me = Identity { addr: NodeAddr::new("here", 1), incarnation: 1 };
+            let bell = || Arc::new(Bell::new(|| {}));
+            let (helper, _) = crossbeam::channel::unbounded();
+            let workers = Box::new([Door::new(bell())]);
+            let node = Arc::new(Node::new(Arc::new(config), me, workers, Door::new(bell()), helper, None, Clock::Machine));
+            let exits = Exits::open(&node);
+            let (network, worker) = (node.network.take_new().unwrap(), node.workers[0].take_new().unwrap());
+            Self { node, exits, network, worker, entry: TypeEntry::new("thing", SHARDS, RustTypeId::of::<()>()) }
+        }
+
+        fn publish(&self, word: Word) {
+            assert!((0..SHARDS).all(|shard| self.entry.publish(ShardId(shard), word)));
+        }
+
+        fn send<M: Wire>(&mut self, key: &Key, msg: M) -> Result<(), (Refusal, M)> {
+            self.exits.send_letter(&self.node, &self.entry, Outgoing { key, ask: None, reads: 0, msg })
+        }
+
+        /// A key of each shard.
+        fn keys(&self) -> Vec<Key> {
+            let mut keys: Vec<Key> = (0..20 * u64::from(SHARDS)).map(|n| Key::new(&n.to_le_bytes())).collect();
+            keys.sort_by_key(|key| self.entry.shard_of(key.hash));
+            keys.dedup_by_key(|key| self.entry.shard_of(key.hash));
+            assert_eq!(keys.len(), SHARDS as usize);
+            keys
+        }
+    }
+
+    #[test]
+    fn a_batch_that_panics_rings_its_bells_and_holds_none_back_later() {
+        let Bed { mut exits, mut network, .. } = Bed::new();
+        let batch = AssertUnwindSafe(|| {
+            exits.batch(|exits| {
+                assert!(exits.network.push(ToNet::WorkerDone).is_ok());
+                resume_unwind(Box::new("an encoder's end"))
+            })
+        });
+        assert!(catch_unwind(batch).is_err());
+        assert!(network.pop().is_some(), "what was sent before is seen");
+        assert!(exits.network.push(ToNet::WorkerDone).is_ok());
+        exits.bell(&exits.network);
+        assert!(network.pop().is_some(), "and what is sent afterwards");
+    }
+
+    #[test]
+    fn a_change_of_exit_is_refused_while_the_old_one_has_no_room_for_its_token() {
+        let mut bed = Bed::new();
+        let keys = bed.keys();
+        bed.publish(Word::local(0, Epoch(1)));
+        for key in &keys {
+            bed.send(key, 1u64).unwrap();
+            while bed.network.pop().is_some() || bed.worker.pop().is_some() {}
+        }
+        while bed.send(&keys[0], 2u64).is_ok() {}
+        bed.publish(Word::ELSEWHERE);
+        let mut refused = vec![];
+        for key in &keys {
+            match bed.send(key, 3u64) {
+                Ok(()) => {}
+                Err((refusal, 3)) if refusal == Refusal::Full => refused.push(key),
+                Err((refusal, _)) => panic!("{refusal:?}"),
+            }
+            while bed.network.pop().is_some() {}
+        }
+        assert!(!refused.is_empty() && refused.len() < keys.len(), "the reserve is large, and has an end");
+        while bed.worker.pop().is_some() {}
+        assert!(bed.send(refused[0], 3u64).is_ok(), "nothing has changed meanwhile");
+    }
+
+    /// Goes off when it is dropped, if it is set.
+    struct Mine(bool);
+
+    impl Drop for Mine {
+        fn drop(&mut self) {
+            if self.0 {
+                resume_unwind(Box::new("a message's end"));
+            }
+        }
+    }
+
+    impl Wire for Mine {
+        const NAME: &'static str = "mine";
+
+        fn encode(&self, _: u16, out: &mut Vec<u8>) -> Result<(), CodecError> {
+            out.push(1);
+            Ok(())
+        }
+
+        fn decode(_: u16, _: &mut &[u8]) -> Result<Self, CodecError> {
+            Err(CodecError::Decode("not needed".into()))
+        }
+    }
+
+    #[test]
+    fn a_message_that_panics_when_it_is_dropped_was_sent_whole() {
+        let mut bed = Bed::new();
+        let key = Key::new(&[7; 8]);
+        bed.publish(Word::local(0, Epoch(1)));
+        assert!(bed.send(&key, Mine(false)).is_ok());
+        while bed.network.pop().is_some() || bed.worker.pop().is_some() {}
+        bed.publish(Word::ELSEWHERE);
+        assert!(catch_unwind(AssertUnwindSafe(|| bed.send(&key, Mine(true)).is_ok())).is_err());
+        assert!(bed.send(&key, Mine(false)).is_ok());
+        assert!(matches!(bed.worker.pop(), Some(ToWorker::Lane(LaneItem::Leave { .. }))));
+        assert!(bed.worker.pop().is_none(), "the exit is left once");
+        assert!(matches!(bed.network.pop(), Some(ToNet::Lane(LaneItem::Msg { enter: Some(Epoch(1)), .. }))));
+        assert!(matches!(bed.network.pop(), Some(ToNet::Lane(LaneItem::Msg { enter: None, .. }))));
+    }
 }

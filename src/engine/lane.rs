@@ -113,11 +113,22 @@ pub enum Front<'a, T> {
 // them are `Wire`, which demands it.
 unsafe impl<T: Item> Send for Ring<T> {}
 
+/// The record at the front is gone when this is: what an unwinding reader has had must not come out of the ring again.
+struct Gone<'a>(&'a mut Consumer);
+
+impl Drop for Gone<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.advance();
+    }
+}
+
 impl<T: Item> Ring<T> {
-    /// Hands the oldest record to `f`; `None` if there is none.
+    /// Hands the oldest record to `f`; `None` if there is none. It is gone then, also if `f` panics.
     #[inline]
     pub fn with_next<R>(&mut self, f: impl FnOnce(Front<'_, T>) -> R) -> Option<R> {
         let (kind, place) = self.consumer.front()?;
+        let _gone = Gone(&mut self.consumer);
         // SAFETY: items are moved in by `push` and letters written by `LaneSender`, each under its kind; the record is looked at only here, and
         // gone with `advance`, which comes when `f` has ended, so what it got cannot outlive it.
         let front = unsafe {
@@ -126,9 +137,7 @@ impl<T: Item> Ring<T> {
                 _ => Front::Letter(Letter::at(place)),
             }
         };
-        let result = f(front);
-        self.consumer.advance();
-        Some(result)
+        Some(f(front))
     }
 
     /// The oldest item, whatever it is.
@@ -178,6 +187,11 @@ impl<T: Item> LaneSender<T> {
     /// Whether `n` more items fit, the last of them a user message.
     pub fn has_room(&self, n: usize) -> bool {
         self.producer.has_room(n * Self::RECORD, Self::RECORD, Self::RESERVE_BYTES, n as u32, self.items)
+    }
+
+    /// Whether one that is no user message fits.
+    pub fn has_reserve(&self) -> bool {
+        self.producer.has_room(Self::RECORD, Self::RECORD, 0, 1, self.items + RESERVE as u32)
     }
 
     /// Appends, into the reserve too. `Err` gives the item back. Seen by the consumer after [`publish`](Self::publish) at the latest.
@@ -311,6 +325,11 @@ mod tests {
         (Door::new(Arc::new(Bell::new(wake))), woken)
     }
 
+    fn address() -> Address<'static> {
+        let shard = crate::ShardKey { ty: crate::TypeId(1), shard: crate::ShardId(2) };
+        Address { shard, tag: crate::Epoch::ZERO, stream: None, key: &[1; 8], hash: 3, ask: None, reads: 0 }
+    }
+
     // failures: row 51
     #[test]
     fn user_messages_leave_the_reserve_free() {
@@ -336,15 +355,7 @@ mod tests {
     fn items_and_letters_keep_their_order_and_letters_leave_the_reserve_free() {
         let (door, woken) = door();
         let lane = door.open(LaneId(1), 100);
-        let address = Address {
-            shard: crate::ShardKey { ty: crate::TypeId(1), shard: crate::ShardId(2) },
-            tag: crate::Epoch::ZERO,
-            stream: None,
-            key: &[1; 8],
-            hash: 3,
-            ask: None,
-            reads: 0,
-        };
+        let address = address();
         let mut ring = door.take_new().unwrap();
         door.bell().announce_sleep();
         for n in 0..100 {
@@ -366,6 +377,32 @@ mod tests {
             next += 1;
         }
         assert_eq!(next, 101);
+    }
+
+    #[test]
+    fn what_a_reader_had_that_panicked_does_not_come_again() {
+        let (door, _) = door();
+        let lane = door.open(LaneId(1), 10);
+        let address = address();
+        lane.letter(&address, 1u32).unwrap();
+        lane.push(2).unwrap();
+        lane.push(3).unwrap();
+        lane.ring_bell();
+        let mut ring = door.take_new().unwrap();
+        for expected in [1, 2] {
+            let read = std::panic::AssertUnwindSafe(|| {
+                ring.with_next(|front| {
+                    let n = match front {
+                        Front::Item(n) => n,
+                        Front::Letter(mut letter) => letter.take().unwrap(),
+                    };
+                    assert_eq!(n, expected);
+                    std::panic::resume_unwind(Box::new("a reader's end"));
+                })
+            });
+            assert!(std::panic::catch_unwind(read).is_err());
+        }
+        assert_eq!((ring.pop(), ring.pop()), (Some(3), None), "values are moved out, so a second look would use them twice");
     }
 
     #[test]
