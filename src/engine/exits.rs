@@ -422,7 +422,7 @@ mod tests {
         for key in &keys {
             match bed.send(key, 3u64) {
                 Ok(()) => {}
-                Err((refusal, 3)) if refusal == Refusal::Full => refused.push(key),
+                Err((Refusal::Full, 3)) => refused.push(key),
                 Err((refusal, _)) => panic!("{refusal:?}"),
             }
             while bed.network.pop().is_some() {}
