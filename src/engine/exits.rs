@@ -343,7 +343,7 @@ mod tests {
         config::Preset,
         engine::{
             clock::Clock,
-            lane::{Bell, Door, Ring},
+            lane::{Bell, Door, Front, Ring},
         },
         proto::membership::Identity,
     };
@@ -422,7 +422,7 @@ mod tests {
         for key in &keys {
             match bed.send(key, 3u64) {
                 Ok(()) => {}
-                Err((refusal, 3)) if refusal == Refusal::Full => refused.push(key),
+                Err((Refusal::Full, 3)) => refused.push(key),
                 Err((refusal, _)) => panic!("{refusal:?}"),
             }
             while bed.network.pop().is_some() {}
@@ -430,6 +430,64 @@ mod tests {
         assert!(!refused.is_empty() && refused.len() < keys.len(), "the reserve is large, and has an end");
         while bed.worker.pop().is_some() {}
         assert!(bed.send(refused[0], 3u64).is_ok(), "nothing has changed meanwhile");
+    }
+
+    /// As large as what stands in a letter may be.
+    struct Large([u8; LETTER_MAX]);
+
+    impl Wire for Large {
+        const NAME: &'static str = "large";
+
+        fn encode(&self, _: u16, out: &mut Vec<u8>) -> Result<(), CodecError> {
+            // With the version of the answer in front.
+            out.extend_from_slice(&self.0[1..]);
+            Ok(())
+        }
+
+        fn decode(_: u16, _: &mut &[u8]) -> Result<Self, CodecError> {
+            Err(CodecError::Decode("not needed".into()))
+        }
+    }
+
+    #[test]
+    fn the_longest_letter_finds_room_in_the_smallest_ring_wherever_that_stands() {
+        let mut bed = Bed::new();
+        let key = Key::new(&[7; 255]);
+        let ask = Ask { node: bed.node.id, correlation: 1, deadline: crate::Time::MAX };
+        for word in [Word::ELSEWHERE, Word::local(0, Epoch(1))] {
+            bed.publish(word);
+            for n in 0..200u8 {
+                let letter = Outgoing { key: &key, ask: Some(ask), reads: n, msg: Large([n; LETTER_MAX]) };
+                assert!(bed.exits.send_letter(&bed.node, &bed.entry, letter).is_ok(), "{word:?} {n}");
+                // Of many lengths, so that it has to stand everywhere.
+                assert!(bed.send(&Key::new(&vec![7; usize::from(n)]), u64::from(n)).is_ok());
+                let mut taken = 0;
+                let mut look = |ask: Option<Ask>, reads| {
+                    taken += 1;
+                    assert!(ask.is_none() || reads == n);
+                };
+                while bed
+                    .network
+                    .with_next(|front| match front {
+                        Front::Letter(letter) => look(letter.address().ask, letter.address().reads),
+                        Front::Item(_) => {}
+                    })
+                    .is_some()
+                {}
+                while bed
+                    .worker
+                    .with_next(|front| match front {
+                        Front::Letter(mut letter) => {
+                            look(letter.address().ask, letter.address().reads);
+                            assert!(letter.take::<Large>().is_none_or(|large| large.0 == [n; LETTER_MAX]));
+                        }
+                        Front::Item(_) => {}
+                    })
+                    .is_some()
+                {}
+                assert!(n < 2 || taken >= 1, "{word:?} {n}");
+            }
+        }
     }
 
     /// Goes off when it is dropped, if it is set.
