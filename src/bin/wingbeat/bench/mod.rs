@@ -1,5 +1,6 @@
 //! `wingbeat bench`: one measurement, with the raw limit measured in the same run.
 
+mod all;
 mod alloc;
 mod codec;
 mod entity;
@@ -8,12 +9,15 @@ mod idle;
 mod limits;
 mod local;
 mod open_loop;
+mod page;
 mod percentiles;
+mod plot;
 mod population;
 mod remote;
 mod report;
 mod rig;
 mod simulator;
+mod targets;
 mod timer;
 
 use std::{
@@ -56,6 +60,9 @@ pub struct BenchArgs {
     /// Write the percentiles of all latencies to this file, as HdrHistogram's tools read them
     #[arg(long, value_name = "FILE")]
     hgrm: Option<PathBuf>,
+    /// Directory for the page, the pictures and the files of each row, for `all`
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
     /// One message at a time instead of batches of 64, for `local-tell` and `remote-tell`
     #[arg(long)]
     single: bool,
@@ -101,6 +108,8 @@ pub enum Name {
     Idle,
     /// Events per second of the simulator, on one core
     Simulator,
+    /// All of the above with what each must come to, as one page with pictures; needs --report
+    All,
     /// The other process of a remote measurement
     #[value(hide = true)]
     Peer,
@@ -119,6 +128,7 @@ impl Name {
             Self::Memory => "memory",
             Self::Idle => "idle",
             Self::Simulator => "simulator",
+            Self::All => "all",
             Self::Peer => "peer",
         }
     }
@@ -149,6 +159,14 @@ impl BenchArgs {
         if self.hgrm.is_some() && !asks {
             return Some(format!("--hgrm is for local-ask and remote-ask; {name} has no latencies (--csv has its rounds)"));
         }
+        if self.report.is_some() != (self.name == Name::All) {
+            return Some("`all` and --report DIR go together: `wingbeat bench all --report perf/results`".into());
+        }
+        if self.name == Name::All && (self.csv.is_some() || self.single || self.window > 1) {
+            return Some(
+                "`all` has rows with and without --window and --single, and writes a CSV file for each; leave these flags out".into(),
+            );
+        }
         None
     }
 
@@ -168,6 +186,9 @@ pub fn run(args: &BenchArgs) -> ExitCode {
         eprintln!("error[E-CLI-052]: {problem}");
         return ExitCode::from(1);
     }
+    if let Some(dir) = &args.report {
+        return all::run(args, dir);
+    }
     let mut report = report(args);
     let measured = match args.name {
         Name::LocalTell => local::tell(args, &mut report),
@@ -181,6 +202,8 @@ pub fn run(args: &BenchArgs) -> ExitCode {
         Name::Idle => idle::measure(args, &mut report),
         Name::Simulator => simulator::measure(args, &mut report),
         Name::Peer => return remote::peer(args),
+        // Always with a directory, which was looked at before.
+        Name::All => Err("it needs --report DIR".into()),
     };
     match measured.and_then(|()| write_files(args, &report)) {
         Ok(()) => {
