@@ -19,6 +19,8 @@ use super::{
 const SET: usize = 1_000_000;
 /// Timers that are set and cancelled in one measurement, on top of those that stay set.
 const PASSING: usize = 200_000;
+/// Has no divisor in common with `PASSING`, so that each is cancelled once.
+const STRIDE: usize = 7919;
 /// Moments lie within this of the present.
 const HORIZON: u64 = 60_000_000_000;
 
@@ -73,8 +75,9 @@ fn wheel() -> Result<Run, Error> {
         }
         let insert = began.elapsed();
         let began = Instant::now();
-        for slot in SET..SET + PASSING {
-            generations[slot] += 1;
+        for i in 0..PASSING {
+            // In another order than they were set, as owners do.
+            generations[SET + i * STRIDE % PASSING] += 1;
         }
         black_box(&mut generations);
         (insert, began.elapsed())
