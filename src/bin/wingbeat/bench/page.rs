@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::targets::{Check, Row, number};
+use super::targets::{Check, Row, Unit, number};
 
 /// What came of a row: what `bench --json` said, or why there is nothing.
 pub struct Outcome {
@@ -28,13 +28,13 @@ pub fn markdown(outcomes: &[Outcome], steps: &[Step], pictures: &[(&str, &str)],
     let _ = writeln!(page, "`{how}`\n");
     environment(&mut page, outcomes);
     page += "Each figure is the median of its rounds, measured in turns with its limit; the ratio is that of the round. Spread is the largest deviation of a \
-             round from the median. `void`: others used more than 15 % of the machine, so the row proves nothing and holds nothing.\n\n\
+             round from the median, of the first figure of a measurement. `void`: others used more than 15 % of the machine, so the row proves nothing and holds nothing.\n\n\
              | measurement | figure | limit | ratio | spread | void rounds | foreign load | must | aim | holds |\n\
              | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
     for outcome in outcomes {
-        for check in outcome.row.checks {
+        for (number, check) in outcome.row.checks.iter().enumerate() {
             match &outcome.said {
-                Ok(said) => line(&mut page, check, said),
+                Ok(said) => line(&mut page, check, said, number == 0),
                 Err(why) => drop(writeln!(
                     page,
                     "| {} | failed: {} | | | | | | {} | {} | **failed** |",
@@ -85,7 +85,8 @@ fn environment(page: &mut String, outcomes: &[Outcome]) {
     );
 }
 
-fn line(page: &mut String, check: &Check, said: &Value) {
+/// The spread is that of the first figure of a row.
+fn line(page: &mut String, check: &Check, said: &Value, first: bool) {
     let at = |pointer: &str| said.pointer(pointer).and_then(Value::as_f64);
     let written = |pointer: &str| at(pointer).map_or_else(|| "-".to_owned(), |value| check.unit.write(value));
     // A figure that is compared with nothing has no ratio either.
@@ -102,7 +103,7 @@ fn line(page: &mut String, check: &Check, said: &Value) {
         written(check.figure),
         written(check.limit),
         ratio.map_or_else(|| "-".to_owned(), number),
-        share(at("/spread")),
+        share(at("/spread").filter(|_| first)),
         said["rounds"]["void"],
         said["rounds"]["measured"],
         share(at("/environment/foreign_load")),
@@ -136,7 +137,7 @@ fn curve(page: &mut String, steps: &[Step]) {
          | rate | reached | p50 | p99 | p99.9 | longest | |\n| --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for Step { rate, said } in steps {
-        let us = |name: &str| said["latency_ns"][name].as_f64().map_or_else(|| "-".to_owned(), |ns| format!("{} us", number(ns / 1e3)));
+        let us = |name: &str| said["latency_ns"][name].as_f64().map_or_else(|| "-".to_owned(), |ns| Unit::Time.write(ns));
         let reached = said["throughput_per_s"].as_f64().map_or_else(|| "-".to_owned(), |rate| format!("{}/s", number(rate)));
         let void = if said["void"] == true { "void" } else { "" };
         let _ =

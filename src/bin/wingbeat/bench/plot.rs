@@ -77,7 +77,7 @@ impl Chart {
             let colour = COLOURS[number % COLOURS.len()];
             let path: Vec<String> = points.iter().map(|(x, y)| format!("{:.1},{:.1}", px(*x), py(*y))).collect();
             let _ = writeln!(out, r#"<polyline fill="none" stroke="{colour}" stroke-width="2" points="{}"/>"#, path.join(" "));
-            let x = LEFT + 160.0 * *number as f64;
+            let x = LEFT + 132.0 * *number as f64;
             let _ = writeln!(out, r#"<rect x="{x:.0}" y="{:.0}" width="12" height="12" fill="{colour}"/>"#, HEIGHT - 22.0);
             text(&mut out, x + 17.0, HEIGHT - 12.0, "start", &self.series[*number].label);
         }
