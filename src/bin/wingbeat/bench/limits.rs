@@ -37,6 +37,27 @@ pub fn channel_tell(messages: u64, entities: u64) -> f64 {
     messages as f64 / began.elapsed().as_secs_f64()
 }
 
+/// Keys per second that come through crossbeam's bounded channel to a thread that makes an entry for each.
+pub fn channel_start(keys: u64) -> f64 {
+    let (tx, rx) = bounded::<(u64, Payload)>(4096);
+    let consumer = std::thread::spawn(move || {
+        let mut table: HashMap<u64, [u64; 2], foldhash::fast::RandomState> = HashMap::default();
+        for (key, payload) in rx {
+            let state = table.entry(key).or_default();
+            *state = [state[0] + 1, payload.0[0]];
+        }
+        table.len()
+    });
+    let began = Instant::now();
+    for key in 0..keys {
+        tx.send((key, Payload([key; 8]))).expect("the consumer runs until the sender is dropped");
+    }
+    drop(tx);
+    let entries = consumer.join().expect("the consumer does not panic");
+    assert_eq!(entries as u64, keys, "each key has an entry");
+    keys as f64 / began.elapsed().as_secs_f64()
+}
+
 /// Round trips through two crossbeam channels, entity look-up included.
 pub fn channel_ask(window: Duration, entities: u64) -> Histogram<u64> {
     let (tx, rx) = bounded::<(u64, Payload)>(1);

@@ -7,7 +7,7 @@ use wingbeat::{EntityRef, HostOptions, Region};
 use super::{
     BenchArgs, alloc,
     entity::{Bench, BenchEntity, Echo, Payload},
-    limits,
+    limits, open_loop,
     report::{Report, Run},
     rig::{self, Error, PATIENCE},
 };
@@ -27,7 +27,7 @@ pub fn tell_for(all: &[EntityRef<Bench>], region: Option<&Region<Bench>>, window
     });
     let (sent, took) = result?;
     let throughput = Some(sent as f64 / took.as_secs_f64());
-    Ok((Run { throughput, latency: None, allocations: Some(allocated as f64 / sent as f64) }, sent))
+    Ok((Run { throughput, allocations: Some(allocated as f64 / sent as f64), ..Run::default() }, sent))
 }
 
 /// Asks round robin, one in flight, for `window`.
@@ -61,13 +61,13 @@ pub fn nothing_is_lost(all: &[EntityRef<Bench>], sent: u64) -> Result<(), Error>
 pub fn tell(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     let cluster = rig::start(&args.settings(), &[])?;
     let region = cluster.host::<BenchEntity>(HostOptions::new(), |_| BenchEntity::default())?;
-    let all = rig::warm(&region, args.entities)?;
+    let all = rig::warm(&region, args.entities())?;
     let mut total = 0;
     report.rounds(
         "Q_xb: crossbeam channel with entity look-up",
         args.runs,
         || {
-            let throughput = Some(limits::channel_tell((args.secs * 5e6) as u64, args.entities));
+            let throughput = Some(limits::channel_tell((args.secs * 5e6) as u64, args.entities()));
             Ok(Run { throughput, ..Run::default() })
         },
         || {
@@ -83,11 +83,18 @@ pub fn tell(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
 pub fn ask(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     let cluster = rig::start(&args.settings(), &[])?;
     let region = cluster.host::<BenchEntity>(HostOptions::new(), |_| BenchEntity::default())?;
-    let all = rig::warm(&region, args.entities)?;
+    let all = rig::warm(&region, args.entities())?;
+    let rate = args.rate.map(|rate| open_loop::rate_of(rate, &all, args.window())).transpose()?;
+    if rate.is_some() {
+        report.compare_tails();
+    }
     report.rounds(
         "X_ask: crossbeam channels with entity look-up",
         args.runs,
-        || Ok(Run::of(&limits::channel_ask(args.window() / 2, args.entities), None)),
-        || ask_for(&all, args.window()),
+        || Ok(Run::of(&limits::channel_ask(args.window() / 2, args.entities()), None)),
+        || match rate {
+            Some(rate) => open_loop::at_rate(&all, rate, args.window()),
+            None => ask_for(&all, args.window()),
+        },
     )
 }

@@ -1,20 +1,37 @@
 //! `wingbeat bench`: one measurement, with the raw limit measured in the same run.
 
+mod all;
 mod alloc;
+mod codec;
 mod entity;
+mod environment;
+mod idle;
 mod limits;
 mod local;
+mod open_loop;
+mod page;
+mod percentiles;
+mod plot;
+mod population;
 mod remote;
 mod report;
 mod rig;
 mod simulator;
+mod targets;
+mod timer;
 
-use std::{process::ExitCode, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
 pub use alloc::Counting;
 use clap::{Args, ValueEnum};
 
+use open_loop::Rate;
 use report::Report;
+use rig::Error;
 
 /// Arguments of `bench`.
 #[derive(Args, Debug, Clone)]
@@ -33,12 +50,25 @@ pub struct BenchArgs {
     /// Requests in flight, for `remote-ask`; above 1 its throughput is compared
     #[arg(long, default_value_t = 1)]
     window: u32,
+    /// So many requests per second whatever the answers do, or `half-of-peak`, for `local-ask` and `remote-ask`: latency counts from the
+    /// moment at which a request was meant to go
+    #[arg(long, value_name = "N|half-of-peak", conflicts_with = "window")]
+    rate: Option<Rate>,
+    /// Write each round to this file, as CSV
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Write the percentiles of all latencies to this file, as HdrHistogram's tools read them
+    #[arg(long, value_name = "FILE")]
+    hgrm: Option<PathBuf>,
+    /// Directory for the page, the pictures and the files of each row, for `all`
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
     /// One message at a time instead of batches of 64, for `local-tell` and `remote-tell`
     #[arg(long)]
     single: bool,
-    /// Entities that the messages go to
-    #[arg(long, default_value_t = 1000)]
-    entities: u64,
+    /// Entities that the messages go to: 1,000, and for `start` and `memory` 1,000,000
+    #[arg(long)]
+    entities: Option<u64>,
     /// How idle threads wait: low_latency, balanced, low_cpu
     #[arg(long)]
     idle: Option<String>,
@@ -66,8 +96,20 @@ pub enum Name {
     RemoteTell,
     /// Requests to entities of another process
     RemoteAsk,
+    /// A million timers: setting and cancelling one
+    Timer,
+    /// The envelope of a message: writing and reading it
+    Codec,
+    /// Entities started by their first message, per worker
+    Start,
+    /// Bytes of an idle entity over its key and state
+    Memory,
+    /// CPU of three nodes without traffic, in percent of a core per node
+    Idle,
     /// Events per second of the simulator, on one core
     Simulator,
+    /// All of the above with what each must come to, as one page with pictures; needs --report
+    All,
     /// The other process of a remote measurement
     #[value(hide = true)]
     Peer,
@@ -80,13 +122,23 @@ impl Name {
             Self::LocalAsk => "local-ask",
             Self::RemoteTell => "remote-tell",
             Self::RemoteAsk => "remote-ask",
+            Self::Timer => "timer",
+            Self::Codec => "codec",
+            Self::Start => "start",
+            Self::Memory => "memory",
+            Self::Idle => "idle",
             Self::Simulator => "simulator",
+            Self::All => "all",
             Self::Peer => "peer",
         }
     }
 }
 
 impl BenchArgs {
+    fn entities(&self) -> u64 {
+        self.entities.unwrap_or(if matches!(self.name, Name::Start | Name::Memory) { 1_000_000 } else { 1000 })
+    }
+
     fn idle(&self) -> &str {
         self.idle.as_deref().unwrap_or("balanced")
     }
@@ -97,6 +149,27 @@ impl BenchArgs {
         std::iter::once(idle).chain(self.set.iter().cloned()).collect()
     }
 
+    /// A flag that means nothing for what is measured would be measured as if it did.
+    fn mismatch(&self) -> Option<String> {
+        let name = self.name.text();
+        let asks = matches!(self.name, Name::LocalAsk | Name::RemoteAsk);
+        if self.rate.is_some() && !asks {
+            return Some(format!("--rate is for local-ask and remote-ask; {name} has no rate that could be held"));
+        }
+        if self.hgrm.is_some() && !asks {
+            return Some(format!("--hgrm is for local-ask and remote-ask; {name} has no latencies (--csv has its rounds)"));
+        }
+        if self.report.is_some() != (self.name == Name::All) {
+            return Some("`all` and --report DIR go together: `wingbeat bench all --report perf/results`".into());
+        }
+        if self.name == Name::All && (self.csv.is_some() || self.single || self.window > 1) {
+            return Some(
+                "`all` has rows with and without --window and --single, and writes a CSV file for each; leave these flags out".into(),
+            );
+        }
+        None
+    }
+
     /// Time of one run.
     fn window(&self) -> Duration {
         Duration::from_secs_f64(self.secs)
@@ -105,9 +178,16 @@ impl BenchArgs {
 
 /// Runs one measurement.
 pub fn run(args: &BenchArgs) -> ExitCode {
-    if !(args.secs > 0.0 && args.secs <= 600.0) || args.runs == 0 || args.window == 0 || args.entities == 0 {
+    if !(args.secs > 0.0 && args.secs <= 600.0) || args.runs == 0 || args.window == 0 || args.entities() == 0 {
         eprintln!("error[E-CLI-050]: --secs must be above 0 and at most 600; --runs, --window and --entities must be at least 1");
         return ExitCode::from(1);
+    }
+    if let Some(problem) = args.mismatch() {
+        eprintln!("error[E-CLI-052]: {problem}");
+        return ExitCode::from(1);
+    }
+    if let Some(dir) = &args.report {
+        return all::run(args, dir);
     }
     let mut report = report(args);
     let measured = match args.name {
@@ -115,10 +195,17 @@ pub fn run(args: &BenchArgs) -> ExitCode {
         Name::LocalAsk => local::ask(args, &mut report),
         Name::RemoteTell => remote::tell(args, &mut report),
         Name::RemoteAsk => remote::ask(args, &mut report),
+        Name::Timer => timer::measure(args, &mut report),
+        Name::Codec => codec::measure(args, &mut report),
+        Name::Start => population::start(args, &mut report),
+        Name::Memory => population::memory(args, &mut report),
+        Name::Idle => idle::measure(args, &mut report),
         Name::Simulator => simulator::measure(args, &mut report),
         Name::Peer => return remote::peer(args),
+        // Always with a directory, which was looked at before.
+        Name::All => Err("it needs --report DIR".into()),
     };
-    match measured {
+    match measured.and_then(|()| write_files(args, &report)) {
         Ok(()) => {
             if args.json {
                 println!("{}", report.to_json())
@@ -134,10 +221,24 @@ pub fn run(args: &BenchArgs) -> ExitCode {
     }
 }
 
+/// What `--csv` and `--hgrm` ask for.
+fn write_files(args: &BenchArgs, report: &Report) -> Result<(), Error> {
+    let write =
+        |path: &Path, text: String| std::fs::write(path, text).map_err(|error| format!("{} cannot be written: {error}", path.display()));
+    if let Some(path) = &args.csv {
+        write(path, report.csv())?;
+    }
+    if let Some(path) = &args.hgrm {
+        let latencies = report.latencies().ok_or("no latencies were measured")?;
+        write(path, percentiles::file(&latencies))?;
+    }
+    Ok(())
+}
+
 fn report(args: &BenchArgs) -> Report {
     let config = serde_json::json!({
-        "secs": args.secs, "runs": args.runs, "window": args.window, "entities": args.entities, "single": args.single,
-        "idle": args.idle(),
+        "secs": args.secs, "runs": args.runs, "window": args.window, "entities": args.entities(), "single": args.single,
+        "rate": args.rate.map(|rate| rate.to_string()), "idle": args.idle(),
         "set": args.set.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>(), "payload_bytes": entity::PAYLOAD_BYTES,
     });
     Report::new(args.name.text(), config)

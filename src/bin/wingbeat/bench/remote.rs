@@ -11,7 +11,7 @@ use wingbeat::{AskError, Cluster, EntityRef, HostOptions, Region};
 use super::{
     BenchArgs, alloc,
     entity::{Bench, BenchEntity, Echo, Payload},
-    limits, local,
+    limits, local, open_loop,
     report::{Report, Run},
     rig::{self, Error, PATIENCE},
 };
@@ -64,7 +64,7 @@ fn pair(args: &BenchArgs) -> Result<Pair, Error> {
     BufReader::new(child.stdout.take().ok_or("the peer has no standard output")?).read_line(&mut first)?;
     let cluster = rig::start(&args.settings(), &[first.trim().to_owned()])?;
     let region = cluster.proxy::<Bench>()?;
-    let all = rig::warm(&region, args.entities)?;
+    let all = rig::warm(&region, args.entities())?;
     Ok(Pair { _cluster: cluster, child, region, all })
 }
 
@@ -96,6 +96,16 @@ pub fn tell(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
 /// `remote-ask`.
 pub fn ask(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     let pair = pair(args)?;
+    if let Some(rate) = args.rate {
+        let rate = open_loop::rate_of(rate, &pair.all, args.window())?;
+        report.compare_tails();
+        return report.rounds(
+            "R_spin: TCP ping-pong, both sides polling",
+            args.runs,
+            || Ok(Run::of(&limits::ping_pong(args.window() / 2)?, None)),
+            || open_loop::at_rate(&pair.all, rate, args.window()),
+        );
+    }
     if args.window > 1 {
         return report.rounds(STREAM, args.runs, || stream(args), || ask_many(&pair.all, args.window, args.window()));
     }

@@ -5,7 +5,10 @@ use std::fmt;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-use super::rig::Error;
+use super::{
+    environment::{Load, environment},
+    rig::Error,
+};
 
 /// One run of the thing measured, or of its limit.
 #[derive(Clone, Debug, Default)]
@@ -16,13 +19,24 @@ pub struct Run {
     pub latency: Option<[u64; 5]>,
     /// Allocations of the whole process per message.
     pub allocations: Option<f64>,
+    /// What is compared if it is neither a rate nor a latency; [`Report::figure`] names it.
+    pub figure: Option<f64>,
+    /// What the figure is made of, by name.
+    pub details: Vec<(&'static str, f64)>,
+    /// Every latency.
+    pub seen: Option<Histogram<u64>>,
 }
 
 impl Run {
     /// Latencies, with the throughput that they mean for one in flight or many.
     pub fn of(seen: &Histogram<u64>, throughput: Option<f64>) -> Self {
         let q = |p| seen.value_at_quantile(p);
-        Self { throughput, latency: Some([q(0.5), q(0.9), q(0.99), q(0.999), seen.max()]), allocations: None }
+        Self { throughput, latency: Some([q(0.5), q(0.9), q(0.99), q(0.999), seen.max()]), seen: Some(seen.clone()), ..Self::default() }
+    }
+
+    /// One figure that is neither a rate nor a latency.
+    pub fn figure(value: f64) -> Self {
+        Self { figure: Some(value), ..Self::default() }
     }
 }
 
@@ -48,6 +62,10 @@ pub struct Report {
     rounds: Vec<Round>,
     /// Rounds asked for.
     wanted: usize,
+    /// Name of the figure of each run, if it has one.
+    figure: Option<&'static str>,
+    /// The 99.9th percentile is compared with the limit's 99th, not median with median.
+    tails: bool,
 }
 
 fn median(mut values: Vec<f64>) -> Option<f64> {
@@ -61,7 +79,17 @@ const FOREIGN_MAX: f64 = 0.15;
 impl Report {
     /// A report without runs.
     pub fn new(name: &'static str, config: Value) -> Self {
-        Self { name, config, limit: "", rounds: vec![], wanted: 0 }
+        Self { name, config, limit: "", rounds: vec![], wanted: 0, figure: None, tails: false }
+    }
+
+    /// Says what the figure of each run is; its name in JSON.
+    pub fn figure(&mut self, name: &'static str) {
+        self.figure = Some(name);
+    }
+
+    /// Compares the 99.9th percentile with the limit's 99th.
+    pub fn compare_tails(&mut self) {
+        self.tails = true;
     }
 
     /// Measures limit and thing in turns until `runs` rounds were quiet, at most twice as often.
@@ -96,39 +124,55 @@ impl Report {
         self.rounds.iter().filter(move |r| all || !r.is_void())
     }
 
-    fn ours(&self) -> Vec<Run> {
-        self.counted().map(|r| r.ours.clone()).collect()
+    fn ours(&self) -> Vec<&Run> {
+        self.counted().map(|r| &r.ours).collect()
     }
 
-    fn limits(&self) -> Vec<Run> {
-        self.counted().map(|r| r.limit.clone()).collect()
+    fn limits(&self) -> Vec<&Run> {
+        self.counted().map(|r| &r.limit).collect()
     }
 
-    fn median_of(runs: &[Run], f: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
-        median(runs.iter().filter_map(f).collect())
+    fn median_of(runs: &[&Run], f: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
+        median(runs.iter().filter_map(|run| f(run)).collect())
     }
 
-    fn latency(runs: &[Run], at: usize) -> Option<u64> {
+    fn latency(runs: &[&Run], at: usize) -> Option<u64> {
         Self::median_of(runs, |r| r.latency.map(|l| l[at] as f64)).map(|v| v as u64)
     }
 
-    /// Ours to the limit, round by round, then the median: median latency where the limit has one, else throughput.
+    /// Ours to the limit, round by round, then the median: figures where they have one, else latencies where the limit has one, else throughput.
     fn ratio(&self) -> Option<f64> {
+        let (ours_at, limit_at) = if self.tails { (3, 2) } else { (0, 0) };
         let of = |round: &Round| match (&round.ours, &round.limit) {
-            (Run { latency: Some(ours), .. }, Run { latency: Some(limit), .. }) => Some(ours[0] as f64 / limit[0] as f64),
+            (Run { figure: Some(ours), .. }, Run { figure: Some(limit), .. }) => Some(ours / limit),
+            (Run { latency: Some(ours), .. }, Run { latency: Some(limit), .. }) => Some(ours[ours_at] as f64 / limit[limit_at] as f64),
             (Run { throughput: Some(ours), .. }, Run { throughput: Some(limit), .. }) => Some(ours / limit),
             _ => None,
         };
         median(self.counted().filter_map(of).collect())
     }
 
+    /// 99th percentile to that of the limit, round by round, then the median.
+    fn ratio_p99(&self) -> Option<f64> {
+        let of = |round: &Round| Some(round.ours.latency?[2] as f64 / round.limit.latency?[2] as f64);
+        median(self.counted().filter_map(of).collect())
+    }
+
     /// Largest deviation of a run from the median, as a share of it.
     fn spread(&self) -> Option<f64> {
-        let of = |r: &Run| r.latency.map(|l| l[0] as f64).or(r.throughput);
+        let at = if self.tails { 3 } else { 0 };
+        let of = |r: &Run| r.figure.or(r.latency.map(|l| l[at] as f64)).or(r.throughput);
         let ours = self.ours();
         let middle = Self::median_of(&ours, of)?;
-        let far = ours.iter().filter_map(of).map(|v| (v - middle).abs() / middle).fold(0.0, f64::max);
+        let far = ours.iter().filter_map(|run| of(run)).map(|v| (v - middle).abs() / middle).fold(0.0, f64::max);
         Some(far)
+    }
+
+    /// What the figures are made of: medians by name, as runs say them.
+    fn details(runs: &[&Run]) -> Vec<(&'static str, f64)> {
+        let names = runs.first().map_or(&[][..], |run| &run.details);
+        let of = |name| Self::median_of(runs, |run| run.details.iter().find(|(n, _)| *n == name).map(|(_, value)| *value));
+        names.iter().filter_map(|(name, _)| Some((*name, of(*name)?))).collect()
     }
 
     /// Median over the counted rounds.
@@ -136,11 +180,40 @@ impl Report {
         median(self.counted().filter_map(|r| r.foreign).collect())
     }
 
+    /// All latencies of the counted rounds in one; `None` if there are none.
+    pub fn latencies(&self) -> Option<Histogram<u64>> {
+        let mut all: Option<Histogram<u64>> = None;
+        for seen in self.ours().iter().filter_map(|run| run.seen.as_ref()) {
+            match &mut all {
+                // Both come from one constructor, so their bounds agree.
+                Some(all) => all.add(seen).ok()?,
+                None => all = Some(seen.clone()),
+            }
+        }
+        all
+    }
+
+    /// A line for each round and part, limit first, void rounds included; empty where there is no such figure.
+    pub fn csv(&self) -> String {
+        let mut text = String::from("round,part,void,throughput_per_s,p50_ns,p90_ns,p99_ns,p999_ns,max_ns,allocations_per_message,");
+        text += self.figure.unwrap_or("figure");
+        text.push('\n');
+        let optional = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
+        for (number, round) in self.rounds.iter().enumerate() {
+            for (part, run) in [("limit", &round.limit), (self.name, &round.ours)] {
+                let latency = run.latency.map_or_else(|| ",,,,".to_owned(), |all| all.map(|ns| ns.to_string()).join(","));
+                let (rate, allocations, figure) = (optional(run.throughput), optional(run.allocations), optional(run.figure));
+                text += &format!("{},{part},{},{rate},{latency},{allocations},{figure}\n", number + 1, round.is_void());
+            }
+        }
+        text
+    }
+
     /// Object of the contract of `bench --json`.
     pub fn to_json(&self) -> Value {
-        let throughput = |runs: &[Run]| Self::median_of(runs, |r| r.throughput).map(f64::round);
+        let throughput = |runs: &[&Run]| Self::median_of(runs, |r| r.throughput).map(f64::round);
         let (ours, limits) = (self.ours(), self.limits());
-        json!({
+        let mut object = json!({
             "name": self.name,
             "config": self.config,
             "throughput_per_s": throughput(&ours),
@@ -154,24 +227,56 @@ impl Report {
                 "latency_ns": { "p50": Self::latency(&limits, 0), "p99": Self::latency(&limits, 2) },
             },
             "ratio": self.ratio(),
+            "ratio_p99": self.ratio_p99(),
             "spread": self.spread(),
             "allocations_per_message": Self::median_of(&ours, |r| r.allocations),
             "void": self.is_void(),
             "rounds": { "measured": self.rounds.len(), "void": self.rounds.len() - self.quiet() },
             "environment": environment(self.foreign()),
-        })
+        });
+        if let Some(name) = self.figure {
+            object[name] = json!(Self::median_of(&ours, |r| r.figure));
+            object["limit"][name] = json!(Self::median_of(&limits, |r| r.figure));
+        }
+        for (part, runs) in [(None, &ours), (Some("limit"), &limits)] {
+            let details: serde_json::Map<_, _> =
+                Self::details(runs).into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
+            if !details.is_empty() {
+                let of = match part {
+                    Some(part) => &mut object[part],
+                    None => &mut object,
+                };
+                of["details"] = details.into();
+            }
+        }
+        object
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let us = |ns: Option<u64>| ns.map_or_else(|| "-".into(), |ns| format!("{:.1} us", ns as f64 / 1e3));
-        let rate = |runs: &[Run]| Self::median_of(runs, |r| r.throughput).map_or_else(|| "-".into(), |t| format!("{:.0}/s", t));
+        let rate = |runs: &[&Run]| Self::median_of(runs, |r| r.throughput).map_or_else(|| "-".into(), |t| format!("{:.0}/s", t));
         let (ours, limits) = (self.ours(), self.limits());
-        let line =
-            |runs: &[Run]| format!("{:>14}  p50 {:>9}  p99 {:>9}", rate(runs), us(Self::latency(runs, 0)), us(Self::latency(runs, 2)));
+        let line = |runs: &[&Run]| match (self.figure, Self::median_of(runs, |r| r.figure)) {
+            (Some(name), Some(value)) => format!("{value:>14.2}  {name}"),
+            _ => {
+                let tail = if self.tails {
+                    format!("  p99.9 {:>9}  max {:>9}", us(Self::latency(runs, 3)), us(Self::latency(runs, 4)))
+                } else {
+                    String::new()
+                };
+                format!("{:>14}  p50 {:>9}  p99 {:>9}{tail}", rate(runs), us(Self::latency(runs, 0)), us(Self::latency(runs, 2)))
+            }
+        };
         writeln!(f, "{:<24}{}", self.name, line(&ours))?;
-        writeln!(f, "{:<24}{}", format!("limit {}", self.limit), line(&limits))?;
+        writeln!(f, "limit {}: {}", self.limit, line(&limits).trim_start())?;
+        for (name, value) in Self::details(&ours) {
+            writeln!(f, "  {name} {value:.2}")?;
+        }
+        for (name, value) in Self::details(&limits) {
+            writeln!(f, "  limit: {name} {value:.2}")?;
+        }
         let share = |x: Option<f64>| x.map_or_else(|| "-".into(), |x| format!("{x:.3}"));
         writeln!(f, "ratio {}, spread {}, medians of {} runs", share(self.ratio()), share(self.spread()), ours.len())?;
         if let Some(allocations) = Self::median_of(&ours, |r| r.allocations) {
@@ -183,59 +288,4 @@ impl fmt::Display for Report {
         }
         Ok(())
     }
-}
-
-/// What the machine and this program have used so far.
-struct Load {
-    busy: u64,
-    total: u64,
-    own: u64,
-}
-
-impl Load {
-    fn now() -> Option<Self> {
-        let (busy, total) = busy_and_total()?;
-        Some(Self { busy, total, own: own_ticks() })
-    }
-
-    /// Share of the machine that others used since then.
-    fn foreign_since(&self) -> Option<f64> {
-        let now = Self::now()?;
-        let total = now.total.checked_sub(self.total).filter(|t| *t > 0)?;
-        Some(now.busy.saturating_sub(self.busy).saturating_sub(now.own.saturating_sub(self.own)) as f64 / total as f64)
-    }
-}
-
-/// Ticks that the machine was busy, and all ticks, since it started.
-fn busy_and_total() -> Option<(u64, u64)> {
-    let stat = std::fs::read_to_string("/proc/stat").ok()?;
-    let fields: Vec<u64> = stat.lines().next()?.split_whitespace().skip(1).map_while(|n| n.parse().ok()).take(8).collect();
-    let (total, idle) = (fields.iter().sum::<u64>(), fields.get(3)? + fields.get(4)?);
-    Some((total - idle, total))
-}
-
-/// Ticks that this process and its ended children have used.
-fn own_ticks() -> u64 {
-    let own = |pid: &str| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let rest = stat.rsplit_once(')')?.1;
-        Some(rest.split_whitespace().skip(11).take(4).filter_map(|n| n.parse::<u64>().ok()).sum::<u64>())
-    };
-    let children = std::fs::read_to_string(format!("/proc/self/task/{}/children", std::process::id())).unwrap_or_default();
-    own("self").unwrap_or(0) + children.split_whitespace().filter_map(own).sum::<u64>()
-}
-
-fn environment(foreign: Option<f64>) -> Value {
-    let cpu = std::fs::read_to_string("/proc/cpuinfo").ok();
-    let model =
-        cpu.as_deref().and_then(|c| c.lines().find_map(|l| l.strip_prefix("model name"))).map(|l| l.trim_start_matches([' ', '\t', ':']));
-    json!({
-        "cpu": model,
-        "cores": std::thread::available_parallelism().map_or(0, usize::from),
-        "os": std::env::consts::OS,
-        "arch": std::env::consts::ARCH,
-        "version": env!("CARGO_PKG_VERSION"),
-        "debug_build": cfg!(debug_assertions),
-        "foreign_load": foreign,
-    })
 }

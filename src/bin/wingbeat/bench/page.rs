@@ -1,0 +1,200 @@
+//! The page of `bench all --report`.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use super::targets::{Check, Row, Unit, number};
+
+/// What came of a row: what `bench --json` said, or why there is nothing.
+pub struct Outcome {
+    pub row: &'static Row,
+    pub said: Result<Value, String>,
+}
+
+/// A point of a curve of latency over rate: what was asked for, and what `bench --json` said.
+pub struct Step {
+    pub rate: f64,
+    pub said: Value,
+}
+
+/// Rows of the targets that no row here measures.
+const ABSENT: &str = "Not measured by this command: serde messages, TLS, one core, peers beside us, resident memory and time to form, heartbeat delay, \
+                      longest turn of the network thread, hand-over, fail-over, foreign load, growth, soak.";
+
+/// The page, in Markdown. `pictures` are file names beside it, each with its title.
+pub fn markdown(outcomes: &[Outcome], steps: &[Step], pictures: &[(&str, &str)], how: &str) -> String {
+    let mut page = String::from("# What was measured\n\n");
+    let _ = writeln!(page, "`{how}`\n");
+    environment(&mut page, outcomes);
+    page += "Each figure is the median of its rounds, measured in turns with its limit; the ratio is that of the round. Spread is the largest deviation of a \
+             round from the median, of the first figure of a measurement. `void`: others used more than 15 % of the machine, so the row proves nothing and holds nothing.\n\n\
+             | measurement | figure | limit | ratio | spread | void rounds | foreign load | must | aim | holds |\n\
+             | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
+    for outcome in outcomes {
+        for (number, check) in outcome.row.checks.iter().enumerate() {
+            match &outcome.said {
+                Ok(said) => line(&mut page, check, said, number == 0),
+                Err(why) => drop(writeln!(
+                    page,
+                    "| {} | failed: {} | | | | | | {} | {} | **failed** |",
+                    check.what,
+                    cell(why),
+                    check.must,
+                    check.aim
+                )),
+            }
+        }
+    }
+    page += "\nMust and aim are of the ratio, for `start`, `memory`, `idle`, `simulator` and allocations of the figure itself. Limits by row:\n\n";
+    for outcome in outcomes {
+        if let Some(name) = outcome.said.as_ref().ok().and_then(|said| said["limit"]["name"].as_str()) {
+            let _ = writeln!(page, "* `{}`: {}", outcome.row.args.join(" "), cell(name));
+        }
+    }
+    details(&mut page, outcomes);
+    for (file, title) in pictures {
+        let _ = writeln!(page, "\n![{title}]({file})");
+    }
+    curve(&mut page, steps);
+    let _ = writeln!(page, "\n{ABSENT}");
+    page
+}
+
+/// One line: no row may break the table.
+fn cell(text: &str) -> String {
+    text.trim().replace('|', "/").lines().collect::<Vec<_>>().join(" ")
+}
+
+fn environment(page: &mut String, outcomes: &[Outcome]) {
+    let Some(said) = outcomes.iter().find_map(|outcome| outcome.said.as_ref().ok()) else { return };
+    let of = |name: &str| said["environment"][name].as_str().unwrap_or("unknown").to_owned();
+    let debug = if said["environment"]["debug_build"] == true { ", **debug build: figures mean nothing**" } else { "" };
+    let (cores, config) = (&said["environment"]["cores"], &said["config"]);
+    let _ = writeln!(
+        page,
+        "{}, {cores} cores, {} {}, wingbeat {}{debug}; {} rounds of {} s, idle preset {}, messages of {} bytes.\n",
+        of("cpu"),
+        of("os"),
+        of("arch"),
+        of("version"),
+        config["runs"],
+        config["secs"],
+        config["idle"].as_str().unwrap_or("unknown"),
+        config["payload_bytes"],
+    );
+}
+
+/// The spread is that of the first figure of a row.
+fn line(page: &mut String, check: &Check, said: &Value, first: bool) {
+    let at = |pointer: &str| said.pointer(pointer).and_then(Value::as_f64);
+    let written = |pointer: &str| at(pointer).map_or_else(|| "-".to_owned(), |value| check.unit.write(value));
+    // A figure that is compared with nothing has no ratio either.
+    let ratio = match (check.limit, check.judged) {
+        ("", _) => None,
+        (_, "/ratio_p99") => at("/ratio_p99"),
+        _ => at("/ratio"),
+    };
+    let share = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{:.0} %", value * 100.0));
+    let _ = writeln!(
+        page,
+        "| {} | {} | {} | {} | {} | {} of {} | {} | {} | {} | {} |",
+        check.what,
+        written(check.figure),
+        written(check.limit),
+        ratio.map_or_else(|| "-".to_owned(), number),
+        share(at("/spread").filter(|_| first)),
+        said["rounds"]["void"],
+        said["rounds"]["measured"],
+        share(at("/environment/foreign_load")),
+        check.must,
+        check.aim,
+        check.judge(said),
+    );
+}
+
+fn details(page: &mut String, outcomes: &[Outcome]) {
+    let mut lines = String::new();
+    for outcome in outcomes {
+        let Ok(said) = &outcome.said else { continue };
+        for (part, details) in [("", &said["details"]), ("limit's ", &said["limit"]["details"])] {
+            let Some(details) = details.as_object().filter(|details| !details.is_empty()) else { continue };
+            let all: Vec<String> = details.iter().filter_map(|(name, value)| Some(format!("{name} {}", number(value.as_f64()?)))).collect();
+            let _ = writeln!(lines, "* `{}`: {part}{}", outcome.row.args.join(" "), all.join(", "));
+        }
+    }
+    if !lines.is_empty() {
+        let _ = write!(page, "\nWhat figures are made of:\n\n{lines}");
+    }
+}
+
+fn curve(page: &mut String, steps: &[Step]) {
+    if steps.is_empty() {
+        return;
+    }
+    page.push_str(
+        "\nRemote asks at a fixed rate, latency from the moment at which each was meant to go:\n\n\
+         | rate | reached | p50 | p99 | p99.9 | longest | |\n| --- | --- | --- | --- | --- | --- | --- |\n",
+    );
+    for Step { rate, said } in steps {
+        let us = |name: &str| said["latency_ns"][name].as_f64().map_or_else(|| "-".to_owned(), |ns| Unit::Time.write(ns));
+        let reached = said["throughput_per_s"].as_f64().map_or_else(|| "-".to_owned(), |rate| format!("{}/s", number(rate)));
+        let void = if said["void"] == true { "void" } else { "" };
+        let _ =
+            writeln!(page, "| {}/s | {reached} | {} | {} | {} | {} | {void} |", number(*rate), us("p50"), us("p99"), us("p999"), us("max"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{super::targets::ROWS, *};
+
+    fn said() -> Value {
+        json!({
+            "config": {"runs": 5, "secs": 2.0, "idle": "balanced", "payload_bytes": 64}, "throughput_per_s": 2.37e6, "ratio": 0.119, "ratio_p99": null,
+            "limit": {"name": "S_raw | stream", "throughput_per_s": 20.4e6}, "spread": 0.05, "void": false, "rounds": {"measured": 6, "void": 1},
+            "allocations_per_message": 0.0, "details": {"rate_per_s": 1000.0},
+            "environment": {"cpu": "a cpu", "cores": 2, "os": "linux", "arch": "x86_64", "version": "1", "foreign_load": 0.04, "debug_build": false},
+        })
+    }
+
+    fn row(id: &str) -> &'static Row {
+        ROWS.iter().find(|row| row.id == id).unwrap()
+    }
+
+    #[test]
+    fn a_row_says_figure_limit_ratio_and_what_it_holds() {
+        let page = markdown(&[Outcome { row: row("remote-tell"), said: Ok(said()) }], &[], &[("a.svg", "asks")], "wingbeat bench all");
+        assert!(
+            page.contains("| remote tell, batches | 2.37 M/s | 20.40 M/s | 0.119 | 5 % | 1 of 6 | 4 % | >= 0.15 | >= 0.3 | **missed** |"),
+            "{page}"
+        );
+        assert!(page.contains("| allocations per remote tell, sender | 0 | - | - |"), "{page}");
+        assert!(page.contains("a cpu, 2 cores") && page.contains("![asks](a.svg)") && page.contains("rate_per_s 1000"));
+    }
+
+    #[test]
+    fn void_rows_are_marked_and_failed_ones_say_why() {
+        let mut void = said();
+        void["void"] = true.into();
+        let failed = Err("no\nanswer | in time".to_owned());
+        let page =
+            markdown(&[Outcome { row: row("remote-tell"), said: Ok(void) }, Outcome { row: row("codec"), said: failed }], &[], &[], "x");
+        assert!(page.contains(">= 0.3 | void |"), "{page}");
+        assert!(page.contains("| failed: no answer / in time |") && page.contains("**failed**"), "{page}");
+    }
+
+    #[test]
+    fn every_line_of_the_table_has_all_columns() {
+        let outcomes: Vec<_> =
+            ROWS.iter().map(|row| Outcome { row, said: if row.id == "idle" { Err("x".into()) } else { Ok(said()) } }).collect();
+        let step = Step { rate: 1000.0, said: said() };
+        let page = markdown(&outcomes, &[step], &[], "x");
+        for line in page.lines().filter(|line| line.starts_with('|')) {
+            let columns = line.matches('|').count() - 1;
+            assert!(columns == 10 || columns == 7, "{columns}: {line}");
+        }
+    }
+}
