@@ -163,3 +163,26 @@ fn every_strategy_decides_its_way() {
         twelve(&[&config, &split, &format!("[expect]\nsurvivors = {left}\nmax_dual_active = \"0s\"")]);
     }
 }
+
+#[test]
+fn what_an_action_cannot_do_is_said() {
+    let crash = at("20s", "do = \"crash\"\nnodes = \"7\"");
+    let none = |what: &str| {
+        let r = twelve(&[WORKLOAD, &crash, &at("60s", what)]);
+        let said: Vec<(Vec<u32>, String)> = r.not_done.iter().map(|u| (u.nodes.clone(), u.why.clone())).collect();
+        assert!(r.not_done.iter().all(|u| u.at_s == 60.0 && u.line > 10), "{:?}", r.not_done);
+        said
+    };
+    let dead = |why: &str| vec![(vec![7], why.to_owned())];
+    for what in ["do = \"crash\"\nnodes = \"7\"", "do = \"pause\"\nnodes = \"7\"", "do = \"leave\"\nnodes = \"7\""] {
+        assert_eq!(none(what), dead("it is not running"), "{what}");
+    }
+    assert_eq!(none("do = \"resume\"\nnodes = \"7\""), dead("it is not paused"));
+    assert_eq!(none("do = \"join\"\nnodes = \"7\""), []);
+    assert_eq!(none("do = \"join\"\nnodes = \"6,7\""), [(vec![6], "it is running already".to_owned())]);
+    // Removed long ago: nobody shows it.
+    assert_eq!(none("do = \"down\"\nnodes = \"7\""), dead("the node that was told to down it shows no such member"));
+    assert_eq!(none("do = \"down\"\nnodes = \"5\"\nby = \"7\"")[0].1, "nobody runs who could be told to down it");
+    assert_eq!(none("do = \"move\"\nshards = \"1\"\nto = \"7\""), dead("it is not running"));
+    assert_eq!(none("do = \"crash\"\nnodes = \"3 - 3\""), [(vec![], "the selector means nobody".to_owned())]);
+}

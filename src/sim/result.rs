@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::undone::Undone;
+
 /// Median, 99th percentile and maximum, seconds; nothing if nothing was measured.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 #[allow(missing_docs)]
@@ -81,6 +83,8 @@ pub struct RunResult {
     /// Moves asked for, and those that the coordinator refused.
     pub moves: u64,
     pub moves_refused: u64,
+    /// Actions that did nothing, as there was nobody to do it to.
+    pub not_done: Vec<Undone>,
     pub violations: Vec<Violation>,
     /// More violations than are listed.
     pub violations_more: u64,

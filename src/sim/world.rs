@@ -17,6 +17,7 @@ use super::{
     process::{Life, Node},
     queue::Queue,
     settings,
+    undone::Undones,
 };
 use crate::{
     NodeAddr, NodeId, ShardKey, Time, TypeId,
@@ -41,10 +42,11 @@ const DRAIN_SECONDS: u64 = 60;
 pub(super) enum Event {
     /// Inside a process; void if that life is over, late if it is paused.
     Inner(u32, Inner),
-    Start(u32, Vec<NodeAddr>),
+    Start(u32),
     Rejoin(u32),
     Act(usize),
-    Leave(u32),
+    Join(u32, Vec<NodeAddr>, usize),
+    Leave(u32, usize),
     Resume(u32),
     Hears(u32),
     Lift(u64),
@@ -141,6 +143,7 @@ pub(super) struct World<'a> {
     pub not_sent: u64,
     pub moves: u64,
     pub moves_refused: u64,
+    pub undones: Undones,
     pub max_datagram: u64,
     pub ty: TypeId,
     pub pool: Pool,
@@ -202,13 +205,14 @@ impl<'a> World<'a> {
             not_sent: 0,
             moves: 0,
             moves_refused: 0,
+            undones: Undones::default(),
             max_datagram: 0,
             ty: TypeId::of("probe"),
             pool: pool(),
             leases: LeaseTable::default(),
         };
         for i in 0..scenario.started {
-            world.queue.push(start_at(i), Event::Start(i, Vec::new()));
+            world.queue.push(start_at(i), Event::Start(i));
         }
         for (i, a) in scenario.actions.iter().enumerate() {
             world.queue.push(nanos(a.at), Event::Act(i));
@@ -255,11 +259,11 @@ impl<'a> World<'a> {
     fn event(&mut self, event: Event) {
         match event {
             Event::Inner(life, inner) => self.inner(life, inner),
-            Event::Start(node, seeds) if seeds.is_empty() => self.start_beside(node),
-            Event::Start(node, seeds) => self.start(node, seeds),
+            Event::Start(node) => self.start_beside(node),
             Event::Rejoin(node) => self.rejoin(node),
             Event::Act(i) => self.act(i),
-            Event::Leave(node) => self.leave(node),
+            Event::Join(node, seeds, action) => self.join(node, seeds, action),
+            Event::Leave(node, action) => self.leave(node, action),
             Event::Resume(node) => self.pause_ends(node),
             Event::Hears(node) => self.nodes[node as usize].deaf = false,
             Event::Lift(id) => self.lift(id),

@@ -185,12 +185,24 @@ fn print(r: &RunResult, json: bool, whole: bool) {
     if r.violations_more > 0 {
         say(&format!("  and {} more", r.violations_more));
     }
+    for u in &r.not_done {
+        let whom = if u.nodes.is_empty() { String::new() } else { format!(" to {}", some_of(&u.nodes)) };
+        say(&format!("  line {} did nothing{whom} at {:.3} s: {}", u.line, u.at_s, u.why));
+    }
     for why in &r.failed_why {
         say(&format!("  expected {why}"));
     }
     if !r.holds() {
         say(&format!("  again with: --seed {}; who sent what: --trace T0..T1", r.seed));
     }
+}
+
+/// Nodes by name, as many as a line holds.
+fn some_of(nodes: &[u32]) -> String {
+    const SHOWN: usize = 8;
+    let names: Vec<String> = nodes.iter().take(SHOWN).map(|n| format!("n{n}")).collect();
+    let more = if nodes.len() > SHOWN { format!(" and {} more", nodes.len() - SHOWN) } else { String::new() };
+    names.join(", ") + &more
 }
 
 fn table(r: &RunResult) {
