@@ -56,8 +56,6 @@ pub(super) struct Subject {
     pub life: u32,
     /// Running, not told to leave, not downed by the scenario.
     pub live: bool,
-    /// Live, not paused, and reaches a majority.
-    pub in_majority: bool,
     /// Running, not paused, no link fault on it.
     pub blameless: bool,
     /// It was told to leave, or another life replaced it.
@@ -178,8 +176,16 @@ impl Measure {
         self.observers.get(&life)?.view.as_ref()
     }
 
-    /// A view changed; returns what. `subject` tells what the world knows of a member.
-    pub(super) fn saw(&mut self, life: u32, view: Arc<ClusterView>, now: u64, subject: impl Fn(NodeId) -> Option<Subject>) -> Vec<Change> {
+    /// A view changed; returns what. `subject` tells what the world knows of a member, `in_majority` whether that life, which is live, does
+    /// not stand still and reaches a majority, which takes longer to find out.
+    pub(super) fn saw(
+        &mut self,
+        life: u32,
+        view: Arc<ClusterView>,
+        now: u64,
+        subject: impl Fn(NodeId) -> Option<Subject>,
+        in_majority: impl Fn(u32) -> bool,
+    ) -> Vec<Change> {
         let Some(mut o) = self.observers.remove(&life) else { return vec![] };
         let is_live = self.live.contains_key(&life);
         let changes = changes(o.view.as_deref(), &view);
@@ -203,7 +209,7 @@ impl Measure {
                 }
                 Change::Status(id, _, MemberStatus::Down) => {
                     self.crash_marked(id, life, now, is_live);
-                    self.judge(id, &subject);
+                    self.judge(id, &subject, &in_majority);
                 }
                 Change::Status(..) => {}
                 Change::Gone(id) => {
@@ -214,20 +220,23 @@ impl Measure {
                     if let Some(c) = self.crash_of.get(&id) {
                         self.crashes[*c].removed.entry(life).or_insert(now);
                     }
-                    if subject(id).is_some_and(|s| !s.expected_to_go && s.life != life) {
+                    if !self.removed.contains(&id) && subject(id).is_some_and(|s| !s.expected_to_go && s.life != life) {
                         self.removed.insert(id);
                     }
-                    self.judge(id, &subject);
+                    self.judge(id, &subject, &in_majority);
                 }
             }
         }
-        let (mut members, mut ups, mut up_count) = (0u64, 0u64, 0u32);
-        for m in &view.members {
-            let id = fold(m.id);
-            members = members.wrapping_add(spread(id ^ (m.status as u64 + 1)));
-            if m.status == MemberStatus::Up {
-                ups = ups.wrapping_add(spread(id));
-                up_count += 1;
+        let (mut members, mut ups, mut up_count) = (o.members, o.ups, o.up_count);
+        if changes.iter().any(|change| !matches!(change, Change::Reachable(..))) {
+            (members, ups, up_count) = (0, 0, 0);
+            for m in &view.members {
+                let id = fold(m.id);
+                members = members.wrapping_add(spread(id ^ (m.status as u64 + 1)));
+                if m.status == MemberStatus::Up {
+                    ups = ups.wrapping_add(spread(id));
+                    up_count += 1;
+                }
             }
         }
         if ups != o.ups || up_count != o.up_count {
@@ -346,11 +355,11 @@ impl Measure {
         &self.live
     }
 
-    fn judge(&mut self, id: NodeId, subject: &impl Fn(NodeId) -> Option<Subject>) {
-        if let Some(s) = subject(id)
-            && self.judged.insert(id)
+    fn judge(&mut self, id: NodeId, subject: &impl Fn(NodeId) -> Option<Subject>, in_majority: &impl Fn(u32) -> bool) {
+        if self.judged.insert(id)
+            && let Some(s) = subject(id)
             && s.live
-            && s.in_majority
+            && in_majority(s.life)
         {
             self.false_removals += 1;
         }
@@ -500,9 +509,9 @@ mod tests {
             let (blameless, live, at_fault) = (self.blameless, self.live, self.touched);
             let subject = |who: NodeId| {
                 let life = (0..3).find(|n| id(*n) == who)?;
-                Some(Subject { life, live, in_majority: live, blameless, expected_to_go: false, touched: at_fault == Some(life) })
+                Some(Subject { life, live, blameless, expected_to_go: false, touched: at_fault == Some(life) })
             };
-            self.measure.saw(observer, view(observer, &all), second * SECOND, subject);
+            self.measure.saw(observer, view(observer, &all), second * SECOND, subject, |_| live);
             self.measure.settle(second * SECOND);
         }
     }

@@ -48,6 +48,8 @@ use std::time::Duration;
 pub struct Options {
     /// Print who sent what in this window of virtual time.
     pub trace: Option<(Duration, Duration)>,
+    /// Tell how far the run is, each time so much virtual time has passed.
+    pub progress: Option<Duration>,
 }
 
 /// Runs a scenario under a seed.

@@ -20,7 +20,6 @@ impl World<'_> {
         Some(Subject {
             life,
             live,
-            in_majority: live && !node.paused && self.reaches_majority(l.node),
             blameless: running && settled && !node.told_to_leave && !node.downed && !self.net.was_touched(l.node),
             expected_to_go: node.told_to_leave || replaced,
             touched: self.net.was_touched(l.node),
@@ -34,7 +33,12 @@ impl World<'_> {
         !l.over && node.life == Some(life) && !node.told_to_leave && !node.downed
     }
 
-    fn reaches_majority(&self, index: u32) -> bool {
+    /// Whether that life does not stand still and reaches a majority.
+    pub(super) fn in_majority(&self, life: u32) -> bool {
+        let index = self.lives[life as usize].node;
+        if self.nodes[index as usize].paused {
+            return false;
+        }
         let running: Vec<u32> = (0..self.scenario.nodes).filter(|i| self.is_running(*i)).collect();
         let reached = running
             .iter()

@@ -225,7 +225,7 @@ impl World<'_> {
             Effect::View(view) => {
                 self.log(34, index, view.version, || format!("view {}: {}", view.version, brief_view(&view)));
                 let mut measure = std::mem::take(&mut self.measure);
-                let changes = measure.saw(p.life, view, self.now, |id| self.subject(id));
+                let changes = measure.saw(p.life, view, self.now, |id| self.subject(id), |life| self.in_majority(life));
                 self.measure = measure;
                 for gone in changes.iter().filter_map(Change::gone) {
                     self.write_off(gone);

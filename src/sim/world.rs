@@ -137,6 +137,8 @@ pub(super) struct World<'a> {
     pub findings: Findings,
     pub digest: Digest,
     pub trace: Option<(u64, u64)>,
+    /// Virtual time between two lines of progress, and when the next one is due.
+    pub progress: Option<(u64, u64)>,
     pub events: u64,
     /// Entries of the scenario whose link fault comes again.
     pub repeating: BTreeSet<usize>,
@@ -200,6 +202,7 @@ impl<'a> World<'a> {
             findings: Findings::default(),
             digest: Digest::new(seed),
             trace: options.trace.map(|(a, b)| (nanos(a), nanos(b))),
+            progress: options.progress.map(|every| (nanos(every).max(1), nanos(every))),
             events: 0,
             repeating: BTreeSet::new(),
             not_sent: 0,
@@ -226,6 +229,13 @@ impl<'a> World<'a> {
     pub(super) fn run(mut self) -> Result<RunResult, ScenarioError> {
         #[allow(clippy::disallowed_methods)]
         let started = std::time::Instant::now();
+        while let Some((every, due)) = self.progress.filter(|(_, due)| *due < self.end) {
+            self.run_until(due);
+            self.progress = Some((every, due + every));
+            let (wall, virt) = (started.elapsed().as_secs_f64(), due as f64 / 1e9);
+            let (events, running) = (self.events, self.lives.iter().filter(|l| !l.over).count());
+            eprintln!("{virt} s of {} s, {events} events in {wall:.1} s, {running} nodes run", self.end as f64 / 1e9);
+        }
         self.run_until(self.end);
         let mut result = self.membership_result();
         let end = self.end;

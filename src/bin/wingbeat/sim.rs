@@ -29,6 +29,9 @@ pub struct SimArgs {
     /// Prints who sent what in this window of virtual time, on standard error.
     #[arg(long, value_name = "T0..T1", value_parser = window, conflicts_with = "seeds")]
     trace: Option<(Duration, Duration)>,
+    /// Tells how far the run is each time so much virtual time has passed, on standard error.
+    #[arg(long, value_name = "SPAN", value_parser = span, conflicts_with = "seeds")]
+    progress: Option<Duration>,
     /// Shrinks a scenario that fails while it still fails the same way, and prints what is left.
     #[arg(long, conflicts_with_all = ["seeds", "trace"])]
     minimise: bool,
@@ -62,7 +65,7 @@ pub fn run(args: SimArgs) -> ExitCode {
     if args.minimise {
         return shrink(&args, &text, args.seed.unwrap_or(scenario.seed));
     }
-    let options = Options { trace: args.trace };
+    let options = Options { trace: args.trace, progress: args.progress };
     let seeds = args.seeds.clone().unwrap_or_else(|| {
         let seed = args.seed.unwrap_or(scenario.seed);
         seed..seed.saturating_add(1)
@@ -271,10 +274,18 @@ fn seed_range(text: &str) -> Result<Range<u64>, String> {
     if a < b { Ok(a..b) } else { Err(format!("the range of seeds {a}..{b} is empty; B must be above A")) }
 }
 
+fn seconds(text: &str) -> Option<Duration> {
+    text.trim().trim_end_matches('s').parse::<f64>().ok().and_then(|x| Duration::try_from_secs_f64(x).ok())
+}
+
+fn span(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("\"{text}\" is no span; write seconds above 0, like 10s");
+    seconds(text).filter(|span| !span.is_zero()).ok_or_else(wrong)
+}
+
 fn window(text: &str) -> Result<(Duration, Duration), String> {
     let wrong = || format!("\"{text}\" is no window; write T0..T1 in seconds, like 12.5s..13s");
     let (a, b) = text.split_once("..").ok_or_else(wrong)?;
-    let seconds = |t: &str| t.trim().trim_end_matches('s').parse::<f64>().ok().and_then(|x| Duration::try_from_secs_f64(x).ok());
     match (seconds(a), seconds(b)) {
         (Some(a), Some(b)) if a <= b => Ok((a, b)),
         _ => Err(wrong()),
@@ -292,5 +303,7 @@ mod tests {
         assert!(seed_range("3").unwrap_err().contains("A..B"));
         assert_eq!(window("1.5s..2"), Ok((Duration::from_millis(1500), Duration::from_secs(2))));
         assert!(window("2..1").is_err());
+        assert_eq!(span("2.5s"), Ok(Duration::from_millis(2500)));
+        assert!(span("0s").is_err() && span("soon").is_err());
     }
 }

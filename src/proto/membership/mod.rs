@@ -50,7 +50,7 @@ pub use view::{ClusterView, Event, LinkReport, Member, MemberStatus, Members};
 
 use self::{
     admission::Admissions, counters::Counters, gossip::Spread, join::Seeker, leader::Standing, leaving::Farewell, outbox::Outbox,
-    plea::Plea, reachability::Verdict, resolve::Split, state::Info, state::State, state::Version, suspicion::Suspicion, tunnel::Tunnel,
+    plea::Plea, reachability::Verdict, resolve::Split, state::Folk, state::Info, state::State, state::Version, suspicion::Suspicion, tunnel::Tunnel,
     watch::Watch,
 };
 use crate::{
@@ -161,7 +161,7 @@ pub struct Membership {
     strategy: Strategy,
     phase: Phase,
     state: State,
-    verdict: Verdict,
+    verdict: Arc<Verdict>,
     standing: Standing,
     /// State, seen set or phase changed since the last settling.
     dirty: bool,
@@ -189,6 +189,10 @@ pub struct Membership {
     nobody: Arc<[NodeId]>,
     /// Members that the view leaves out.
     hidden: BTreeSet<NodeId>,
+    /// Of which members and verdict the view's list was made.
+    shown_of: Option<(Arc<Folk>, Arc<Verdict>)>,
+    /// Whether the next view shows every observer anew.
+    refresh: bool,
     out: Outbox,
     counters: Counters,
 }
@@ -227,7 +231,7 @@ impl Membership {
             strategy,
             phase: Phase::Idle,
             state: State::default(),
-            verdict: Verdict::default(),
+            verdict: Arc::default(),
             standing: Standing::default(),
             dirty: false,
             fresh: false,
@@ -255,10 +259,12 @@ impl Membership {
             }),
             nobody: Arc::default(),
             hidden: BTreeSet::new(),
+            shown_of: None,
+            refresh: false,
             out: Outbox::default(),
             counters: Counters::default(),
         };
-        machine.view = Arc::new(machine.snapshot(now));
+        machine.view = Arc::new(machine.snapshot(now, false));
         machine
     }
 
@@ -513,13 +519,12 @@ impl Membership {
         }
         let monitors = usize::from(self.config.detector.monitors);
         let court = reachability::Court {
-            state: &self.state,
-            ring: self.state.members.ring(),
+            version: &self.state.version,
             me: self.me,
             rule: self.config.detector.verdict,
             monitors,
         };
-        self.verdict = if self.suspicion.isolated { court.nobody_else() } else { court.judge() };
+        self.verdict = if self.suspicion.isolated { court.nobody_else() } else { court.judge(self.pool.as_ref(), &self.verdict) };
         self.standing.derive(&self.state, &self.verdict, usize::from(self.config.membership.deputies));
     }
 

@@ -194,13 +194,11 @@ impl Membership {
         }
         self.suspicion.beaten_by.retain(|_, at| now.since(*at) <= 5 * heartbeat / 2);
         let monitors = usize::from(self.config.detector.monitors).min(self.state.members.ring().len().saturating_sub(1));
-        let deaf = self.watch.subjects().all(|id| {
-            self.watch.subject(id).is_some_and(|s| s.seq() >= 3 && s.last_reply().is_none_or(|at| now.since(at) >= 3 * heartbeat))
-        });
+        // Those that were taken in just now as the others are silent say nothing.
+        let deaf = self.watch.unanswered_for(now, 3 * heartbeat);
         let sick = self.config.detector.local_health
             && monitors > 1
             && deaf
-            && self.watch.subjects().next().is_some()
             && self.suspicion.beaten_by.len() * 2 > monitors;
         if sick && !self.suspicion.sick {
             let heard = self.suspicion.beaten_by.len();
@@ -238,8 +236,8 @@ impl Membership {
 
     /// Tells the other monitors of subjects that miss replies, and of those that no longer do.
     pub(super) fn send_hints(&mut self, now: Time) {
-        // Who is cut off from most for several beats in a row has nothing to tell of them.
-        if !self.pools() || self.watch.cut_off > CUT_OFF {
+        // Who is cut off from most for several beats in a row, or hears no reply of anybody, has nothing to tell of them.
+        if !self.pools() || self.watch.cut_off > CUT_OFF || self.suspicion.sick {
             return;
         }
         let runs: Vec<(NodeId, u32)> = self.watch.runs_by_subject(now).filter(|&(_, run)| run >= HINT_RUN).collect();
