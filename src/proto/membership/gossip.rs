@@ -94,7 +94,7 @@ impl Spread {
     }
 
     /// Others push as well, and what comes a little later says more at once.
-    const fn storms(&self) -> bool {
+    pub(super) const fn storms(&self) -> bool {
         self.in_a_row > STORM
     }
 

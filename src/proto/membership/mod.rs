@@ -171,6 +171,9 @@ pub struct Membership {
     told: bool,
     /// Of which verdict and standing were derived.
     derived: Arc<Version>,
+    derived_at: Time,
+    /// When it is derived at the latest what was put off.
+    derive_at: Option<Time>,
     pool: Option<Pool>,
     spread: Spread,
     watch: Watch,
@@ -237,6 +240,8 @@ impl Membership {
             fresh: false,
             told: true,
             derived: Arc::default(),
+            derived_at: now,
+            derive_at: None,
             pool: None,
             spread,
             watch,
@@ -396,6 +401,7 @@ impl Membership {
         if !self.awake(now) {
             return;
         }
+        self.dirty |= self.derive_at.is_some_and(|at| at <= now);
         self.seek_on(now);
         self.watch_on(now);
         self.farewell_on(now);
@@ -412,7 +418,8 @@ impl Membership {
             return None;
         }
         let dues = [self.seek_due(), self.watch_due(), self.farewell_due(), self.resolve_due(), self.gossip_due(), self.admission_due()];
-        dues.into_iter().flatten().min()
+        let dues = dues.into_iter().chain([self.derive_at]);
+        dues.flatten().min()
     }
 
     /// The next thing to do: removals, views and events first, then what is sent, then the end.
@@ -481,6 +488,10 @@ impl Membership {
     /// Derives everything from the state and acts on it until nothing changes.
     fn settle(&mut self, now: Time) {
         while self.phase == Phase::Member && std::mem::take(&mut self.dirty) {
+            if self.puts_off(now) {
+                self.flush_changes(now);
+                break;
+            }
             self.derive();
             if self.meets_its_fate(now) {
                 break;
@@ -495,6 +506,22 @@ impl Membership {
             self.publish(now);
             self.flush_changes(now);
         }
+    }
+
+    /// In a storm of accusations nothing is derived of each of them by itself. Until it is, nobody acts on the state: it has not converged.
+    fn puts_off(&mut self, now: Time) -> bool {
+        let (old, new) = (&self.derived, &self.state.version);
+        let rows_only = Arc::ptr_eq(&old.members, &new.members) && Arc::ptr_eq(&old.tombstones, &new.tombstones);
+        let due = self.derived_at + self.config.membership.gossip_interval.get() / 4;
+        if !(self.fresh && rows_only && self.spread.storms() && due > now && !self.suspicion.isolated) {
+            self.derive_at = None;
+            self.derived_at = if self.fresh { now } else { self.derived_at };
+            return false;
+        }
+        self.told &= !self.standing.converged;
+        self.standing.converged = false;
+        self.derive_at = Some(due);
+        true
     }
 
     /// Ring, verdict, leader and convergence of the present state.

@@ -64,8 +64,10 @@ struct Docket<'a> {
     ring: &'a Ring,
     /// Who is never convicted.
     exempt: Option<NodeId>,
-    /// Observers and what they hold, by subject, then observer.
-    marks: Vec<(NodeId, Mark)>,
+    /// All members, by id.
+    ids: &'a [NodeId],
+    /// Observers, as places among the members, and what they hold, by subject, then observer.
+    marks: Vec<(u32, Mark)>,
     cases: Vec<Case>,
     discounted: Vec<bool>,
 }
@@ -84,34 +86,22 @@ impl Court<'_> {
     fn found(&self, pool: Option<&Pool>, prior: &Verdict) -> Arc<Verdict> {
         let own = self.version.rows.get(&self.me).map(|row| &row.marks);
         let pool = pool.filter(|_| self.rule == DetectorVerdict::Pooled);
-        let mine_too = |common: &Verdict| {
+        let fits = |common: &Verdict| {
             let beyond = own.is_some_and(|own| own.keys().any(|id| !common.unreachable.contains_key(id)));
             !beyond && !common.unreachable.contains_key(&self.me)
         };
-        let known = pool.and_then(|pool| pool.judged(self.version));
-        if let Some(common) = known.as_ref().filter(|common| mine_too(common)) {
-            return Arc::clone(common);
+        if let Some(common) = pool.and_then(|pool| pool.judged(self.version)).filter(|common| fits(common)) {
+            return common;
         }
-        let mut docket;
-        if let Some(pool) = pool.filter(|_| known.is_none()) {
-            docket = Docket::new(*self, None);
-            docket.decide();
-            let common = Arc::new(docket.verdict(prior));
-            pool.found(self.version, &common);
-            if mine_too(&common) {
-                return common;
-            }
-            docket.exempt = Some(self.me);
-            if common.unreachable.contains_key(&self.me) {
-                docket = Docket::new(*self, Some(self.me));
-                docket.decide();
-            }
-        } else {
-            docket = Docket::new(*self, Some(self.me));
-            docket.decide();
-        }
+        let mut docket = Docket::new(*self, Some(self.me));
+        docket.decide();
         if docket.doubt() {
             docket.decide();
+        } else if let Some(pool) = pool.filter(|_| !docket.has(self.me)) {
+            // As everybody would have judged.
+            let common = Arc::new(docket.verdict(prior));
+            pool.found(self.version, &common);
+            return common;
         }
         Arc::new(docket.verdict(prior))
     }
@@ -130,19 +120,20 @@ impl<'a> Docket<'a> {
         let members = &court.version.members;
         let (ids, ring) = (members.keys().as_slice(), members.ring());
         let all = court.version.rows.values().map(|row| row.marks.len()).sum();
-        let mut found: Vec<(usize, NodeId, Mark)> = Vec::with_capacity(all);
-        for (&observer, row) in &*court.version.rows {
-            if row.marks.is_empty() || court.version.status(observer).is_none_or(|s| s >= MemberStatus::Down) {
+        let mut found: Vec<(u32, u32, Mark)> = Vec::with_capacity(all);
+        for (observer, row) in court.version.rows.iter().filter(|(_, row)| !row.marks.is_empty()) {
+            let Some(by) = members.rank(observer) else { continue };
+            if members.values().as_slice()[by].status >= MemberStatus::Down {
                 continue;
             }
-            let others = row.marks.iter().filter(|&(&subject, _)| subject != observer);
-            found.extend(others.filter_map(|(subject, &mark)| members.rank(subject).map(|rank| (rank, observer, mark))));
+            let others = row.marks.iter().filter(|&(subject, _)| subject != observer);
+            found.extend(others.filter_map(|(subject, &mark)| members.rank(subject).map(|rank| (rank as u32, by as u32, mark))));
         }
-        let mut docket = Self { court, ring, exempt, marks: vec![], cases: vec![], discounted: vec![] };
+        let mut docket = Self { court, ring, exempt, ids, marks: vec![], cases: vec![], discounted: vec![] };
         let Some(&(_, observer, mark)) = found.first() else { return docket };
         // By subject: there can be thousands, and they come in order of the observers already.
-        let mut next = vec![0; ids.len() + 1];
-        found.iter().for_each(|&(rank, ..)| next[rank + 1] += 1);
+        let mut next = vec![0usize; ids.len() + 1];
+        found.iter().for_each(|&(rank, ..)| next[rank as usize + 1] += 1);
         for rank in 0..ids.len() {
             if next[rank + 1] > 0 {
                 let (subject, against) = (ids[rank], next[rank]..next[rank] + next[rank + 1]);
@@ -152,8 +143,9 @@ impl<'a> Docket<'a> {
         }
         docket.marks = vec![(observer, mark); found.len()];
         for (rank, observer, mark) in found {
-            docket.marks[next[rank]] = (observer, mark);
-            next[rank] += 1;
+            let at = &mut next[rank as usize];
+            docket.marks[*at] = (observer, mark);
+            *at += 1;
         }
         docket.discounted = vec![false; ring.len()];
         if court.rule != DetectorVerdict::Pooled {
@@ -177,6 +169,10 @@ impl<'a> Docket<'a> {
         more
     }
 
+    fn has(&self, subject: NodeId) -> bool {
+        self.cases.iter().any(|case| case.subject == subject)
+    }
+
     /// Convicts until nobody is left to be convicted; who is convicted together is judged together.
     fn decide(&mut self) {
         loop {
@@ -197,7 +193,7 @@ impl<'a> Docket<'a> {
 
     fn mark(&self, case: &Case, observer: NodeId) -> Option<Mark> {
         let against = &self.marks[case.against.clone()];
-        against.iter().find(|(by, _)| *by == observer).map(|&(_, mark)| mark)
+        against.iter().find(|&&(by, _)| self.ids[by as usize] == observer).map(|&(_, mark)| mark)
     }
 
     fn convicts(&self, case: &Case, least: Mark) -> bool {
@@ -223,7 +219,8 @@ impl<'a> Docket<'a> {
             }
         }
         if !pooled {
-            for &(observer, mark) in &self.marks[case.against.clone()] {
+            for &(by, mark) in &self.marks[case.against.clone()] {
+                let observer = self.ids[by as usize];
                 let discounted = self.ring.place_of(observer).is_some_and(|at| self.discounted[at]);
                 if !discounted && !heard.contains(&observer) {
                     hear(Some(mark));
@@ -241,7 +238,7 @@ impl<'a> Docket<'a> {
         let convicted = || self.cases.iter().filter(|case| case.convicted);
         let gone = convicted().filter(|case| self.convicts(case, Mark::Refused)).map(|case| case.subject).collect();
         let known = |case: &Case| {
-            let by = || self.marks[case.against.clone()].iter().map(|&(observer, _)| observer);
+            let by = || self.marks[case.against.clone()].iter().map(|&(by, _)| self.ids[by as usize]);
             let known = prior.unreachable.get(&case.subject).filter(|known| known.iter().copied().eq(by()));
             known.cloned().unwrap_or_else(|| by().collect())
         };
