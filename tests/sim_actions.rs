@@ -186,3 +186,27 @@ fn what_an_action_cannot_do_is_said() {
     assert_eq!(none("do = \"move\"\nshards = \"1\"\nto = \"7\""), dead("it is not running"));
     assert_eq!(none("do = \"crash\"\nnodes = \"3 - 3\""), [(vec![], "the selector means nobody".to_owned())]);
 }
+
+/// A hundred nodes for 50 s with these additions.
+#[track_caller]
+fn hundred(additions: &[&str]) -> RunResult {
+    let text = format!("nodes = 100\nduration = \"50s\"\nstart_spread = \"1s\"\n{}", additions.join("\n"));
+    let scenario = Scenario::parse(&text, &[]).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    let r = run(&scenario, 5, &Options::default()).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    assert!(r.holds(), "{text}\n{:?} {:?}", r.failed_why, r.violations);
+    r
+}
+
+#[test]
+fn a_deaf_node_among_many_finds_that_it_is_deaf_and_stirs_up_nothing() {
+    let deaf = at("15s", "do = \"deaf\"\nnodes = \"7\"\nto = \"replies\"");
+    let quiet = "[expect]\nremoved = 0\nmax_flips = 0\nmax_view_changes = 0\nmax_bytes_per_node_per_s = 600";
+    hundred(&[&deaf, quiet]);
+}
+
+#[test]
+fn the_smaller_side_of_a_split_looks_no_further_than_it_finds_who_answers() {
+    let cut = at("15s", "do = \"partition\"\ngroups = [\"0..30\"]");
+    let none = "[config]\n\"downing.strategy\" = \"none\"";
+    hundred(&[none, &cut, "[expect]\nremoved = 0\nmax_bytes_per_node_per_s = 2000"]);
+}

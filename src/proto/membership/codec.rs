@@ -101,10 +101,19 @@ pub(crate) enum Lacks<'a> {
 }
 
 impl Lacks<'_> {
-    fn element(&self, id: NodeId, dots: &Dots) -> bool {
+    /// `last`: a counter of the clock, as it was asked for last. Most elements in a row are of one change.
+    fn element(&self, id: NodeId, dots: &Dots, last: &mut (NodeId, u64)) -> bool {
         match *self {
             Self::Everything => true,
-            Self::Beyond(clock) => dots.beyond(clock),
+            Self::Beyond(clock) => match *dots {
+                Dots::One(actor, count) => {
+                    if last.0 != actor {
+                        *last = (actor, clock.get(actor));
+                    }
+                    count > last.1
+                }
+                _ => dots.beyond(clock),
+            },
             Self::About(node) => id == node,
         }
     }
@@ -128,8 +137,11 @@ impl Lacks<'_> {
 
 /// What the receiver lacks; `None` if that is nothing.
 pub(crate) fn encode(state: &Version, lacks: Lacks<'_>) -> Option<Body> {
-    let members: Vec<(&NodeId, &Entry)> = state.members.iter().filter(|(id, m)| lacks.element(**id, &m.dots)).collect();
-    let tombstones: Vec<(&NodeId, &Tombstone)> = state.tombstones.iter().filter(|(id, t)| lacks.element(**id, &t.dots)).collect();
+    // No member has this id.
+    let mut last = (NodeId::from_raw(0), 0);
+    let members: Vec<(&NodeId, &Entry)> = state.members.iter().filter(|(id, m)| lacks.element(**id, &m.dots, &mut last)).collect();
+    let tombstones: Vec<(&NodeId, &Tombstone)> =
+        state.tombstones.iter().filter(|(id, t)| lacks.element(**id, &t.dots, &mut last)).collect();
     let rows: Vec<(&NodeId, &Row)> = state.rows.iter().filter(|(id, row)| lacks.row(**id, row)).collect();
     let mut actors: Vec<(NodeId, u64)> = state.clock.iter().filter(|&(id, count)| lacks.counter(id, count)).collect();
     if members.is_empty() && tombstones.is_empty() && rows.is_empty() && actors.is_empty() {
@@ -222,7 +234,8 @@ pub(crate) fn decode(bytes: &[u8], known: &Version) -> Result<Version, Malformed
     }
     let (mut last, members) = (None, Folk::edit(&mut part.members));
     for _ in 0..counted(r, "members", MEMBER_BYTES_MIN, MEMBERS_MAX)? {
-        let (id, entry) = member(r, known, &actors)?;
+        let alike = known.members.values().chain(members.values()).next().map(|m| Arc::clone(&m.info));
+        let (id, entry) = member(r, known, &actors, alike.as_deref())?;
         in_order("member order", &mut last, id)?;
         members.extend(entry.map(|entry| (id, entry)));
     }
@@ -377,8 +390,13 @@ pub(crate) fn fits(info: &Info) -> bool {
         && !host.chars().any(char::is_control)
 }
 
-/// A member; none if it is one that is buried here.
-fn member(r: &mut Reader<'_>, known: &Version, actors: &[NodeId]) -> Result<(NodeId, Option<Entry>), Malformed> {
+/// A member; none if it is one that is buried here. `alike`: another one, who may have the same roles.
+fn member(
+    r: &mut Reader<'_>,
+    known: &Version,
+    actors: &[NodeId],
+    alike: Option<&Info>,
+) -> Result<(NodeId, Option<Entry>), Malformed> {
     let flags = r.u8("flags")?;
     if flags > PROVEN | BRIEF | SHORT || flags & (BRIEF | SHORT) == SHORT {
         return Err(Malformed::Unknown { field: "flags", value: u64::from(flags) });
@@ -390,7 +408,7 @@ fn member(r: &mut Reader<'_>, known: &Version, actors: &[NodeId]) -> Result<(Nod
     let have = known.members.get(&id);
     let (info, born) = if flags & BRIEF == 0 {
         let born = (NodeId::from_raw(r.u128("admitted by")?), counter(r, "admission")?);
-        (whole_info(r, id, have)?, born)
+        (whole_info(r, id, have, alike)?, born)
     } else {
         match have {
             Some(m) => (Arc::clone(&m.info), m.born),
@@ -412,7 +430,7 @@ fn by_short(key: u32, known: &Version) -> Result<NodeId, Malformed> {
     .ok_or(Malformed::Unknown { field: "brief member", value: u64::from(key) })
 }
 
-fn whole_info(r: &mut Reader<'_>, id: NodeId, have: Option<&Entry>) -> Result<Arc<Info>, Malformed> {
+fn whole_info(r: &mut Reader<'_>, id: NodeId, have: Option<&Entry>, alike: Option<&Info>) -> Result<Arc<Info>, Malformed> {
     let (host, port) = (r.text("host", HOST_BYTES_MAX)?, r.u16("port")?);
     let roles = usize::from(r.u8("roles")?);
     if roles > ROLES_MAX {
@@ -427,7 +445,11 @@ fn whole_info(r: &mut Reader<'_>, id: NodeId, have: Option<&Entry>) -> Result<Ar
     if addr.hash64() != id.addr_hash() {
         return Err(Malformed::Unknown { field: "id of the address", value: id.addr_hash() });
     }
-    Ok(Arc::new(Info { id, addr, roles: roles.iter().map(|r| (*r).to_owned()).collect(), app_version: app_version.into() }))
+    // Most nodes have the roles and the version of others.
+    let as_alike = alike.filter(|info| info.roles.iter().eq(&roles)).map(|info| Arc::clone(&info.roles));
+    let roles = as_alike.unwrap_or_else(|| roles.iter().map(|r| (*r).to_owned()).collect());
+    let as_alike = alike.filter(|info| *info.app_version == *app_version).map(|info| Arc::clone(&info.app_version));
+    Ok(Arc::new(Info { id, addr, roles, app_version: as_alike.unwrap_or_else(|| app_version.into()) }))
 }
 
 fn choice<T: Copy>(r: &mut Reader<'_>, field: &'static str, from: &[T]) -> Result<T, Malformed> {

@@ -92,16 +92,29 @@ impl Membership {
         let Self { standing, hidden, .. } = self;
         let shown = |id: &&NodeId| hidden.is_empty() || !hidden.contains(id);
         let version = self.view.version + 1;
+        let all = || {
+            let order = self.state.members.roster().order.iter();
+            self.state.members.shown(|| order.filter_map(|id| self.state.members.get(id)).map(|m| self.member(m)).collect())
+        };
         let show = || -> Members {
-            let order = self.state.members.roster().order.iter().filter(shown);
-            order.filter_map(|id| self.state.members.get(id)).map(|m| self.member(m)).collect()
+            let all = all();
+            let mut list = all.to_vec();
+            for (&id, by) in &self.verdict.unreachable {
+                if let Some(member) = all.place(id).and_then(|at| list.get_mut(at)) {
+                    (member.reachable, member.observers) = (false, Arc::clone(by));
+                }
+            }
+            if !hidden.is_empty() {
+                list.retain(|m| !hidden.contains(&m.id));
+            }
+            list.into()
         };
         let members = if same {
             self.view.members.clone()
         } else if self.state.members.is_empty() {
             vec![self.member(&Entry::joining(Arc::clone(&self.info), 0))].into()
         } else if hidden.is_empty() && self.verdict.unreachable.is_empty() {
-            self.state.members.shown(show).clone()
+            all().clone()
         } else if let Some(pool) = &self.pool {
             pool.shown(&self.state.members, self.verdict.digest(hidden), show)
         } else {
@@ -132,18 +145,17 @@ impl Membership {
         }
     }
 
+    /// One whom everybody reaches.
     fn member(&self, entry: &Entry) -> Member {
-        let id = entry.info.id;
-        let observers = self.verdict.unreachable.get(&id);
         Member {
-            id,
+            id: entry.info.id,
             addr: entry.info.addr.clone(),
             status: entry.status,
             roles: Arc::clone(&entry.info.roles),
             app_version: Arc::clone(&entry.info.app_version),
             up_number: u64::from(entry.up_number),
-            reachable: observers.is_none(),
-            observers: Arc::clone(observers.unwrap_or(&self.nobody)),
+            reachable: true,
+            observers: Arc::clone(&self.nobody),
         }
     }
 
