@@ -78,6 +78,12 @@ impl Suspicion {
         }
     }
 
+    /// Something came after nothing did: what others told before is old.
+    pub(super) fn heard_again(&mut self) {
+        self.isolated = false;
+        self.hints.clear();
+    }
+
     pub(super) const fn score(&self) -> u32 {
         self.score
     }
@@ -107,7 +113,8 @@ impl Membership {
         self.suspicion.judged = Some(now);
         self.watch.due.set(None);
         self.look_at_myself(now);
-        if self.suspicion.sick {
+        // Who hears nothing at all knows nothing of others.
+        if self.suspicion.sick || self.suspicion.isolated {
             return;
         }
         let cut_off = LazyCell::new(|| self.cut_off_convicts(now));
@@ -121,7 +128,7 @@ impl Membership {
 
     /// The same for one of whom another monitor told something.
     fn judge_subject(&mut self, now: Time, id: NodeId) {
-        if self.phase != Phase::Member || self.suspicion.sick || self.own_mark(id).is_some() {
+        if self.phase != Phase::Member || self.suspicion.sick || self.suspicion.isolated || self.own_mark(id).is_some() {
             return;
         }
         if let Some(mark) = self.accusation(now, id, || self.cut_off_convicts(now)) {
@@ -237,7 +244,7 @@ impl Membership {
     /// Tells the other monitors of subjects that miss replies, and of those that no longer do.
     pub(super) fn send_hints(&mut self, now: Time) {
         // Who is cut off from most for several beats in a row, or hears no reply of anybody, has nothing to tell of them.
-        if !self.pools() || self.watch.cut_off > CUT_OFF || self.suspicion.sick {
+        if !self.pools() || self.watch.cut_off > CUT_OFF || self.suspicion.sick || self.suspicion.isolated {
             return;
         }
         let runs: Vec<(NodeId, u32)> = self.watch.runs_by_subject(now).filter(|&(_, run)| run >= HINT_RUN).collect();

@@ -73,6 +73,13 @@ impl Watch {
         self.subjects.keys().copied()
     }
 
+    /// Measures everybody's silence anew: this node was away, or out of reach of all.
+    fn restart(&mut self, now: Time) {
+        self.subjects.values_mut().for_each(|s| s.restart(now));
+        self.answered = Some(now);
+        self.due.set(None);
+    }
+
     /// Forgets everything, for a new cluster.
     pub(crate) fn reset(&mut self) {
         self.subjects.clear();
@@ -136,9 +143,8 @@ impl Membership {
         let late = self.watch.beat_at.is_some_and(|due| now.since(due) > self.watch.tuning.heartbeat);
         if late && self.config.detector.local_health && self.phase == Phase::Member {
             self.counters.add(Count::Late);
-            self.watch.subjects.values_mut().for_each(|s| s.restart(now));
+            self.watch.restart(now);
             self.suspicion.late(now);
-            self.watch.answered = Some(now);
             (self.dirty, self.fresh) = (true, true);
             self.watch.beat_at = Some(now);
             self.watch.due.set(None);
@@ -159,7 +165,8 @@ impl Membership {
         self.hears_cluster(now);
         self.suspicion.hear(now);
         if self.suspicion.isolated {
-            self.suspicion.isolated = false;
+            self.suspicion.heard_again();
+            self.watch.restart(now);
             (self.dirty, self.fresh) = (true, true);
         }
         if let Some(subject) = self.watch.subjects.get_mut(&from) {
@@ -269,7 +276,7 @@ impl Membership {
         let suspects: Vec<NodeId> =
             self.watch.subjects.iter().filter(|(_, s)| s.suspect(now, &self.watch.tuning)).map(|(&id, _)| id).collect();
         let skip = |id: NodeId| own.contains_key(&id) || self.verdict.unreachable.contains_key(&id) || suspects.binary_search(&id).is_ok();
-        let cut_off = suspects.len() * 2 > self.watch.subjects.len() && !self.suspicion.sick;
+        let cut_off = suspects.len() * 2 > self.watch.subjects.len() && !self.suspicion.sick && !self.suspicion.isolated;
         self.watch.cut_off = if cut_off { self.watch.cut_off.max(1) } else { 0 };
         let (ring, monitors) = (self.state.members.ring(), usize::from(self.config.detector.monitors));
         let mut wanted = match cut_off {
