@@ -391,12 +391,7 @@ pub(crate) fn fits(info: &Info) -> bool {
 }
 
 /// A member; none if it is one that is buried here. `alike`: another one, who may have the same roles.
-fn member(
-    r: &mut Reader<'_>,
-    known: &Version,
-    actors: &[NodeId],
-    alike: Option<&Info>,
-) -> Result<(NodeId, Option<Entry>), Malformed> {
+fn member(r: &mut Reader<'_>, known: &Version, actors: &[NodeId], alike: Option<&Info>) -> Result<(NodeId, Option<Entry>), Malformed> {
     let flags = r.u8("flags")?;
     if flags > PROVEN | BRIEF | SHORT || flags & (BRIEF | SHORT) == SHORT {
         return Err(Malformed::Unknown { field: "flags", value: u64::from(flags) });
@@ -482,7 +477,8 @@ mod tests {
         }
         let ids: Vec<NodeId> = state.members.keys().copied().collect();
         if let [a, b, ..] = ids[..] {
-            Arc::make_mut(&mut state.rows).insert(a, Row { version: 9, dot: 201, marks: Arc::new([(b, Mark::Refused)].into_iter().collect()) });
+            Arc::make_mut(&mut state.rows)
+                .insert(a, Row { version: 9, dot: 201, marks: Arc::new([(b, Mark::Refused)].into_iter().collect()) });
             let dots = Dots::one(b, 200);
             Arc::make_mut(&mut state.tombstones).insert(NodeId::from_raw(5), Tombstone { how: Gone::Left, dots });
         }

@@ -50,8 +50,8 @@ pub use view::{ClusterView, Event, LinkReport, Member, MemberStatus, Members};
 
 use self::{
     admission::Admissions, counters::Counters, gossip::Spread, join::Seeker, leader::Standing, leaving::Farewell, outbox::Outbox,
-    plea::Plea, reachability::Verdict, resolve::Split, state::Folk, state::Info, state::State, state::Version, suspicion::Suspicion, tunnel::Tunnel,
-    watch::Watch,
+    plea::Plea, reachability::Verdict, resolve::Split, state::Folk, state::Info, state::State, state::Version, suspicion::Suspicion,
+    tunnel::Tunnel, watch::Watch,
 };
 use crate::{
     Config, NodeAddr, NodeId, Time,
@@ -545,12 +545,7 @@ impl Membership {
             former.retain(|id, _| new.tombstones.contains_key(id) && !new.members.contains_key(id));
         }
         let monitors = usize::from(self.config.detector.monitors);
-        let court = reachability::Court {
-            version: &self.state.version,
-            me: self.me,
-            rule: self.config.detector.verdict,
-            monitors,
-        };
+        let court = reachability::Court { version: &self.state.version, me: self.me, rule: self.config.detector.verdict, monitors };
         self.verdict = if self.suspicion.isolated { court.nobody_else() } else { court.judge(self.pool.as_ref(), &self.verdict) };
         self.standing.derive(&self.state, &self.verdict, usize::from(self.config.membership.deputies));
     }

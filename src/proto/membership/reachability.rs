@@ -1,10 +1,6 @@
 //! From observers' rows to the cluster's verdict.
 
-use std::{
-    collections::BTreeSet,
-    ops::Range,
-    sync::Arc,
-};
+use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use super::{
     MemberStatus,
@@ -380,7 +376,10 @@ mod tests {
     fn gone_needs_refusals_from_a_majority() {
         let mut w = World::new(3);
         let court = |w: &World| {
-            Court { version: &w.state.version, me: w.ids[0], rule: DetectorVerdict::Quorum, monitors: 5 }.judge(None, &Arc::default()).gone.len()
+            Court { version: &w.state.version, me: w.ids[0], rule: DetectorVerdict::Quorum, monitors: 5 }
+                .judge(None, &Arc::default())
+                .gone
+                .len()
         };
         w.mark(0, &[2], Mark::Refused);
         assert_eq!(court(&w), 0);

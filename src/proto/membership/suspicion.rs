@@ -193,7 +193,6 @@ impl Membership {
         let isolated = self.pools()
             && self.watch.subjects().next().is_some()
             && self.suspicion.heard.is_none_or(|at| now.since(at) >= floor)
-            && self.watch.subjects().all(|id| self.watch.subject(id).is_some_and(|s| s.silence(now) >= floor))
             && self.cut_off_convicts(now);
         if isolated != self.suspicion.isolated {
             self.suspicion.isolated = isolated;
@@ -203,10 +202,7 @@ impl Membership {
         let monitors = usize::from(self.config.detector.monitors).min(self.state.members.ring().len().saturating_sub(1));
         // Those that were taken in just now as the others are silent say nothing.
         let deaf = self.watch.unanswered_for(now, 3 * heartbeat);
-        let sick = self.config.detector.local_health
-            && monitors > 1
-            && deaf
-            && self.suspicion.beaten_by.len() * 2 > monitors;
+        let sick = self.config.detector.local_health && monitors > 1 && deaf && self.suspicion.beaten_by.len() * 2 > monitors;
         if sick && !self.suspicion.sick {
             let heard = self.suspicion.beaten_by.len();
             self.counters.add(Count::Sick);
