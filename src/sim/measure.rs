@@ -37,6 +37,8 @@ struct Observer {
     flips: BTreeMap<NodeId, u64>,
     /// Whom it holds unreachable, as far as that counts: its own links had no fault when it began to.
     accused: BTreeSet<NodeId>,
+    /// Whom it holds unreachable.
+    unreachable: BTreeSet<NodeId>,
 }
 
 /// Live observers that see the same members up.
@@ -90,6 +92,9 @@ pub(super) struct Measure {
     changes_max: u64,
     flips_max: u64,
     dirty: bool,
+    /// Live observers that hold somebody unreachable.
+    holders: u32,
+    pub all_reachable_since: Option<u64>,
     pub converged_since: Option<u64>,
     pub all_up_since: Option<u64>,
     pub ever_all_up: bool,
@@ -115,6 +120,8 @@ impl Measure {
     fn count(&mut self, o: &Observer, sees: bool) {
         let members = self.by_members.entry(o.members).or_default();
         let alike = self.by_ups.entry(o.ups).or_default();
+        let holds = u32::from(!o.unreachable.is_empty());
+        self.holders = if sees { self.holders + holds } else { self.holders - holds };
         if sees {
             *members += 1;
             alike.observers += 1;
@@ -190,10 +197,16 @@ impl Measure {
         let is_live = self.live.contains_key(&life);
         let changes = changes(o.view.as_deref(), &view);
         let touched = subject(view.me).is_some_and(|s| s.touched);
+        let held = !o.unreachable.is_empty();
         for &change in &changes {
             match change {
                 Change::New(_) => {}
                 Change::Reachable(id, reachable) => {
+                    if reachable {
+                        o.unreachable.remove(&id)
+                    } else {
+                        o.unreachable.insert(id)
+                    };
                     *o.flips.entry(id).or_default() += 1;
                     let first = if reachable {
                         o.accused.remove(&id) && self.mark(id, false)
@@ -213,6 +226,7 @@ impl Measure {
                 }
                 Change::Status(..) => {}
                 Change::Gone(id) => {
+                    o.unreachable.remove(&id);
                     if o.accused.remove(&id) {
                         self.mark(id, false);
                     }
@@ -246,6 +260,11 @@ impl Measure {
             if up_count > 0 {
                 self.sizes.insert(up_count);
             }
+        }
+        let holds = !o.unreachable.is_empty();
+        if is_live && holds != held {
+            self.holders = if holds { self.holders + 1 } else { self.holders - 1 };
+            self.dirty = true;
         }
         let other = (members, ups) != (o.members, o.ups);
         self.dirty |= other;
@@ -281,6 +300,7 @@ impl Measure {
             });
         let since = |old: Option<u64>, yes: bool| if yes { old.or(Some(now)) } else { None };
         self.converged_since = since(self.converged_since, converged);
+        self.all_reachable_since = since(self.all_reachable_since, all_up && self.holders == 0);
         self.all_up_since = since(self.all_up_since, all_up);
         self.ever_all_up |= all_up && now >= self.last_start;
     }
@@ -522,9 +542,13 @@ mod tests {
         w.sees(0, 3, &[(0, true), (1, true), (2, false)]);
         w.sees(1, 4, &[(0, true), (1, true), (2, false)]);
         assert_eq!((w.measure.false_unreachable, w.measure.maxima()), (1, (0, 1)));
+        assert_eq!((w.measure.all_up_since, w.measure.all_reachable_since), (Some(SECOND), None));
         w.sees(0, 5, &[(0, true), (1, true), (2, true)]);
         w.sees(0, 6, &[(0, true), (1, true), (2, false)]);
         assert_eq!((w.measure.false_unreachable, w.measure.maxima().1), (1, 3), "the other view holds it all the time");
+        w.sees(0, 7, &[(0, true), (1, true), (2, true)]);
+        w.sees(1, 7, &[(0, true), (1, true), (2, true)]);
+        assert_eq!(w.measure.all_reachable_since, Some(7 * SECOND));
         w.blameless = false;
         w.sees(0, 7, &[(0, true), (1, false), (2, false)]);
         assert_eq!(w.measure.false_unreachable, 1, "its links have a fault");

@@ -61,6 +61,7 @@ impl World<'_> {
             virtual_s: seconds(self.end),
             converged_at_s: self.measure.converged_since.map(seconds),
             all_up_at_s: self.measure.all_up_since.map(seconds),
+            all_reachable_at_s: self.measure.all_reachable_since.map(seconds),
             members_up: self.measure.members_up(),
             sizes_seen: self.measure.sizes.len() as u64,
             detect_s: detect.0,

@@ -49,6 +49,8 @@ pub struct RunResult {
     pub events: u64,
     pub converged_at_s: Option<f64>,
     pub all_up_at_s: Option<f64>,
+    /// Since when all live nodes are up in every live view, and nobody is held unreachable in any.
+    pub all_reachable_at_s: Option<f64>,
     pub members_up: Option<u64>,
     pub sizes_seen: u64,
     pub detect_s: Spread,
@@ -108,6 +110,7 @@ impl RunResult {
             ("events", n(self.events)),
             ("converged_at_s", self.converged_at_s),
             ("all_up_at_s", self.all_up_at_s),
+            ("all_reachable_at_s", self.all_reachable_at_s),
             ("sizes_seen", n(self.sizes_seen)),
             ("detect_s_max", self.detect_s.max),
             ("known_s_max", self.known_s.max),

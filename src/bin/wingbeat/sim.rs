@@ -212,6 +212,7 @@ fn table(r: &RunResult) {
     let seconds = |x: Option<f64>| x.map_or_else(|| "-".to_owned(), |x| format!("{x:.3} s"));
     let rows = [
         ("all up at", seconds(r.all_up_at_s)),
+        ("all reachable at", seconds(r.all_reachable_at_s)),
         ("converged at", seconds(r.converged_at_s)),
         ("sizes seen", r.sizes_seen.to_string()),
         ("detected after, longest", seconds(r.detect_s.max)),
