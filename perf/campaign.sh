@@ -44,7 +44,7 @@ fi
         [ -s "$kept/$name.jsonl" ] || continue
         must=$(sed -n '/^\[expect\]/,$p' "$file" | grep '=' | sed 's/"//g; s/ = / /' | paste -sd';' | sed 's/;/; /g')
         jq -rs --arg name "${name#table-}" --arg must "$must" '
-            {all_up_by: "all_up_at_s", converged_by: "converged_at_s", max_detect: "detect_s.max", max_known: "known_s.max",
+            {all_up_by: "all_up_at_s", converged_by: "converged_at_s", all_reachable_by: "all_reachable_at_s", max_detect: "detect_s.max", max_known: "known_s.max",
              max_removal: "removal_s.max", max_view_changes: "view_changes_max", max_bytes_per_node_per_s: "bytes_per_node_per_s.mean",
              max_peak_bytes_per_node_per_s: "peak_bytes_per_node_per_s", max_sizes_seen: "sizes_seen", max_flips: "flips_max"} as $figure
             | def round3: if . == null then "never" else (. * 1000 | round) / 1000 end;

@@ -101,7 +101,8 @@ fn partitions_cut_and_heal() {
     twelve(&[&two, "[expect]\nmembers_up = 10\nremoved = 2\nsurvivor_groups = 1\nsurvivors = 10"]);
     let rejoin = "[config]\n\"membership.on_downed\" = \"rejoin\"";
     let split = at("20s", "do = \"partition\"\ngroups = [\"0..8\"]") + &at("60s", "do = \"heal\"");
-    twelve(&[rejoin, &split, "[expect]\nmembers_up = 12\nremoved = 4\nall_up_by = \"65s\""]);
+    // Each tries its links again after a pause of some seconds, then asks, is admitted and goes up.
+    twelve(&[rejoin, &split, "[expect]\nmembers_up = 12\nremoved = 4\nall_up_by = \"67s\""]);
 }
 
 #[test]
@@ -162,4 +163,51 @@ fn every_strategy_decides_its_way() {
         let split = at("30s", "do = \"partition\"\ngroups = [\"0..5\"]");
         twelve(&[&config, &split, &format!("[expect]\nsurvivors = {left}\nmax_dual_active = \"0s\"")]);
     }
+}
+
+#[test]
+fn what_an_action_cannot_do_is_said() {
+    let crash = at("20s", "do = \"crash\"\nnodes = \"7\"");
+    let none = |what: &str| {
+        let r = twelve(&[WORKLOAD, &crash, &at("60s", what)]);
+        let said: Vec<(Vec<u32>, String)> = r.not_done.iter().map(|u| (u.nodes.clone(), u.why.clone())).collect();
+        assert!(r.not_done.iter().all(|u| u.at_s == 60.0 && u.line > 10), "{:?}", r.not_done);
+        said
+    };
+    let dead = |why: &str| vec![(vec![7], why.to_owned())];
+    for what in ["do = \"crash\"\nnodes = \"7\"", "do = \"pause\"\nnodes = \"7\"", "do = \"leave\"\nnodes = \"7\""] {
+        assert_eq!(none(what), dead("it is not running"), "{what}");
+    }
+    assert_eq!(none("do = \"resume\"\nnodes = \"7\""), dead("it is not paused"));
+    assert_eq!(none("do = \"join\"\nnodes = \"7\""), []);
+    assert_eq!(none("do = \"join\"\nnodes = \"6,7\""), [(vec![6], "it is running already".to_owned())]);
+    // Removed long ago: nobody shows it.
+    assert_eq!(none("do = \"down\"\nnodes = \"7\""), dead("the node that was told to down it shows no such member"));
+    assert_eq!(none("do = \"down\"\nnodes = \"5\"\nby = \"7\"")[0].1, "nobody runs who could be told to down it");
+    assert_eq!(none("do = \"move\"\nshards = \"1\"\nto = \"7\""), dead("it is not running"));
+    assert_eq!(none("do = \"crash\"\nnodes = \"3 - 3\""), [(vec![], "the selector means nobody".to_owned())]);
+}
+
+/// A hundred nodes for 50 s with these additions.
+#[track_caller]
+fn hundred(additions: &[&str]) -> RunResult {
+    let text = format!("nodes = 100\nduration = \"50s\"\nstart_spread = \"1s\"\n{}", additions.join("\n"));
+    let scenario = Scenario::parse(&text, &[]).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    let r = run(&scenario, 5, &Options::default()).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    assert!(r.holds(), "{text}\n{:?} {:?}", r.failed_why, r.violations);
+    r
+}
+
+#[test]
+fn a_deaf_node_among_many_finds_that_it_is_deaf_and_stirs_up_nothing() {
+    let deaf = at("15s", "do = \"deaf\"\nnodes = \"7\"\nto = \"replies\"");
+    let quiet = "[expect]\nremoved = 0\nmax_flips = 0\nmax_view_changes = 0\nmax_bytes_per_node_per_s = 600";
+    hundred(&[&deaf, quiet]);
+}
+
+#[test]
+fn the_smaller_side_of_a_split_looks_no_further_than_it_finds_who_answers() {
+    let cut = at("15s", "do = \"partition\"\ngroups = [\"0..30\"]");
+    let none = "[config]\n\"downing.strategy\" = \"none\"";
+    hundred(&[none, &cut, "[expect]\nremoved = 0\nmax_bytes_per_node_per_s = 2000"]);
 }

@@ -6,11 +6,11 @@ use super::{
     action::{Act, LinkAct},
     network::{Fault, Nodes},
     selector::{Scene, Selector},
-    settings,
+    settings, undone,
     world::{Event, World},
 };
 use crate::{
-    NodeId, ShardId, ShardKey,
+    NodeAddr, NodeId, ShardId, ShardKey,
     proto::{membership::ClusterView, node::Command},
 };
 
@@ -71,6 +71,7 @@ impl Scene for Shards {
 
 /// How many of the others a node that rejoins asks.
 const REJOIN_SEEDS: usize = 3;
+const NOT_RUNNING: &str = "it is not running";
 
 fn nanos(d: Duration) -> u64 {
     d.as_nanos() as u64
@@ -82,13 +83,16 @@ impl World<'_> {
         self.log(70, 0, i as u64, || format!("ACTION {:?}", action.act));
         match &action.act {
             Act::Crash { nodes } => {
-                for n in self.which(nodes) {
-                    self.crash(n);
+                for n in self.found(i, nodes) {
+                    match self.is_running(n) {
+                        true => self.crash(n),
+                        false => self.not_done(i, &[n], NOT_RUNNING),
+                    }
                 }
             }
             Act::Restart { nodes, .. } => {
                 // All are down before the first is up again: a restart of the whole cluster is a new cluster.
-                let all = self.which(nodes);
+                let all = self.found(i, nodes);
                 for n in &all {
                     self.kill(*n);
                 }
@@ -97,34 +101,40 @@ impl World<'_> {
                 }
             }
             Act::Pause { nodes, span } => {
-                for n in self.which(nodes) {
-                    self.pause(n, span.map(nanos));
+                for n in self.found(i, nodes) {
+                    match self.is_running(n) {
+                        true => self.pause(n, span.map(nanos)),
+                        false => self.not_done(i, &[n], NOT_RUNNING),
+                    }
                 }
             }
             Act::Resume { nodes } => {
-                for n in self.which(nodes) {
-                    self.resume(n);
+                for n in self.found(i, nodes) {
+                    match self.nodes[n as usize].paused {
+                        true => self.resume(n),
+                        false => self.not_done(i, &[n], "it is not paused"),
+                    }
                 }
             }
             Act::Join { nodes, spread, to } => {
                 let seeds: Vec<_> = to.iter().flat_map(|s| self.which(s)).map(settings::address).collect();
-                let all = self.which(nodes);
+                let all = self.found(i, nodes);
                 for (k, n) in all.iter().enumerate() {
                     let at = self.now + nanos(*spread) / all.len() as u64 * k as u64;
-                    self.queue.push(at, Event::Start(*n, seeds.clone()));
+                    self.queue.push(at, Event::Join(*n, seeds.clone(), i));
                 }
             }
             Act::Leave { nodes, spread } => {
-                let all = self.which(nodes);
+                let all = self.found(i, nodes);
                 for (k, n) in all.iter().enumerate() {
                     let at = self.now + nanos(*spread) / all.len() as u64 * k as u64;
-                    self.queue.push(at, Event::Leave(*n));
+                    self.queue.push(at, Event::Leave(*n, i));
                 }
             }
             Act::Down { nodes, by } => {
                 let by = self.which(by).into_iter().find(|b| self.is_running(*b));
-                for n in self.which(nodes) {
-                    self.down(n, by);
+                for n in self.found(i, nodes) {
+                    self.down(i, n, by);
                 }
             }
             Act::Partition { groups } => {
@@ -158,7 +168,7 @@ impl World<'_> {
             Act::Move { shards, to } => {
                 let count = self.scenario.workload.as_ref().map_or(0, |w| w.shards);
                 for shard in shards.resolve(&Shards(count), &mut self.faults) {
-                    self.move_shard(shard, to);
+                    self.move_shard(i, shard, to);
                 }
             }
         }
@@ -168,6 +178,15 @@ impl World<'_> {
         let mut rng = self.faults.clone();
         let all = s.resolve(self, &mut rng);
         self.faults = rng;
+        all
+    }
+
+    /// Whom an action means; that it is nobody is said.
+    fn found(&mut self, action: usize, s: &Selector) -> Vec<u32> {
+        let all = self.which(s);
+        if all.is_empty() {
+            self.not_done(action, &[], "the selector means nobody");
+        }
         all
     }
 
@@ -209,33 +228,49 @@ impl World<'_> {
         self.start(n, known);
     }
 
-    pub(super) fn leave(&mut self, n: u32) {
-        let Some(life) = self.nodes[n as usize].life else { return };
+    pub(super) fn join(&mut self, n: u32, seeds: Vec<NodeAddr>, action: usize) {
+        match (self.is_running(n), seeds.is_empty()) {
+            (true, _) => self.not_done(action, &[n], "it is running already"),
+            (false, true) => self.start_beside(n),
+            (false, false) => self.start(n, seeds),
+        }
+    }
+
+    pub(super) fn leave(&mut self, n: u32, action: usize) {
+        let Some(life) = self.nodes[n as usize].life else { return self.not_done(action, &[n], NOT_RUNNING) };
         self.nodes[n as usize].told_to_leave = true;
         self.measure.not_live(life);
         let node = self.lives[life as usize].id;
-        self.net_step(life, |core, now| core.handle_command(now, Command::Leave { id: 0, node }));
+        self.net_step(life, |core, now| core.handle_command(now, Command::Leave { id: undone::command(action, n), node }));
     }
 
-    fn down(&mut self, n: u32, by: Option<u32>) {
-        let Some(by) = by.and_then(|b| self.nodes[b as usize].life) else { return };
+    fn down(&mut self, action: usize, n: u32, by: Option<u32>) {
+        let Some(by) = by.and_then(|b| self.nodes[b as usize].life) else {
+            return self.not_done(action, &[n], "nobody runs who could be told to down it");
+        };
         // The newest life that the acting node shows at that address, running or not.
         let addr = settings::address(n);
-        let Some(node) = self.measure.view(by).and_then(|v| v.members.iter().rev().find(|m| m.addr == addr).map(|m| m.id)) else { return };
+        let Some(node) = self.measure.view(by).and_then(|v| v.members.iter().rev().find(|m| m.addr == addr).map(|m| m.id)) else {
+            return self.not_done(action, &[n], "the node that was told to down it shows no such member");
+        };
         if let Some(life) = self.nodes[n as usize].life {
             self.nodes[n as usize].downed = true;
             self.measure.not_live(life);
         }
-        self.net_step(by, |core, now| core.handle_command(now, Command::Down { id: 0, node }));
+        self.net_step(by, |core, now| core.handle_command(now, Command::Down { id: undone::command(action, n), node }));
     }
 
-    fn move_shard(&mut self, shard: u32, to: &Selector) {
-        let all = self.which(to);
+    fn move_shard(&mut self, action: usize, shard: u32, to: &Selector) {
+        let all = self.found(action, to);
         let Some(target) = self.faults.index(all.len()).map(|i| all[i]) else { return };
-        let Some(to) = self.nodes[target as usize].life.map(|l| self.lives[l as usize].id) else { return };
+        let Some(to) = self.nodes[target as usize].life.map(|l| self.lives[l as usize].id) else {
+            return self.not_done(action, &[target], NOT_RUNNING);
+        };
         // Asked for at some node that runs, as an operator would; it goes through the coordinator from there.
         let running: Vec<u32> = (0..self.scenario.nodes).filter(|n| self.is_running(*n) && !self.nodes[*n as usize].paused).collect();
-        let Some(life) = self.faults.index(running.len()).and_then(|i| self.nodes[running[i] as usize].life) else { return };
+        let Some(life) = self.faults.index(running.len()).and_then(|i| self.nodes[running[i] as usize].life) else {
+            return self.not_done(action, &[target], "nobody runs who could be asked for the move");
+        };
         self.moves += 1;
         let shard = ShardKey { ty: self.ty, shard: ShardId(shard) };
         let id = self.moves;

@@ -21,6 +21,7 @@ enum Rule {
 const KEYS: &[(&str, Rule)] = &[
     ("converged_by", Rule::By),
     ("all_up_by", Rule::By),
+    ("all_reachable_by", Rule::By),
     ("members_up", Rule::Equal),
     ("removed", Rule::Equal),
     ("false_removals", Rule::AtMost),
@@ -95,6 +96,7 @@ fn figure(r: &RunResult, key: &str) -> Option<f64> {
     match key {
         "converged_by" => r.converged_at_s,
         "all_up_by" => r.all_up_at_s,
+        "all_reachable_by" => r.all_reachable_at_s,
         "members_up" => r.members_up.map(|x| x as f64),
         "removed" => n(r.removed),
         "false_removals" => n(r.false_removals),

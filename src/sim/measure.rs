@@ -37,6 +37,8 @@ struct Observer {
     flips: BTreeMap<NodeId, u64>,
     /// Whom it holds unreachable, as far as that counts: its own links had no fault when it began to.
     accused: BTreeSet<NodeId>,
+    /// Whom it holds unreachable.
+    unreachable: BTreeSet<NodeId>,
 }
 
 /// Live observers that see the same members up.
@@ -56,8 +58,6 @@ pub(super) struct Subject {
     pub life: u32,
     /// Running, not told to leave, not downed by the scenario.
     pub live: bool,
-    /// Live, not paused, and reaches a majority.
-    pub in_majority: bool,
     /// Running, not paused, no link fault on it.
     pub blameless: bool,
     /// It was told to leave, or another life replaced it.
@@ -92,6 +92,9 @@ pub(super) struct Measure {
     changes_max: u64,
     flips_max: u64,
     dirty: bool,
+    /// Live observers that hold somebody unreachable.
+    holders: u32,
+    pub all_reachable_since: Option<u64>,
     pub converged_since: Option<u64>,
     pub all_up_since: Option<u64>,
     pub ever_all_up: bool,
@@ -117,6 +120,8 @@ impl Measure {
     fn count(&mut self, o: &Observer, sees: bool) {
         let members = self.by_members.entry(o.members).or_default();
         let alike = self.by_ups.entry(o.ups).or_default();
+        let holds = u32::from(!o.unreachable.is_empty());
+        self.holders = if sees { self.holders + holds } else { self.holders - holds };
         if sees {
             *members += 1;
             alike.observers += 1;
@@ -178,16 +183,30 @@ impl Measure {
         self.observers.get(&life)?.view.as_ref()
     }
 
-    /// A view changed; returns what. `subject` tells what the world knows of a member.
-    pub(super) fn saw(&mut self, life: u32, view: Arc<ClusterView>, now: u64, subject: impl Fn(NodeId) -> Option<Subject>) -> Vec<Change> {
+    /// A view changed; returns what. `subject` tells what the world knows of a member, `in_majority` whether that life, which is live, does
+    /// not stand still and reaches a majority, which takes longer to find out.
+    pub(super) fn saw(
+        &mut self,
+        life: u32,
+        view: Arc<ClusterView>,
+        now: u64,
+        subject: impl Fn(NodeId) -> Option<Subject>,
+        in_majority: impl Fn(u32) -> bool,
+    ) -> Vec<Change> {
         let Some(mut o) = self.observers.remove(&life) else { return vec![] };
         let is_live = self.live.contains_key(&life);
         let changes = changes(o.view.as_deref(), &view);
         let touched = subject(view.me).is_some_and(|s| s.touched);
+        let held = !o.unreachable.is_empty();
         for &change in &changes {
             match change {
                 Change::New(_) => {}
                 Change::Reachable(id, reachable) => {
+                    if reachable {
+                        o.unreachable.remove(&id)
+                    } else {
+                        o.unreachable.insert(id)
+                    };
                     *o.flips.entry(id).or_default() += 1;
                     let first = if reachable {
                         o.accused.remove(&id) && self.mark(id, false)
@@ -203,10 +222,11 @@ impl Measure {
                 }
                 Change::Status(id, _, MemberStatus::Down) => {
                     self.crash_marked(id, life, now, is_live);
-                    self.judge(id, &subject);
+                    self.judge(id, &subject, &in_majority);
                 }
                 Change::Status(..) => {}
                 Change::Gone(id) => {
+                    o.unreachable.remove(&id);
                     if o.accused.remove(&id) {
                         self.mark(id, false);
                     }
@@ -214,20 +234,23 @@ impl Measure {
                     if let Some(c) = self.crash_of.get(&id) {
                         self.crashes[*c].removed.entry(life).or_insert(now);
                     }
-                    if subject(id).is_some_and(|s| !s.expected_to_go && s.life != life) {
+                    if !self.removed.contains(&id) && subject(id).is_some_and(|s| !s.expected_to_go && s.life != life) {
                         self.removed.insert(id);
                     }
-                    self.judge(id, &subject);
+                    self.judge(id, &subject, &in_majority);
                 }
             }
         }
-        let (mut members, mut ups, mut up_count) = (0u64, 0u64, 0u32);
-        for m in &view.members {
-            let id = fold(m.id);
-            members = members.wrapping_add(spread(id ^ (m.status as u64 + 1)));
-            if m.status == MemberStatus::Up {
-                ups = ups.wrapping_add(spread(id));
-                up_count += 1;
+        let (mut members, mut ups, mut up_count) = (o.members, o.ups, o.up_count);
+        if changes.iter().any(|change| !matches!(change, Change::Reachable(..))) {
+            (members, ups, up_count) = (0, 0, 0);
+            for m in &view.members {
+                let id = fold(m.id);
+                members = members.wrapping_add(spread(id ^ (m.status as u64 + 1)));
+                if m.status == MemberStatus::Up {
+                    ups = ups.wrapping_add(spread(id));
+                    up_count += 1;
+                }
             }
         }
         if ups != o.ups || up_count != o.up_count {
@@ -237,6 +260,11 @@ impl Measure {
             if up_count > 0 {
                 self.sizes.insert(up_count);
             }
+        }
+        let holds = !o.unreachable.is_empty();
+        if is_live && holds != held {
+            self.holders = if holds { self.holders + 1 } else { self.holders - 1 };
+            self.dirty = true;
         }
         let other = (members, ups) != (o.members, o.ups);
         self.dirty |= other;
@@ -272,6 +300,7 @@ impl Measure {
             });
         let since = |old: Option<u64>, yes: bool| if yes { old.or(Some(now)) } else { None };
         self.converged_since = since(self.converged_since, converged);
+        self.all_reachable_since = since(self.all_reachable_since, all_up && self.holders == 0);
         self.all_up_since = since(self.all_up_since, all_up);
         self.ever_all_up |= all_up && now >= self.last_start;
     }
@@ -346,11 +375,11 @@ impl Measure {
         &self.live
     }
 
-    fn judge(&mut self, id: NodeId, subject: &impl Fn(NodeId) -> Option<Subject>) {
-        if let Some(s) = subject(id)
-            && self.judged.insert(id)
+    fn judge(&mut self, id: NodeId, subject: &impl Fn(NodeId) -> Option<Subject>, in_majority: &impl Fn(u32) -> bool) {
+        if self.judged.insert(id)
+            && let Some(s) = subject(id)
             && s.live
-            && s.in_majority
+            && in_majority(s.life)
         {
             self.false_removals += 1;
         }
@@ -500,9 +529,9 @@ mod tests {
             let (blameless, live, at_fault) = (self.blameless, self.live, self.touched);
             let subject = |who: NodeId| {
                 let life = (0..3).find(|n| id(*n) == who)?;
-                Some(Subject { life, live, in_majority: live, blameless, expected_to_go: false, touched: at_fault == Some(life) })
+                Some(Subject { life, live, blameless, expected_to_go: false, touched: at_fault == Some(life) })
             };
-            self.measure.saw(observer, view(observer, &all), second * SECOND, subject);
+            self.measure.saw(observer, view(observer, &all), second * SECOND, subject, |_| live);
             self.measure.settle(second * SECOND);
         }
     }
@@ -513,9 +542,13 @@ mod tests {
         w.sees(0, 3, &[(0, true), (1, true), (2, false)]);
         w.sees(1, 4, &[(0, true), (1, true), (2, false)]);
         assert_eq!((w.measure.false_unreachable, w.measure.maxima()), (1, (0, 1)));
+        assert_eq!((w.measure.all_up_since, w.measure.all_reachable_since), (Some(SECOND), None));
         w.sees(0, 5, &[(0, true), (1, true), (2, true)]);
         w.sees(0, 6, &[(0, true), (1, true), (2, false)]);
         assert_eq!((w.measure.false_unreachable, w.measure.maxima().1), (1, 3), "the other view holds it all the time");
+        w.sees(0, 7, &[(0, true), (1, true), (2, true)]);
+        w.sees(1, 7, &[(0, true), (1, true), (2, true)]);
+        assert_eq!(w.measure.all_reachable_since, Some(7 * SECOND));
         w.blameless = false;
         w.sees(0, 7, &[(0, true), (1, false), (2, false)]);
         assert_eq!(w.measure.false_unreachable, 1, "its links have a fault");

@@ -29,6 +29,7 @@ mod settings;
 mod step;
 mod trace;
 mod tree;
+mod undone;
 mod world;
 
 pub use action::{Act, Action, LinkAct};
@@ -38,6 +39,7 @@ pub use result::{FigureSummary, OverNodes, RunResult, Spread, Summary, Violation
 pub use scenario::{Burst, NetworkSpec, Scenario, SendMode, Workload};
 pub use selector::{Scene, Selector};
 pub use tree::ScenarioError;
+pub use undone::Undone;
 
 use std::time::Duration;
 
@@ -46,6 +48,8 @@ use std::time::Duration;
 pub struct Options {
     /// Print who sent what in this window of virtual time.
     pub trace: Option<(Duration, Duration)>,
+    /// Tell how far the run is, each time so much virtual time has passed.
+    pub progress: Option<Duration>,
 }
 
 /// Runs a scenario under a seed.

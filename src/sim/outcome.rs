@@ -20,7 +20,6 @@ impl World<'_> {
         Some(Subject {
             life,
             live,
-            in_majority: live && !node.paused && self.reaches_majority(l.node),
             blameless: running && settled && !node.told_to_leave && !node.downed && !self.net.was_touched(l.node),
             expected_to_go: node.told_to_leave || replaced,
             touched: self.net.was_touched(l.node),
@@ -34,7 +33,12 @@ impl World<'_> {
         !l.over && node.life == Some(life) && !node.told_to_leave && !node.downed
     }
 
-    fn reaches_majority(&self, index: u32) -> bool {
+    /// Whether that life does not stand still and reaches a majority.
+    pub(super) fn in_majority(&self, life: u32) -> bool {
+        let index = self.lives[life as usize].node;
+        if self.nodes[index as usize].paused {
+            return false;
+        }
         let running: Vec<u32> = (0..self.scenario.nodes).filter(|i| self.is_running(*i)).collect();
         let reached = running
             .iter()
@@ -57,6 +61,7 @@ impl World<'_> {
             virtual_s: seconds(self.end),
             converged_at_s: self.measure.converged_since.map(seconds),
             all_up_at_s: self.measure.all_up_since.map(seconds),
+            all_reachable_at_s: self.measure.all_reachable_since.map(seconds),
             members_up: self.measure.members_up(),
             sizes_seen: self.measure.sizes.len() as u64,
             detect_s: detect.0,
@@ -104,6 +109,7 @@ impl World<'_> {
         r.not_sent = self.not_sent;
         r.moves = self.moves;
         r.moves_refused = self.moves_refused;
+        r.not_done = self.undone();
         r.violations = self.findings.list;
         r.violations_more = self.findings.more;
         r.digest = format!("{:016x}", self.digest.value());

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::undone::Undone;
+
 /// Median, 99th percentile and maximum, seconds; nothing if nothing was measured.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 #[allow(missing_docs)]
@@ -47,6 +49,8 @@ pub struct RunResult {
     pub events: u64,
     pub converged_at_s: Option<f64>,
     pub all_up_at_s: Option<f64>,
+    /// Since when all live nodes are up in every live view, and nobody is held unreachable in any.
+    pub all_reachable_at_s: Option<f64>,
     pub members_up: Option<u64>,
     pub sizes_seen: u64,
     pub detect_s: Spread,
@@ -81,6 +85,8 @@ pub struct RunResult {
     /// Moves asked for, and those that the coordinator refused.
     pub moves: u64,
     pub moves_refused: u64,
+    /// Actions that did nothing, as there was nobody to do it to.
+    pub not_done: Vec<Undone>,
     pub violations: Vec<Violation>,
     /// More violations than are listed.
     pub violations_more: u64,
@@ -104,6 +110,7 @@ impl RunResult {
             ("events", n(self.events)),
             ("converged_at_s", self.converged_at_s),
             ("all_up_at_s", self.all_up_at_s),
+            ("all_reachable_at_s", self.all_reachable_at_s),
             ("sizes_seen", n(self.sizes_seen)),
             ("detect_s_max", self.detect_s.max),
             ("known_s_max", self.known_s.max),

@@ -10,6 +10,7 @@ use super::{
     process::{Node, Process},
     settings,
     trace::{Brief, brief, brief_lane, brief_view},
+    undone,
     world::{Event, Inner, World},
 };
 use crate::{
@@ -224,7 +225,7 @@ impl World<'_> {
             Effect::View(view) => {
                 self.log(34, index, view.version, || format!("view {}: {}", view.version, brief_view(&view)));
                 let mut measure = std::mem::take(&mut self.measure);
-                let changes = measure.saw(p.life, view, self.now, |id| self.subject(id));
+                let changes = measure.saw(p.life, view, self.now, |id| self.subject(id), |life| self.in_majority(life));
                 self.measure = measure;
                 for gone in changes.iter().filter_map(Change::gone) {
                     self.write_off(gone);
@@ -247,8 +248,15 @@ impl World<'_> {
             }
             Effect::Done { id, answer } => {
                 self.log(36, index, id, || format!("command {id}: {}", brief(&answer)));
-                if id > 0 && matches!(answer, Answer::Refused(_) | Answer::NoAuthority | Answer::NoMember(_)) {
-                    self.moves_refused += 1;
+                let why = match answer {
+                    Answer::Refused(why) => why,
+                    Answer::NoAuthority => "no coordinator answered".to_owned(),
+                    Answer::NoMember(node) => format!("the node that was told knows no member {node}"),
+                    _ => return,
+                };
+                match undone::action_of(id) {
+                    Some((action, node)) => self.not_done(action, &[node], &why),
+                    None => self.moves_refused += 1,
                 }
             }
             Effect::Lease { id, call } => self.ask_lease(index, p.life, id, &call),

@@ -17,6 +17,7 @@ use super::{
     process::{Life, Node},
     queue::Queue,
     settings,
+    undone::Undones,
 };
 use crate::{
     NodeAddr, NodeId, ShardKey, Time, TypeId,
@@ -41,10 +42,11 @@ const DRAIN_SECONDS: u64 = 60;
 pub(super) enum Event {
     /// Inside a process; void if that life is over, late if it is paused.
     Inner(u32, Inner),
-    Start(u32, Vec<NodeAddr>),
+    Start(u32),
     Rejoin(u32),
     Act(usize),
-    Leave(u32),
+    Join(u32, Vec<NodeAddr>, usize),
+    Leave(u32, usize),
     Resume(u32),
     Hears(u32),
     Lift(u64),
@@ -135,12 +137,15 @@ pub(super) struct World<'a> {
     pub findings: Findings,
     pub digest: Digest,
     pub trace: Option<(u64, u64)>,
+    /// Virtual time between two lines of progress, and when the next one is due.
+    pub progress: Option<(u64, u64)>,
     pub events: u64,
     /// Entries of the scenario whose link fault comes again.
     pub repeating: BTreeSet<usize>,
     pub not_sent: u64,
     pub moves: u64,
     pub moves_refused: u64,
+    pub undones: Undones,
     pub max_datagram: u64,
     pub ty: TypeId,
     pub pool: Pool,
@@ -197,18 +202,20 @@ impl<'a> World<'a> {
             findings: Findings::default(),
             digest: Digest::new(seed),
             trace: options.trace.map(|(a, b)| (nanos(a), nanos(b))),
+            progress: options.progress.map(|every| (nanos(every).max(1), nanos(every))),
             events: 0,
             repeating: BTreeSet::new(),
             not_sent: 0,
             moves: 0,
             moves_refused: 0,
+            undones: Undones::default(),
             max_datagram: 0,
             ty: TypeId::of("probe"),
             pool: pool(),
             leases: LeaseTable::default(),
         };
         for i in 0..scenario.started {
-            world.queue.push(start_at(i), Event::Start(i, Vec::new()));
+            world.queue.push(start_at(i), Event::Start(i));
         }
         for (i, a) in scenario.actions.iter().enumerate() {
             world.queue.push(nanos(a.at), Event::Act(i));
@@ -222,6 +229,13 @@ impl<'a> World<'a> {
     pub(super) fn run(mut self) -> Result<RunResult, ScenarioError> {
         #[allow(clippy::disallowed_methods)]
         let started = std::time::Instant::now();
+        while let Some((every, due)) = self.progress.filter(|(_, due)| *due < self.end) {
+            self.run_until(due);
+            self.progress = Some((every, due + every));
+            let (wall, virt) = (started.elapsed().as_secs_f64(), due as f64 / 1e9);
+            let (events, running) = (self.events, self.lives.iter().filter(|l| !l.over).count());
+            eprintln!("{virt} s of {} s, {events} events in {wall:.1} s, {running} nodes run", self.end as f64 / 1e9);
+        }
         self.run_until(self.end);
         let mut result = self.membership_result();
         let end = self.end;
@@ -255,11 +269,11 @@ impl<'a> World<'a> {
     fn event(&mut self, event: Event) {
         match event {
             Event::Inner(life, inner) => self.inner(life, inner),
-            Event::Start(node, seeds) if seeds.is_empty() => self.start_beside(node),
-            Event::Start(node, seeds) => self.start(node, seeds),
+            Event::Start(node) => self.start_beside(node),
             Event::Rejoin(node) => self.rejoin(node),
             Event::Act(i) => self.act(i),
-            Event::Leave(node) => self.leave(node),
+            Event::Join(node, seeds, action) => self.join(node, seeds, action),
+            Event::Leave(node, action) => self.leave(node, action),
             Event::Resume(node) => self.pause_ends(node),
             Event::Hears(node) => self.nodes[node as usize].deaf = false,
             Event::Lift(id) => self.lift(id),

@@ -29,6 +29,9 @@ pub struct SimArgs {
     /// Prints who sent what in this window of virtual time, on standard error.
     #[arg(long, value_name = "T0..T1", value_parser = window, conflicts_with = "seeds")]
     trace: Option<(Duration, Duration)>,
+    /// Tells how far the run is each time so much virtual time has passed, on standard error.
+    #[arg(long, value_name = "SPAN", value_parser = span, conflicts_with = "seeds")]
+    progress: Option<Duration>,
     /// Shrinks a scenario that fails while it still fails the same way, and prints what is left.
     #[arg(long, conflicts_with_all = ["seeds", "trace"])]
     minimise: bool,
@@ -62,7 +65,7 @@ pub fn run(args: SimArgs) -> ExitCode {
     if args.minimise {
         return shrink(&args, &text, args.seed.unwrap_or(scenario.seed));
     }
-    let options = Options { trace: args.trace };
+    let options = Options { trace: args.trace, progress: args.progress };
     let seeds = args.seeds.clone().unwrap_or_else(|| {
         let seed = args.seed.unwrap_or(scenario.seed);
         seed..seed.saturating_add(1)
@@ -185,6 +188,10 @@ fn print(r: &RunResult, json: bool, whole: bool) {
     if r.violations_more > 0 {
         say(&format!("  and {} more", r.violations_more));
     }
+    for u in &r.not_done {
+        let whom = if u.nodes.is_empty() { String::new() } else { format!(" to {}", some_of(&u.nodes)) };
+        say(&format!("  line {} did nothing{whom} at {:.3} s: {}", u.line, u.at_s, u.why));
+    }
     for why in &r.failed_why {
         say(&format!("  expected {why}"));
     }
@@ -193,10 +200,19 @@ fn print(r: &RunResult, json: bool, whole: bool) {
     }
 }
 
+/// Nodes by name, as many as a line holds.
+fn some_of(nodes: &[u32]) -> String {
+    const SHOWN: usize = 8;
+    let names: Vec<String> = nodes.iter().take(SHOWN).map(|n| format!("n{n}")).collect();
+    let more = if nodes.len() > SHOWN { format!(" and {} more", nodes.len() - SHOWN) } else { String::new() };
+    names.join(", ") + &more
+}
+
 fn table(r: &RunResult) {
     let seconds = |x: Option<f64>| x.map_or_else(|| "-".to_owned(), |x| format!("{x:.3} s"));
     let rows = [
         ("all up at", seconds(r.all_up_at_s)),
+        ("all reachable at", seconds(r.all_reachable_at_s)),
         ("converged at", seconds(r.converged_at_s)),
         ("sizes seen", r.sizes_seen.to_string()),
         ("detected after, longest", seconds(r.detect_s.max)),
@@ -259,10 +275,18 @@ fn seed_range(text: &str) -> Result<Range<u64>, String> {
     if a < b { Ok(a..b) } else { Err(format!("the range of seeds {a}..{b} is empty; B must be above A")) }
 }
 
+fn seconds(text: &str) -> Option<Duration> {
+    text.trim().trim_end_matches('s').parse::<f64>().ok().and_then(|x| Duration::try_from_secs_f64(x).ok())
+}
+
+fn span(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("\"{text}\" is no span; write seconds above 0, like 10s");
+    seconds(text).filter(|span| !span.is_zero()).ok_or_else(wrong)
+}
+
 fn window(text: &str) -> Result<(Duration, Duration), String> {
     let wrong = || format!("\"{text}\" is no window; write T0..T1 in seconds, like 12.5s..13s");
     let (a, b) = text.split_once("..").ok_or_else(wrong)?;
-    let seconds = |t: &str| t.trim().trim_end_matches('s').parse::<f64>().ok().and_then(|x| Duration::try_from_secs_f64(x).ok());
     match (seconds(a), seconds(b)) {
         (Some(a), Some(b)) if a <= b => Ok((a, b)),
         _ => Err(wrong()),
@@ -280,5 +304,7 @@ mod tests {
         assert!(seed_range("3").unwrap_err().contains("A..B"));
         assert_eq!(window("1.5s..2"), Ok((Duration::from_millis(1500), Duration::from_secs(2))));
         assert!(window("2..1").is_err());
+        assert_eq!(span("2.5s"), Ok(Duration::from_millis(2500)));
+        assert!(span("0s").is_err() && span("soon").is_err());
     }
 }

@@ -6,6 +6,7 @@ use super::{
     MemberStatus,
     clock::{DOTS_MAX, Dots, VectorClock},
     frame::Packed,
+    idmap::IdMap,
     pack,
     state::{Entry, Folk, Gone, Info, MEMBERS_MAX, Mark, Row, TOMBSTONES_MAX, Tombstone, Version},
 };
@@ -29,8 +30,8 @@ const STATUSES: [MemberStatus; 6] =
     [MemberStatus::Joining, MemberStatus::WeaklyUp, MemberStatus::Up, MemberStatus::Leaving, MemberStatus::Exiting, MemberStatus::Down];
 const GONE: [Gone; 3] = [Gone::Left, Gone::Downed, Gone::Proven];
 const MARKS: [Mark; 3] = [Mark::Silent, Mark::Convicted, Mark::Refused];
-/// id, flags, status, up, joined, no changes.
-const MEMBER_BYTES_MIN: usize = 16 + 1 + 1 + 1 + 1 + 1;
+/// flags, id (a short one at least), status, up, joined, no changes.
+const MEMBER_BYTES_MIN: usize = 1 + 4 + 1 + 1 + 1 + 1;
 /// id, kind, no changes.
 const TOMBSTONE_BYTES_MIN: usize = 16 + 1 + 1;
 /// observer, version, change, no marks.
@@ -38,6 +39,8 @@ const ROW_BYTES_MIN: usize = 16 + 1 + 1 + 1;
 const PROVEN: u8 = 1;
 /// The receiver knows address, roles and version.
 const BRIEF: u8 = 2;
+/// Of a brief one's id only the last four bytes are there: no other member has them.
+const SHORT: u8 = 4;
 
 /// What goes before the elements that one replica sends another.
 #[derive(Clone, PartialEq, Debug)]
@@ -98,10 +101,19 @@ pub(crate) enum Lacks<'a> {
 }
 
 impl Lacks<'_> {
-    fn element(&self, id: NodeId, dots: &Dots) -> bool {
+    /// `last`: a counter of the clock, as it was asked for last. Most elements in a row are of one change.
+    fn element(&self, id: NodeId, dots: &Dots, last: &mut (NodeId, u64)) -> bool {
         match *self {
             Self::Everything => true,
-            Self::Beyond(clock) => dots.beyond(clock),
+            Self::Beyond(clock) => match *dots {
+                Dots::One(actor, count) => {
+                    if last.0 != actor {
+                        *last = (actor, clock.get(actor));
+                    }
+                    count > last.1
+                }
+                _ => dots.beyond(clock),
+            },
             Self::About(node) => id == node,
         }
     }
@@ -125,8 +137,11 @@ impl Lacks<'_> {
 
 /// What the receiver lacks; `None` if that is nothing.
 pub(crate) fn encode(state: &Version, lacks: Lacks<'_>) -> Option<Body> {
-    let members: Vec<(&NodeId, &Entry)> = state.members.iter().filter(|(id, m)| lacks.element(**id, &m.dots)).collect();
-    let tombstones: Vec<(&NodeId, &Tombstone)> = state.tombstones.iter().filter(|(id, t)| lacks.element(**id, &t.dots)).collect();
+    // No member has this id.
+    let mut last = (NodeId::from_raw(0), 0);
+    let members: Vec<(&NodeId, &Entry)> = state.members.iter().filter(|(id, m)| lacks.element(**id, &m.dots, &mut last)).collect();
+    let tombstones: Vec<(&NodeId, &Tombstone)> =
+        state.tombstones.iter().filter(|(id, t)| lacks.element(**id, &t.dots, &mut last)).collect();
     let rows: Vec<(&NodeId, &Row)> = state.rows.iter().filter(|(id, row)| lacks.row(**id, row)).collect();
     let mut actors: Vec<(NodeId, u64)> = state.clock.iter().filter(|&(id, count)| lacks.counter(id, count)).collect();
     if members.is_empty() && tombstones.is_empty() && rows.is_empty() && actors.is_empty() {
@@ -158,7 +173,13 @@ pub(crate) fn encode(state: &Version, lacks: Lacks<'_>) -> Option<Body> {
             Lacks::Beyond(clock) => clock.get(m.born.0) >= m.born.1 && m.born.1 > 0,
             Lacks::Everything | Lacks::About(_) => false,
         };
-        w.u128(id.raw()).u8(if m.proven { PROVEN } else { 0 } | if brief { BRIEF } else { 0 });
+        let alone = brief && matches!(state.alike(short(id)), [(_, one)] if *one == id);
+        w.u8(if m.proven { PROVEN } else { 0 } | if brief { BRIEF } else { 0 } | if alone { SHORT } else { 0 });
+        if alone {
+            w.u32(short(id));
+        } else {
+            w.u128(id.raw());
+        }
         w.u8(position(&STATUSES, &m.status));
         varint(w, u64::from(m.up_number));
         varint(w, u64::from(m.joined));
@@ -176,7 +197,7 @@ pub(crate) fn encode(state: &Version, lacks: Lacks<'_>) -> Option<Body> {
         varint(w, u64::from(row.version));
         varint(w, row.dot);
         varint(w, row.marks.len() as u64);
-        for (subject, mark) in &row.marks {
+        for (subject, mark) in &*row.marks {
             w.u128(subject.raw()).u8(position(&MARKS, mark));
         }
     }
@@ -204,14 +225,17 @@ pub(crate) fn decode(bytes: &[u8], known: &Version) -> Result<Version, Malformed
     let r = &mut Reader::new(bytes);
     let (mut part, mut actors) = (Version::default(), vec![]);
     let clock = Arc::make_mut(&mut part.clock);
+    let mut last = None;
     for _ in 0..counted(r, "actors", 17, MEMBERS_MAX)? {
         let id = NodeId::from_raw(r.u128("actor")?);
+        in_order("actor order", &mut last, id)?;
         clock.set(id, counter(r, "counter")?);
         actors.push(id);
     }
     let (mut last, members) = (None, Folk::edit(&mut part.members));
     for _ in 0..counted(r, "members", MEMBER_BYTES_MIN, MEMBERS_MAX)? {
-        let (id, entry) = member(r, known, &actors)?;
+        let alike = known.members.values().chain(members.values()).next().map(|m| Arc::clone(&m.info));
+        let (id, entry) = member(r, known, &actors, alike.as_deref())?;
         in_order("member order", &mut last, id)?;
         members.extend(entry.map(|entry| (id, entry)));
     }
@@ -221,12 +245,13 @@ pub(crate) fn decode(bytes: &[u8], known: &Version) -> Result<Version, Malformed
         in_order("row order", &mut last, observer)?;
         let version = small(r, "row version")?;
         let dot = counter(r, "row change")?;
-        let mut row = Row { version, dot, ..Row::default() };
+        let (mut marks, mut last) = (IdMap::default(), None);
         for _ in 0..counted(r, "marks", 17, MEMBERS_MAX)? {
             let subject = NodeId::from_raw(r.u128("subject")?);
-            row.marks.insert(subject, choice(r, "mark", &MARKS)?);
+            in_order("mark order", &mut last, subject)?;
+            marks.insert(subject, choice(r, "mark", &MARKS)?);
         }
-        rows.insert(observer, row);
+        rows.insert(observer, Row { version, dot, marks: marks.into() });
     }
     let (mut last, tombstones) = (None, Arc::make_mut(&mut part.tombstones));
     for _ in 0..counted(r, "tombstones", TOMBSTONE_BYTES_MIN, TOMBSTONES_MAX)? {
@@ -270,7 +295,7 @@ pub(crate) fn encode_clock(w: &mut Writer, clock: &VectorClock) {
 
 /// Reads a clock: what `mine` has of it, and whether it knows of changes that `mine` does not. Changes of the buried do not count.
 pub(crate) fn decode_clock(bytes: &[u8], mine: &Version) -> Result<(VectorClock, bool), Malformed> {
-    let (r, keys) = (&mut Reader::new(bytes), mine.members.short_ids());
+    let r = &mut Reader::new(bytes);
     let (mut clock, mut ahead) = (VectorClock::default(), false);
     let max = MEMBERS_MAX + TOMBSTONES_MAX;
     for n in 0.. {
@@ -281,15 +306,14 @@ pub(crate) fn decode_clock(bytes: &[u8], mine: &Version) -> Result<(VectorClock,
             return Err(Malformed::TooLarge { field: "clock", value: n as u64 + 1, max: max as u64 });
         }
         let (key, count) = (r.u32("key")?, read_varint(r, "counter")?);
-        let alike = &keys[keys.partition_point(|&(k, _)| k < key)..];
-        match alike {
-            [(a, _), (b, _), ..] if *a == key && *b == key => {}
-            [(k, id), ..] if *k == key => {
-                clock.set(*id, count);
-                ahead |= count > mine.clock.get(*id);
+        match *mine.alike(key) {
+            [(_, id)] => {
+                clock.set(id, count);
+                ahead |= count > mine.clock.get(id);
             }
             // Once is enough: looking through the buried for each of many would take long.
-            _ => ahead = ahead || !mine.tombstones.keys().any(|&id| short(id) == key),
+            [] => ahead = ahead || !mine.tombstones.keys().any(|&id| short(id) == key),
+            _ => {}
         }
     }
     Ok((clock, ahead))
@@ -366,20 +390,20 @@ pub(crate) fn fits(info: &Info) -> bool {
         && !host.chars().any(char::is_control)
 }
 
-/// A member; none if it is one that is buried here.
-fn member(r: &mut Reader<'_>, known: &Version, actors: &[NodeId]) -> Result<(NodeId, Option<Entry>), Malformed> {
-    let id = NodeId::from_raw(r.u128("member")?);
+/// A member; none if it is one that is buried here. `alike`: another one, who may have the same roles.
+fn member(r: &mut Reader<'_>, known: &Version, actors: &[NodeId], alike: Option<&Info>) -> Result<(NodeId, Option<Entry>), Malformed> {
     let flags = r.u8("flags")?;
-    if flags > PROVEN | BRIEF {
+    if flags > PROVEN | BRIEF | SHORT || flags & (BRIEF | SHORT) == SHORT {
         return Err(Malformed::Unknown { field: "flags", value: u64::from(flags) });
     }
+    let id = if flags & SHORT == 0 { NodeId::from_raw(r.u128("member")?) } else { by_short(r.u32("member")?, known)? };
     let status = choice(r, "status", &STATUSES)?;
     let (up_number, joined) = (small(r, "up number")?, small(r, "joined")?);
     let dots = read_history(r, actors)?;
     let have = known.members.get(&id);
     let (info, born) = if flags & BRIEF == 0 {
         let born = (NodeId::from_raw(r.u128("admitted by")?), counter(r, "admission")?);
-        (whole_info(r, id, have)?, born)
+        (whole_info(r, id, have, alike)?, born)
     } else {
         match have {
             Some(m) => (Arc::clone(&m.info), m.born),
@@ -390,7 +414,18 @@ fn member(r: &mut Reader<'_>, known: &Version, actors: &[NodeId]) -> Result<(Nod
     Ok((id, Some(Entry { info, status, up_number, joined, proven: flags & PROVEN > 0, dots, born })))
 }
 
-fn whole_info(r: &mut Reader<'_>, id: NodeId, have: Option<&Entry>) -> Result<Arc<Info>, Malformed> {
+/// The one whom the last four bytes of an id name here, a member or a buried one.
+fn by_short(key: u32, known: &Version) -> Result<NodeId, Malformed> {
+    match *known.alike(key) {
+        [(_, id)] => Some(id),
+        // Several: who reads this asks for the whole.
+        [] => known.tombstones.keys().copied().find(|&id| short(id) == key),
+        _ => None,
+    }
+    .ok_or(Malformed::Unknown { field: "brief member", value: u64::from(key) })
+}
+
+fn whole_info(r: &mut Reader<'_>, id: NodeId, have: Option<&Entry>, alike: Option<&Info>) -> Result<Arc<Info>, Malformed> {
     let (host, port) = (r.text("host", HOST_BYTES_MAX)?, r.u16("port")?);
     let roles = usize::from(r.u8("roles")?);
     if roles > ROLES_MAX {
@@ -405,7 +440,11 @@ fn whole_info(r: &mut Reader<'_>, id: NodeId, have: Option<&Entry>) -> Result<Ar
     if addr.hash64() != id.addr_hash() {
         return Err(Malformed::Unknown { field: "id of the address", value: id.addr_hash() });
     }
-    Ok(Arc::new(Info { id, addr, roles: roles.iter().map(|r| (*r).to_owned()).collect(), app_version: app_version.into() }))
+    // Most nodes have the roles and the version of others.
+    let as_alike = alike.filter(|info| info.roles.iter().eq(&roles)).map(|info| Arc::clone(&info.roles));
+    let roles = as_alike.unwrap_or_else(|| roles.iter().map(|r| (*r).to_owned()).collect());
+    let as_alike = alike.filter(|info| *info.app_version == *app_version).map(|info| Arc::clone(&info.app_version));
+    Ok(Arc::new(Info { id, addr, roles, app_version: as_alike.unwrap_or_else(|| app_version.into()) }))
 }
 
 fn choice<T: Copy>(r: &mut Reader<'_>, field: &'static str, from: &[T]) -> Result<T, Malformed> {
@@ -438,7 +477,8 @@ mod tests {
         }
         let ids: Vec<NodeId> = state.members.keys().copied().collect();
         if let [a, b, ..] = ids[..] {
-            Arc::make_mut(&mut state.rows).insert(a, Row { version: 9, dot: 201, marks: [(b, Mark::Refused)].into() });
+            Arc::make_mut(&mut state.rows)
+                .insert(a, Row { version: 9, dot: 201, marks: Arc::new([(b, Mark::Refused)].into_iter().collect()) });
             let dots = Dots::one(b, 200);
             Arc::make_mut(&mut state.tombstones).insert(NodeId::from_raw(5), Tombstone { how: Gone::Left, dots });
         }
@@ -511,13 +551,42 @@ mod tests {
         let read = decode(&delta, &old).unwrap();
         assert_eq!((read.members.len(), read.rows.len(), read.tombstones.len()), (1, 0, 0));
         // The one actor, the member in its brief form.
-        assert!(delta.len() < 60, "{} bytes", delta.len());
+        assert!(delta.len() < 46, "{} bytes", delta.len());
         let mut merged = old;
         assert!(Version::merge(&mut merged, &read));
         assert_eq!(merged.digest(), new.digest());
         assert!(encode(&new, Lacks::Beyond(&new.clock)).is_none());
         // A receiver that does not know the member cannot use the brief form.
         assert!(decode(&delta, &Version::default()).is_err());
+    }
+
+    #[test]
+    fn members_whose_ids_end_alike_are_named_in_full() {
+        let mut both = sample(3);
+        let members = Folk::edit(&mut Version::edit(&mut both).members);
+        let one = members.values().next().unwrap().clone();
+        let addr = NodeAddr::new("10.0.0.2", 1);
+        let id = NodeId::new(&addr, one.info.id.incarnation() + (1 << 32));
+        members.insert(id, Entry { info: Arc::new(Info { id, addr, ..(*one.info).clone() }), ..one.clone() });
+        assert_eq!(both.alike(short(id)).len(), 2);
+        let delta_of = |state: &Arc<Version>, id: NodeId| {
+            let mut new = State::taken_over(7, Arc::clone(state), vec![], &[]);
+            assert!(new.raise(id, MemberStatus::Down));
+            new.stamp(one.info.id);
+            bytes(&new, Lacks::Beyond(&state.clock))
+        };
+        let read = |bytes: &[u8], known: &Version| decode(bytes, known).map(|part| part.members.keys().copied().collect::<Vec<_>>());
+        assert_eq!(read(&delta_of(&both, id), &both), Ok(vec![id]));
+        // Short, as the sender knows only one of them: one that knows both cannot tell who is meant, and asks for everything.
+        let short = delta_of(&sample(3), one.info.id);
+        assert_eq!(read(&short, &sample(3)), Ok(vec![one.info.id]));
+        assert!(matches!(read(&short, &both), Err(Malformed::Unknown { field: "brief member", .. })));
+        // Who has buried it passes over it.
+        let mut buried = sample(3);
+        let version = Version::edit(&mut buried);
+        Folk::edit(&mut version.members).remove(&one.info.id);
+        Arc::make_mut(&mut version.tombstones).insert(one.info.id, Tombstone { how: Gone::Left, dots: Dots::default() });
+        assert_eq!(read(&short, &buried), Ok(vec![]));
     }
 
     #[test]

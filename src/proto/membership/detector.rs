@@ -201,6 +201,11 @@ impl Subject {
         self.seq >= 2 && self.since.is_some_and(|since| now.since(since) >= tuning.suspicious())
     }
 
+    /// It was heard not long ago.
+    pub(crate) fn answers(&self, now: Time, tuning: &Tuning) -> bool {
+        self.heard.is_some_and(|at| now.since(at) < tuning.suspicious())
+    }
+
     /// Numbers the next beat.
     pub(crate) fn beat(&mut self, now: Time, tuning: &Tuning) -> u64 {
         self.since.get_or_insert(now + tuning.heartbeat);

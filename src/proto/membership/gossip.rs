@@ -19,8 +19,16 @@ use crate::{
 
 /// Whom a change is pushed to at once.
 const BURST: usize = 3;
+/// Pushes in a row after which it is a storm.
+const STORM: u32 = 2;
+/// Whom a change is pushed to in a storm.
+const STORM_BURST: usize = 2;
 /// Whom the leader tells at once that all have seen.
 const CONVERGED_BURST: usize = 8;
+/// What of seen sets is sent in answers to statuses, at most, in one interval: as many as these, or so many bytes. A deputy hears of a tenth
+/// of all nodes in each.
+const SEEN_ANSWERS: usize = 3;
+const SEEN_BYTES: usize = 4096;
 /// Least share of the rounds that go to an unreachable node while there is one.
 const UNREACHABLE_SHARE: f64 = 0.2;
 /// Least share of the rounds that go to a deputy.
@@ -35,6 +43,8 @@ pub(crate) struct Spread {
     /// A change waits to be pushed.
     pending: bool,
     last_burst: Option<Time>,
+    /// Pushes each of which came within a round of the one before.
+    in_a_row: u32,
     /// The version this node has reported seen to the leader.
     reported: u128,
     was_converged: bool,
@@ -46,6 +56,11 @@ pub(crate) struct Spread {
     asked: BTreeMap<NodeId, (u32, u128, Time)>,
     /// The last answer could not be used: ask for everything.
     missed: bool,
+    last_ask: Option<Time>,
+    /// Since when bytes of seen sets are counted, and how many went out in answers.
+    seen_sent: (Time, usize),
+    /// In a storm: whom to ask next, and the version that it told of.
+    next_ask: Option<(NodeId, u128)>,
 }
 
 /// Elements of a state as they came.
@@ -65,13 +80,22 @@ impl Spread {
             round_at: None,
             pending: false,
             last_burst: None,
+            in_a_row: 0,
             reported: 0,
             was_converged: false,
             told: BTreeMap::new(),
             ask: 0,
             asked: BTreeMap::new(),
             missed: false,
+            last_ask: None,
+            seen_sent: (Time::ZERO, 0),
+            next_ask: None,
         }
+    }
+
+    /// Others push as well, and what comes a little later says more at once.
+    pub(super) const fn storms(&self) -> bool {
+        self.in_a_row > STORM
     }
 
     /// The version is another one.
@@ -197,7 +221,7 @@ impl Membership {
             Part::BeatReply(seq) => self.take_reply(now, from, seq),
             Part::Status { digest, .. } if digest != self.state.digest() => self.ask(now, from, digest),
             Part::Status { seen, .. } => {
-                if seen != self.state.seen_digest() {
+                if seen != self.state.seen_digest() && self.may_answer_seen(now) {
                     self.send_seen(from);
                 }
             }
@@ -213,8 +237,13 @@ impl Membership {
         }
     }
 
-    /// Asks a member for what this node lacks of its version, unless somebody was asked for that very version just now.
+    /// Asks a member for what this node lacks of its version, unless somebody was asked for that very version just now; in a storm, where
+    /// everybody has another one, only so often.
     fn ask(&mut self, now: Time, to: NodeId, digest: u128) {
+        if self.spread.storms() && self.pace().is_some_and(|at| at > now) {
+            self.spread.next_ask = Some((to, digest));
+            return;
+        }
         let patience = self.config.membership.gossip_interval.get() / 4;
         let ttl = self.config.membership.gossip_ttl.get();
         let asked = &mut self.spread.asked;
@@ -224,6 +253,7 @@ impl Membership {
         }
         self.spread.ask = self.spread.ask.checked_add(1).unwrap_or(1);
         let number = self.spread.ask;
+        self.spread.last_ask = Some(now);
         self.spread.asked.insert(to, (number, digest, now));
         let mut clock = Writer::default();
         if !std::mem::take(&mut self.spread.missed) {
@@ -237,6 +267,12 @@ impl Membership {
             self.counters.add(Count::FramesOut);
             self.out.frame_to(to, MemberFrame::Ask { ask: number, digest: mine, clock: clock.0 });
         }
+    }
+
+    /// When the next one may be asked in a storm.
+    fn pace(&self) -> Option<Time> {
+        let pause = self.config.membership.gossip_interval.get() / 8;
+        self.spread.last_ask.map(|at| at + pause)
     }
 
     /// Sends what the asking member lacks, and asks back if it has what is missing here.
@@ -398,7 +434,7 @@ impl Membership {
         }
     }
 
-    /// Pushes what changed, at most once in a tenth of the interval.
+    /// Pushes what changed, at most once in a tenth of the interval, in a storm of changes in a quarter of it.
     pub(super) fn flush_changes(&mut self, now: Time) {
         if self.state.members.len() > 1 {
             let interval = self.config.membership.gossip_interval.get();
@@ -408,9 +444,13 @@ impl Membership {
             self.spread.round_at = None;
         }
         if self.burst_due().is_some_and(|at| at <= now) {
+            let interval = self.config.membership.gossip_interval.get();
+            let follows = self.spread.last_burst.is_some_and(|at| now.since(at) < interval);
+            self.spread.in_a_row = if follows { self.spread.in_a_row.saturating_add(1) } else { 1 };
             self.spread.pending = false;
             self.spread.last_burst = Some(now);
-            for to in self.choose(BURST, |m| !m.state.has_seen(m.subject)) {
+            let burst = if self.spread.storms() { STORM_BURST } else { BURST };
+            for to in self.choose(burst, |m| !m.state.has_seen(m.subject)) {
                 self.send_status(to);
             }
         }
@@ -436,11 +476,12 @@ impl Membership {
         if self.phase != Phase::Member {
             return None;
         }
-        [self.spread.round_at, self.burst_due()].into_iter().flatten().min()
+        let ask_at = self.spread.next_ask.and_then(|_| self.pace());
+        [self.spread.round_at, self.burst_due(), ask_at].into_iter().flatten().min()
     }
 
     fn burst_due(&self) -> Option<Time> {
-        let pause = self.config.membership.gossip_interval.get() / 10;
+        let pause = self.config.membership.gossip_interval.get() / if self.spread.storms() { 4 } else { 10 };
         (self.spread.pending && self.state.members.len() > 1).then(|| self.spread.last_burst.map_or(Time::ZERO, |at| at + pause))
     }
 
@@ -451,9 +492,17 @@ impl Membership {
         }
         if self.spread.round_at.is_some_and(|at| at <= now) {
             self.round();
+            self.refresh_view();
             let interval = self.config.membership.gossip_interval.get();
             let hurry = self.state.seen_count() * 2 < self.state.members.len();
             self.spread.round_at = Some(now + if hurry { interval / 3 } else { interval });
+        }
+        if self.pace().is_none_or(|at| at <= now)
+            && let Some((to, digest)) = self.spread.next_ask.take()
+            && digest != self.state.digest()
+            && self.state.members.contains_key(&to)
+        {
+            self.ask(now, to, digest);
         }
         if self.burst_due().is_some_and(|at| at <= now) {
             self.flush_changes(now);
@@ -535,6 +584,17 @@ impl Membership {
         let (digest, seen) = (self.state.digest(), self.state.seen_digest());
         let counter = self.state.clock.get(self.me);
         self.send_parts(to, &[Part::Status { digest, counter, seen }]);
+    }
+
+    /// Whether a seen set may be sent to one more that did not say what is in its own.
+    fn may_answer_seen(&mut self, now: Time) -> bool {
+        let bytes = self.state.members.len().div_ceil(8);
+        let (since, sent) = &mut self.spread.seen_sent;
+        if now.since(*since) >= self.config.membership.gossip_interval.get() {
+            (*since, *sent) = (now, 0);
+        }
+        *sent += bytes;
+        *sent <= SEEN_BYTES.max(SEEN_ANSWERS * bytes)
     }
 
     /// In as many datagrams as it takes.

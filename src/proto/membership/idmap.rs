@@ -21,7 +21,7 @@ impl<V> Default for IdMap<V> {
 }
 
 /// Where the id stands among those that are in order, or where it belongs.
-fn search(ids: &[NodeId], id: NodeId) -> Result<usize, usize> {
+pub(crate) fn search(ids: &[NodeId], id: NodeId) -> Result<usize, usize> {
     // What is read or received in order goes to the end.
     if ids.last().is_none_or(|&last| last < id) {
         return Err(ids.len());

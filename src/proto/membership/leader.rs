@@ -170,7 +170,7 @@ mod tests {
     }
 
     fn lost(ids: &[NodeId]) -> Verdict {
-        Verdict { unreachable: ids.iter().map(|&id| (id, vec![])).collect(), ..Verdict::default() }
+        Verdict { unreachable: ids.iter().map(|&id| (id, [].into())).collect(), ..Verdict::default() }
     }
 
     #[test]

@@ -50,8 +50,8 @@ pub use view::{ClusterView, Event, LinkReport, Member, MemberStatus, Members};
 
 use self::{
     admission::Admissions, counters::Counters, gossip::Spread, join::Seeker, leader::Standing, leaving::Farewell, outbox::Outbox,
-    plea::Plea, reachability::Verdict, resolve::Split, state::Info, state::State, state::Version, suspicion::Suspicion, tunnel::Tunnel,
-    watch::Watch,
+    plea::Plea, reachability::Verdict, resolve::Split, state::Folk, state::Info, state::State, state::Version, suspicion::Suspicion,
+    tunnel::Tunnel, watch::Watch,
 };
 use crate::{
     Config, NodeAddr, NodeId, Time,
@@ -161,7 +161,7 @@ pub struct Membership {
     strategy: Strategy,
     phase: Phase,
     state: State,
-    verdict: Verdict,
+    verdict: Arc<Verdict>,
     standing: Standing,
     /// State, seen set or phase changed since the last settling.
     dirty: bool,
@@ -171,6 +171,9 @@ pub struct Membership {
     told: bool,
     /// Of which verdict and standing were derived.
     derived: Arc<Version>,
+    derived_at: Time,
+    /// When it is derived at the latest what was put off.
+    derive_at: Option<Time>,
     pool: Option<Pool>,
     spread: Spread,
     watch: Watch,
@@ -189,6 +192,10 @@ pub struct Membership {
     nobody: Arc<[NodeId]>,
     /// Members that the view leaves out.
     hidden: BTreeSet<NodeId>,
+    /// Of which members and verdict the view's list was made.
+    shown_of: Option<(Arc<Folk>, Arc<Verdict>)>,
+    /// Whether the next view shows every observer anew.
+    refresh: bool,
     out: Outbox,
     counters: Counters,
 }
@@ -227,12 +234,14 @@ impl Membership {
             strategy,
             phase: Phase::Idle,
             state: State::default(),
-            verdict: Verdict::default(),
+            verdict: Arc::default(),
             standing: Standing::default(),
             dirty: false,
             fresh: false,
             told: true,
             derived: Arc::default(),
+            derived_at: now,
+            derive_at: None,
             pool: None,
             spread,
             watch,
@@ -255,10 +264,12 @@ impl Membership {
             }),
             nobody: Arc::default(),
             hidden: BTreeSet::new(),
+            shown_of: None,
+            refresh: false,
             out: Outbox::default(),
             counters: Counters::default(),
         };
-        machine.view = Arc::new(machine.snapshot(now));
+        machine.view = Arc::new(machine.snapshot(now, false));
         machine
     }
 
@@ -390,6 +401,7 @@ impl Membership {
         if !self.awake(now) {
             return;
         }
+        self.dirty |= self.derive_at.is_some_and(|at| at <= now);
         self.seek_on(now);
         self.watch_on(now);
         self.farewell_on(now);
@@ -406,7 +418,8 @@ impl Membership {
             return None;
         }
         let dues = [self.seek_due(), self.watch_due(), self.farewell_due(), self.resolve_due(), self.gossip_due(), self.admission_due()];
-        dues.into_iter().flatten().min()
+        let dues = dues.into_iter().chain([self.derive_at]);
+        dues.flatten().min()
     }
 
     /// The next thing to do: removals, views and events first, then what is sent, then the end.
@@ -475,6 +488,10 @@ impl Membership {
     /// Derives everything from the state and acts on it until nothing changes.
     fn settle(&mut self, now: Time) {
         while self.phase == Phase::Member && std::mem::take(&mut self.dirty) {
+            if self.puts_off(now) {
+                self.flush_changes(now);
+                break;
+            }
             self.derive();
             if self.meets_its_fate(now) {
                 break;
@@ -489,6 +506,22 @@ impl Membership {
             self.publish(now);
             self.flush_changes(now);
         }
+    }
+
+    /// In a storm of accusations nothing is derived of each of them by itself. Until it is, nobody acts on the state: it has not converged.
+    fn puts_off(&mut self, now: Time) -> bool {
+        let (old, new) = (&self.derived, &self.state.version);
+        let rows_only = Arc::ptr_eq(&old.members, &new.members) && Arc::ptr_eq(&old.tombstones, &new.tombstones);
+        let due = self.derived_at + self.config.membership.gossip_interval.get() / 4;
+        if !(self.fresh && rows_only && self.spread.storms() && due > now && !self.suspicion.isolated) {
+            self.derive_at = None;
+            self.derived_at = if self.fresh { now } else { self.derived_at };
+            return false;
+        }
+        self.told &= !self.standing.converged;
+        self.standing.converged = false;
+        self.derive_at = Some(due);
+        true
     }
 
     /// Ring, verdict, leader and convergence of the present state.
@@ -512,14 +545,8 @@ impl Membership {
             former.retain(|id, _| new.tombstones.contains_key(id) && !new.members.contains_key(id));
         }
         let monitors = usize::from(self.config.detector.monitors);
-        let court = reachability::Court {
-            state: &self.state,
-            ring: self.state.members.ring(),
-            me: self.me,
-            rule: self.config.detector.verdict,
-            monitors,
-        };
-        self.verdict = if self.suspicion.isolated { court.nobody_else() } else { court.judge() };
+        let court = reachability::Court { version: &self.state.version, me: self.me, rule: self.config.detector.verdict, monitors };
+        self.verdict = if self.suspicion.isolated { court.nobody_else() } else { court.judge(self.pool.as_ref(), &self.verdict) };
         self.standing.derive(&self.state, &self.verdict, usize::from(self.config.membership.deputies));
     }
 

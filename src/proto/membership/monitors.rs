@@ -1,5 +1,6 @@
 //! Who observes whom: neighbours on the ring of hashed ids.
 
+use super::idmap;
 use crate::NodeId;
 
 /// Members sorted by their place on the ring.
@@ -8,6 +9,8 @@ pub(crate) struct Ring {
     places: Vec<(u64, NodeId)>,
     /// The members in the order in which they were given.
     of: Vec<NodeId>,
+    /// Where each of those stands.
+    at: Vec<u32>,
 }
 
 fn place(id: NodeId) -> (u64, NodeId) {
@@ -15,12 +18,17 @@ fn place(id: NodeId) -> (u64, NodeId) {
 }
 
 impl Ring {
-    /// The id is hashed again, so that nodes of one host do not stand side by side.
+    /// Of these, by id. The id is hashed again, so that nodes of one host do not stand side by side.
     pub(crate) fn new(members: impl Iterator<Item = NodeId>) -> Self {
         let of: Vec<NodeId> = members.collect();
-        let mut places: Vec<_> = of.iter().copied().map(place).collect();
-        places.sort_unstable();
-        Self { places, of }
+        debug_assert!(of.is_sorted(), "members come in order of their ids");
+        let mut sorted: Vec<_> = of.iter().zip(0..).map(|(&id, nth)| (place(id), nth)).collect();
+        sorted.sort_unstable();
+        let mut at = vec![0; of.len()];
+        for (&(_, nth), stands) in sorted.iter().zip(0..) {
+            at[nth as usize] = stands;
+        }
+        Self { places: sorted.into_iter().map(|(place, _): (_, u32)| place).collect(), of, at }
     }
 
     /// Whether it was made of these.
@@ -43,9 +51,27 @@ impl Ring {
         self.walk(subject, count, skip, |at, step, n| (at + n - step) % n)
     }
 
+    /// Where it stands.
+    pub(crate) fn place_of(&self, id: NodeId) -> Option<usize> {
+        idmap::search(&self.of, id).ok().map(|nth| self.at[nth] as usize)
+    }
+
+    /// Those before a place, the nearest first, with their places; all but who stands there.
+    pub(crate) fn before(&self, at: usize) -> impl Iterator<Item = (usize, NodeId)> + '_ {
+        let places = (0..at).rev().chain((at + 1..self.places.len()).rev());
+        places.map(|place| (place, self.places[place].1))
+    }
+
+    /// Those after a node, the nearest first; all but itself.
+    pub(crate) fn after(&self, id: NodeId) -> impl Iterator<Item = NodeId> + '_ {
+        let n = self.places.len();
+        let from = self.place_of(id);
+        (1..n).filter_map(move |step| from.map(|at| self.places[(at + step) % n].1))
+    }
+
     fn walk(&self, from: NodeId, count: usize, skip: impl Fn(NodeId) -> bool, place: impl Fn(usize, usize, usize) -> usize) -> Vec<NodeId> {
         let n = self.places.len();
-        let Ok(at) = self.places.binary_search(&self::place(from)) else { return vec![] };
+        let Some(at) = self.place_of(from) else { return vec![] };
         let (mut met, mut counted) = (vec![], 0);
         for step in 1..n {
             if counted == count {

@@ -11,6 +11,7 @@ use std::{
 use super::{
     Members,
     codec::Body,
+    reachability::Verdict,
     state::{Folk, Version},
     view::WeakMembers,
 };
@@ -44,6 +45,7 @@ pub struct Shelves {
     /// Part and result, if it is another version, by version and place of the part, which is kept so that its place stays its own.
     merged: Memo<Version, (Arc<Version>, Option<Arc<Version>>)>,
     answers: Memo<Version, Answer>,
+    judged: Memo<Version, Arc<Verdict>>,
     /// Held only by those who show them: a picture of the cluster has many verdicts.
     shown: Memo<Folk, WeakMembers>,
 }
@@ -186,6 +188,16 @@ impl Pool {
         let new = show();
         self.visit(|shelves| shelves.shown.put(folk, input, new.downgrade()));
         new
+    }
+
+    /// The verdict on a version's rows of one who has no part in them.
+    pub(crate) fn judged(&self, version: &Arc<Version>) -> Option<Arc<Verdict>> {
+        self.visit(|shelves| shelves.judged.get(version, 0))
+    }
+
+    /// That it was found.
+    pub(crate) fn found(&self, version: &Arc<Version>, verdict: &Arc<Verdict>) {
+        self.visit(|shelves| shelves.judged.put(version, 0, Arc::clone(verdict)));
     }
 
     /// What the owner of `clock` is answered by one that stands at `version`.

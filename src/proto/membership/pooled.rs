@@ -43,10 +43,15 @@ pub(crate) fn cap(monitors: usize, n: u32) -> u32 {
     n.div_ceil(monitors.clamp(1, 3) as u32)
 }
 
+/// Replies that all of three or more monitors must miss in a row, if none misses more: losses come in bursts on one link and another, and nobody
+/// is accused sooner anyway.
+const EACH: u32 = 3;
+
 /// Whether these runs, one per monitor, convict.
 pub(crate) fn convicts(runs: impl Iterator<Item = u32> + Clone, loss: f64) -> bool {
     let monitors = runs.clone().count();
-    let n = convicts_at(monitors, loss);
+    let least = if monitors < 3 { 0 } else { EACH * monitors as u32 };
+    let n = convicts_at(monitors, loss).max(least);
     let most = cap(monitors, n);
     monitors > 0 && runs.map(|run| run.min(most)).sum::<u32>() >= n
 }
@@ -108,6 +113,14 @@ mod tests {
             assert!(convicts([1000].into_iter(), loss) && !convicts([3].into_iter(), loss));
             assert!(!convicts(std::iter::empty(), loss));
         }
+    }
+
+    #[test]
+    fn bursts_on_a_few_links_convict_nobody() {
+        // A hundredth of the replies is lost, but where one is, every other one that follows is lost as well.
+        assert!(!convicts([4, 4, 4, 0, 0].into_iter(), 0.01) && !convicts([9, 9, 2, 1, 0].into_iter(), 0.01));
+        assert!(convicts([3; 5].into_iter(), 0.01) && convicts([5, 5, 5, 0, 0].into_iter(), 0.01));
+        assert!(convicts([3; 3].into_iter(), 0.01) && convicts([4; 2].into_iter(), 0.0));
     }
 
     #[test]

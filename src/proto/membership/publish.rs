@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{ClusterView, Event, Member, MemberStatus, Members, Membership, Removal, state::Entry};
+use super::{
+    ClusterView, Event, Member, MemberStatus, Members, Membership, Removal,
+    reachability::Verdict,
+    state::{Entry, Folk},
+};
 use crate::{NodeId, Time, id::address_order};
 
 /// Who of the old list is in the new one no more, and where each of the new list stood in the old one. Both are in address order.
@@ -31,8 +35,14 @@ impl Membership {
             return;
         }
         let hidden = self.unshown();
+        let same = hidden == self.hidden;
         self.hide(hidden);
-        let new = self.snapshot(now);
+        let refresh = std::mem::take(&mut self.refresh);
+        let same = same && self.shown_of.as_ref().is_some_and(|of| self.stands_for(of, refresh));
+        if !same {
+            self.shown_of = Some((Arc::clone(&self.state.members), Arc::clone(&self.verdict)));
+        }
+        let new = self.snapshot(now, same);
         let old = Arc::clone(&self.view);
         if old.members == new.members && old.leader == new.leader && old.deputies == new.deputies && old.converged == new.converged {
             return;
@@ -77,18 +87,34 @@ impl Membership {
     }
 
     /// The state as everybody outside sees it. Before this node belongs to a cluster: itself, joining.
-    pub(super) fn snapshot(&self, _now: Time) -> ClusterView {
+    /// `same`: the members and what is thought of them are those of the last one.
+    pub(super) fn snapshot(&self, _now: Time, same: bool) -> ClusterView {
         let Self { standing, hidden, .. } = self;
         let shown = |id: &&NodeId| hidden.is_empty() || !hidden.contains(id);
         let version = self.view.version + 1;
-        let show = || -> Members {
-            let order = self.state.members.roster().order.iter().filter(shown);
-            order.filter_map(|id| self.state.members.get(id)).map(|m| self.member(m)).collect()
+        let all = || {
+            let order = self.state.members.roster().order.iter();
+            self.state.members.shown(|| order.filter_map(|id| self.state.members.get(id)).map(|m| self.member(m)).collect())
         };
-        let members = if self.state.members.is_empty() {
+        let show = || -> Members {
+            let all = all();
+            let mut list = all.to_vec();
+            for (&id, by) in &self.verdict.unreachable {
+                if let Some(member) = all.place(id).and_then(|at| list.get_mut(at)) {
+                    (member.reachable, member.observers) = (false, Arc::clone(by));
+                }
+            }
+            if !hidden.is_empty() {
+                list.retain(|m| !hidden.contains(&m.id));
+            }
+            list.into()
+        };
+        let members = if same {
+            self.view.members.clone()
+        } else if self.state.members.is_empty() {
             vec![self.member(&Entry::joining(Arc::clone(&self.info), 0))].into()
         } else if hidden.is_empty() && self.verdict.unreachable.is_empty() {
-            self.state.members.shown(show).clone()
+            all().clone()
         } else if let Some(pool) = &self.pool {
             pool.shown(&self.state.members, self.verdict.digest(hidden), show)
         } else {
@@ -104,18 +130,32 @@ impl Membership {
         }
     }
 
+    /// Whether a list made of those shows what is so now. More observers of somebody who is shown unreachable can wait for the next round: when
+    /// many go at once, each merge brings some.
+    fn stands_for(&self, (folk, verdict): &(Arc<Folk>, Arc<Verdict>), exactly: bool) -> bool {
+        let (old, new) = (&verdict.unreachable, &self.verdict.unreachable);
+        let alike = || !exactly && old.len() == new.len() && old.keys().eq(new.keys());
+        Arc::ptr_eq(folk, &self.state.members) && (Arc::ptr_eq(verdict, &self.verdict) || alike())
+    }
+
+    /// Shows what waited for a round.
+    pub(super) fn refresh_view(&mut self) {
+        if self.shown_of.as_ref().is_some_and(|(_, verdict)| !Arc::ptr_eq(verdict, &self.verdict)) {
+            (self.refresh, self.told, self.dirty) = (true, false, true);
+        }
+    }
+
+    /// One whom everybody reaches.
     fn member(&self, entry: &Entry) -> Member {
-        let id = entry.info.id;
-        let observers = self.verdict.unreachable.get(&id);
         Member {
-            id,
+            id: entry.info.id,
             addr: entry.info.addr.clone(),
             status: entry.status,
             roles: Arc::clone(&entry.info.roles),
             app_version: Arc::clone(&entry.info.app_version),
             up_number: u64::from(entry.up_number),
-            reachable: observers.is_none(),
-            observers: observers.map_or_else(|| Arc::clone(&self.nobody), |by| by.as_slice().into()),
+            reachable: true,
+            observers: Arc::clone(&self.nobody),
         }
     }
 

@@ -1,11 +1,13 @@
 //! From observers' rows to the cluster's verdict.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use super::{
     MemberStatus,
+    idmap::IdMap,
     monitors::Ring,
-    state::{Mark, State},
+    pool::Pool,
+    state::{Mark, Version},
 };
 use crate::{NodeId, config::DetectorVerdict};
 
@@ -13,7 +15,7 @@ use crate::{NodeId, config::DetectorVerdict};
 #[derive(Clone, PartialEq, Default, Debug)]
 pub(crate) struct Verdict {
     /// Convicted subjects with all observers that hold a mark against them.
-    pub(crate) unreachable: BTreeMap<NodeId, Vec<NodeId>>,
+    pub(crate) unreachable: IdMap<Arc<[NodeId]>>,
     /// Convicted subjects whose port refuses connections, as a majority of their monitors found.
     pub(crate) gone: BTreeSet<NodeId>,
 }
@@ -35,85 +37,208 @@ impl Verdict {
 /// How the rows are judged.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Court<'a> {
-    pub(crate) state: &'a State,
-    pub(crate) ring: &'a Ring,
+    pub(crate) version: &'a Arc<Version>,
     /// Who judges. Never convicts itself.
     pub(crate) me: NodeId,
     pub(crate) rule: DetectorVerdict,
     pub(crate) monitors: usize,
 }
 
-type Marks = BTreeMap<NodeId, BTreeMap<NodeId, Mark>>;
+/// All that is held against one subject.
+struct Case {
+    subject: NodeId,
+    /// On the ring; nowhere once it is down.
+    place: Option<usize>,
+    /// In the marks.
+    against: Range<usize>,
+    convicted: bool,
+}
+
+/// The cases, and who is no elector of others, by place on the ring.
+struct Docket<'a> {
+    court: Court<'a>,
+    ring: &'a Ring,
+    /// Who is never convicted.
+    exempt: Option<NodeId>,
+    /// All members, by id.
+    ids: &'a [NodeId],
+    /// Observers, as places among the members, and what they hold, by subject, then observer.
+    marks: Vec<(u32, Mark)>,
+    cases: Vec<Case>,
+    discounted: Vec<bool>,
+}
 
 impl Court<'_> {
-    /// Judges all rows.
+    /// Judges all rows. `prior`: what was found last, of which whatever still holds is shared.
     ///
-    /// A monitor is discounted while the judge's own row or the verdict itself hold it unreachable: across a split, or when monitors die with
-    /// their subject, those who can still speak decide. Others' rows alone discount nobody, so that a sick observer cannot make itself the
-    /// only judge. (With `quorum`, two rows do.)
-    pub(crate) fn judge(&self) -> Verdict {
-        let marks = self.marks();
-        let mut convicted = BTreeSet::new();
-        loop {
-            let more: Vec<NodeId> = marks
-                .keys()
-                .copied()
-                .filter(|subject| !convicted.contains(subject) && self.convicts(&marks, &convicted, *subject, Mark::Silent))
-                .collect();
-            if more.is_empty() {
-                break;
-            }
-            convicted.extend(more);
+    /// First as everybody would who holds no mark itself. A monitor is discounted while that verdict holds it unreachable, and, if this node
+    /// holds marks beyond it, while its own row does: across a split, or when monitors die with their subject, those who can still speak
+    /// decide. Others' rows alone discount nobody, so that a sick observer cannot make itself the only judge. (With `quorum`, two rows do.)
+    pub(crate) fn judge(&self, pool: Option<&Pool>, prior: &Arc<Verdict>) -> Arc<Verdict> {
+        let verdict = self.found(pool, prior);
+        if *verdict == **prior { Arc::clone(prior) } else { verdict }
+    }
+
+    fn found(&self, pool: Option<&Pool>, prior: &Verdict) -> Arc<Verdict> {
+        let own = self.version.rows.get(&self.me).map(|row| &row.marks);
+        let pool = pool.filter(|_| self.rule == DetectorVerdict::Pooled);
+        let fits = |common: &Verdict| {
+            let beyond = own.is_some_and(|own| own.keys().any(|id| !common.unreachable.contains_key(id)));
+            !beyond && !common.unreachable.contains_key(&self.me)
+        };
+        if let Some(common) = pool.and_then(|pool| pool.judged(self.version)).filter(|common| fits(common)) {
+            return common;
         }
-        let gone = convicted.iter().copied().filter(|&s| self.convicts(&marks, &convicted, s, Mark::Refused)).collect();
-        let unreachable = convicted.iter().map(|id| (*id, marks[id].keys().copied().collect())).collect();
-        Verdict { unreachable, gone }
+        let mut docket = Docket::new(*self, Some(self.me));
+        docket.decide();
+        if docket.doubt() {
+            docket.decide();
+        } else if let Some(pool) = pool.filter(|_| !docket.has(self.me)) {
+            // As everybody would have judged.
+            let common = Arc::new(docket.verdict(prior));
+            pool.found(self.version, &common);
+            return common;
+        }
+        Arc::new(docket.verdict(prior))
     }
 
     /// Nothing of anybody reaches the judge: everybody else is out of reach.
-    pub(crate) fn nobody_else(&self) -> Verdict {
-        let others = self.state.members.keys().filter(|id| **id != self.me);
-        Verdict { unreachable: others.map(|&id| (id, vec![self.me])).collect(), ..Verdict::default() }
+    pub(crate) fn nobody_else(&self) -> Arc<Verdict> {
+        let others = self.version.members.keys().filter(|id| **id != self.me);
+        let by: Arc<[NodeId]> = [self.me].into();
+        Arc::new(Verdict { unreachable: others.map(|&id| (id, Arc::clone(&by))).collect(), ..Verdict::default() })
     }
+}
 
-    fn convicts(&self, marks: &Marks, convicted: &BTreeSet<NodeId>, subject: NodeId, least: Mark) -> bool {
-        let against = &marks[&subject];
-        if self.rule == DetectorVerdict::One && least == Mark::Silent {
-            return !against.is_empty();
-        }
-        let pooled = self.rule == DetectorVerdict::Pooled;
-        let discounted = |id: NodeId| id != self.me && (convicted.contains(&id) || self.doubted(marks, id));
-        let mut electors: BTreeSet<NodeId> = self.ring.observers(subject, self.monitors, discounted).into_iter().collect();
-        if !pooled {
-            electors.extend(against.keys());
-        }
-        electors.retain(|&id| id != subject && !discounted(id));
-        let accusers = electors.iter().filter(|id| against.get(id).is_some_and(|&m| m >= least)).count();
-        if electors.is_empty() {
-            return against.get(&self.me).is_some_and(|&m| m >= least);
-        }
-        // Who convicts has counted the others' runs; one of them must have come to the same.
-        let tested = pooled && least == Mark::Silent && accusers > 1 && electors.iter().any(|id| against.get(id) == Some(&Mark::Convicted));
-        tested || accusers * 2 > electors.len()
-    }
-
-    fn doubted(&self, marks: &Marks, id: NodeId) -> bool {
-        let pooled = self.rule == DetectorVerdict::Pooled;
-        marks.get(&id).is_some_and(|against| against.contains_key(&self.me) || (!pooled && against.len() > 1))
-    }
-
-    /// Marks by subject; rows of the dead do not count.
-    fn marks(&self) -> Marks {
-        let mut marks = Marks::new();
-        for (&observer, row) in &*self.state.rows {
-            if self.state.status(observer).is_none_or(|s| s >= MemberStatus::Down) {
+impl<'a> Docket<'a> {
+    /// Rows of the dead do not count.
+    fn new(court: Court<'a>, exempt: Option<NodeId>) -> Self {
+        let members = &court.version.members;
+        let (ids, ring) = (members.keys().as_slice(), members.ring());
+        let all = court.version.rows.values().map(|row| row.marks.len()).sum();
+        let mut found: Vec<(u32, u32, Mark)> = Vec::with_capacity(all);
+        for (observer, row) in court.version.rows.iter().filter(|(_, row)| !row.marks.is_empty()) {
+            let Some(by) = members.rank(observer) else { continue };
+            if members.values().as_slice()[by].status >= MemberStatus::Down {
                 continue;
             }
-            for (&subject, &mark) in row.marks.iter().filter(|&(&s, _)| s != self.me && s != observer) {
-                marks.entry(subject).or_default().insert(observer, mark);
+            let others = row.marks.iter().filter(|&(subject, _)| subject != observer);
+            found.extend(others.filter_map(|(subject, &mark)| members.rank(subject).map(|rank| (rank as u32, by as u32, mark))));
+        }
+        let mut docket = Self { court, ring, exempt, ids, marks: vec![], cases: vec![], discounted: vec![] };
+        let Some(&(_, observer, mark)) = found.first() else { return docket };
+        // By subject: there can be thousands, and they come in order of the observers already.
+        let mut next = vec![0usize; ids.len() + 1];
+        found.iter().for_each(|&(rank, ..)| next[rank as usize + 1] += 1);
+        for rank in 0..ids.len() {
+            if next[rank + 1] > 0 {
+                let (subject, against) = (ids[rank], next[rank]..next[rank] + next[rank + 1]);
+                docket.cases.push(Case { subject, place: ring.place_of(subject), against, convicted: false });
+            }
+            next[rank + 1] += next[rank];
+        }
+        docket.marks = vec![(observer, mark); found.len()];
+        for (rank, observer, mark) in found {
+            let at = &mut next[rank as usize];
+            docket.marks[*at] = (observer, mark);
+            *at += 1;
+        }
+        docket.discounted = vec![false; ring.len()];
+        if court.rule != DetectorVerdict::Pooled {
+            let doubted = docket.cases.iter().filter(|case| case.against.len() > 1 && Some(case.subject) != exempt);
+            doubted.filter_map(|case| case.place).for_each(|at| docket.discounted[at] = true);
+        }
+        docket
+    }
+
+    /// What the judge itself holds unreachable elects nobody; true if that is more than was convicted.
+    fn doubt(&mut self) -> bool {
+        let mut more = false;
+        for case in self.cases.iter().filter(|case| !case.convicted) {
+            if self.mark(case, self.court.me).is_some() {
+                more = true;
+                if let Some(at) = case.place {
+                    self.discounted[at] = true;
+                }
             }
         }
-        marks
+        more
+    }
+
+    fn has(&self, subject: NodeId) -> bool {
+        self.cases.iter().any(|case| case.subject == subject)
+    }
+
+    /// Convicts until nobody is left to be convicted; who is convicted together is judged together.
+    fn decide(&mut self) {
+        loop {
+            let open = |case: &Case| !case.convicted && Some(case.subject) != self.exempt;
+            let convicts = |(_, case): &(usize, &Case)| open(case) && self.convicts(case, Mark::Silent);
+            let more: Vec<usize> = self.cases.iter().enumerate().filter(convicts).map(|(at, _)| at).collect();
+            if more.is_empty() {
+                return;
+            }
+            for at in more {
+                self.cases[at].convicted = true;
+                if let Some(place) = self.cases[at].place {
+                    self.discounted[place] = true;
+                }
+            }
+        }
+    }
+
+    fn mark(&self, case: &Case, observer: NodeId) -> Option<Mark> {
+        let against = &self.marks[case.against.clone()];
+        against.iter().find(|&&(by, _)| self.ids[by as usize] == observer).map(|&(_, mark)| mark)
+    }
+
+    fn convicts(&self, case: &Case, least: Mark) -> bool {
+        let Court { rule, monitors, me, .. } = self.court;
+        if rule == DetectorVerdict::One && least == Mark::Silent {
+            return true;
+        }
+        let pooled = rule == DetectorVerdict::Pooled;
+        let (mut electors, mut accusers, mut tested) = (0, 0, false);
+        let mut hear = |mark: Option<Mark>| {
+            electors += 1;
+            accusers += usize::from(mark.is_some_and(|mark| mark >= least));
+            tested |= mark == Some(Mark::Convicted);
+        };
+        let mut heard: Vec<NodeId> = vec![];
+        if let Some(at) = case.place {
+            for (place, elector) in self.ring.before(at).filter(|&(place, _)| !self.discounted[place]).take(monitors) {
+                debug_assert!(place != at, "nobody observes itself");
+                hear(self.mark(case, elector));
+                if !pooled {
+                    heard.push(elector);
+                }
+            }
+        }
+        if !pooled {
+            for &(by, mark) in &self.marks[case.against.clone()] {
+                let observer = self.ids[by as usize];
+                let discounted = self.ring.place_of(observer).is_some_and(|at| self.discounted[at]);
+                if !discounted && !heard.contains(&observer) {
+                    hear(Some(mark));
+                }
+            }
+        }
+        if electors == 0 {
+            return self.mark(case, me).is_some_and(|mark| mark >= least);
+        }
+        // Who convicts has counted the others' runs; one of them must have come to the same.
+        (pooled && least == Mark::Silent && accusers > 1 && tested) || accusers * 2 > electors
+    }
+
+    fn verdict(&self, prior: &Verdict) -> Verdict {
+        let convicted = || self.cases.iter().filter(|case| case.convicted);
+        let gone = convicted().filter(|case| self.convicts(case, Mark::Refused)).map(|case| case.subject).collect();
+        let known = |case: &Case| {
+            let by = || self.marks[case.against.clone()].iter().map(|&(by, _)| self.ids[by as usize]);
+            let known = prior.unreachable.get(&case.subject).filter(|known| known.iter().copied().eq(by()));
+            known.cloned().unwrap_or_else(|| by().collect())
+        };
+        Verdict { unreachable: convicted().map(|case| (case.subject, known(case))).collect(), gone }
     }
 }
 
@@ -122,7 +247,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::{
-        super::state::{Entry, Info, Row},
+        super::state::{Entry, Info, Row, State},
         *,
     };
     use crate::NodeAddr;
@@ -130,7 +255,6 @@ mod tests {
     struct World {
         state: State,
         ids: Vec<NodeId>,
-        ring: Ring,
     }
 
     impl World {
@@ -144,19 +268,19 @@ mod tests {
                 state.members_mut().insert(id, Entry { status: MemberStatus::Up, ..Entry::joining(info, 1) });
                 ids.push(id);
             }
-            let ring = Ring::new(ids.iter().copied());
-            Self { state, ids, ring }
+            Self { state, ids }
         }
 
         fn mark(&mut self, observer: usize, subjects: &[usize], mark: Mark) {
-            let row = Row { version: 1, dot: 1, marks: subjects.iter().map(|&s| (self.ids[s], mark)).collect() };
+            let marks = Arc::new(subjects.iter().map(|&s| (self.ids[s], mark)).collect());
+            let row = Row { version: 1, dot: 1, marks };
             self.state.rows_mut().insert(self.ids[observer], row);
         }
 
         fn verdict(&self, me: usize, rule: DetectorVerdict) -> Vec<usize> {
-            let court = Court { state: &self.state, ring: &self.ring, me: self.ids[me], rule, monitors: 5 };
+            let court = Court { version: &self.state.version, me: self.ids[me], rule, monitors: 5 };
             court
-                .judge()
+                .judge(None, &Arc::default())
                 .unreachable
                 .keys()
                 .map(|id| self.ids.iter().position(|i| i == id).unwrap())
@@ -252,7 +376,10 @@ mod tests {
     fn gone_needs_refusals_from_a_majority() {
         let mut w = World::new(3);
         let court = |w: &World| {
-            Court { state: &w.state, ring: &w.ring, me: w.ids[0], rule: DetectorVerdict::Quorum, monitors: 5 }.judge().gone.len()
+            Court { version: &w.state.version, me: w.ids[0], rule: DetectorVerdict::Quorum, monitors: 5 }
+                .judge(None, &Arc::default())
+                .gone
+                .len()
         };
         w.mark(0, &[2], Mark::Refused);
         assert_eq!(court(&w), 0);

@@ -122,7 +122,7 @@ impl State {
     pub(crate) fn remove(&mut self, id: NodeId, how: Gone, now: Time) {
         self.members_mut().remove(&id);
         self.tombstones_mut().insert(id, Tombstone { how, dots: Dots::default() });
-        self.edit().normalise();
+        self.edit().normalise(true);
         self.date([(id, now)]);
     }
 
@@ -250,8 +250,9 @@ mod tests {
                 let member = state.members.contains_key(&id);
                 let row = state.rows_mut().get_or_insert_with(me, Row::default);
                 (row.version, row.dot) = (row.version + 1, 0);
-                if row.marks.remove(&id).is_none() && member {
-                    row.marks.insert(id, Mark::Silent);
+                let marks = Arc::make_mut(&mut row.marks);
+                if marks.remove(&id).is_none() && member {
+                    marks.insert(id, Mark::Silent);
                 }
             }
             _ if id != me && state.members.contains_key(&id) => state.remove(id, Gone::Downed, Time::from_nanos(1)),

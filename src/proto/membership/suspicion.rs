@@ -78,6 +78,12 @@ impl Suspicion {
         }
     }
 
+    /// Something came after nothing did: what others told before is old.
+    pub(super) fn heard_again(&mut self) {
+        self.isolated = false;
+        self.hints.clear();
+    }
+
     pub(super) const fn score(&self) -> u32 {
         self.score
     }
@@ -107,7 +113,8 @@ impl Membership {
         self.suspicion.judged = Some(now);
         self.watch.due.set(None);
         self.look_at_myself(now);
-        if self.suspicion.sick {
+        // Who hears nothing at all knows nothing of others.
+        if self.suspicion.sick || self.suspicion.isolated {
             return;
         }
         let cut_off = LazyCell::new(|| self.cut_off_convicts(now));
@@ -121,7 +128,7 @@ impl Membership {
 
     /// The same for one of whom another monitor told something.
     fn judge_subject(&mut self, now: Time, id: NodeId) {
-        if self.phase != Phase::Member || self.suspicion.sick || self.own_mark(id).is_some() {
+        if self.phase != Phase::Member || self.suspicion.sick || self.suspicion.isolated || self.own_mark(id).is_some() {
             return;
         }
         if let Some(mark) = self.accusation(now, id, || self.cut_off_convicts(now)) {
@@ -186,7 +193,6 @@ impl Membership {
         let isolated = self.pools()
             && self.watch.subjects().next().is_some()
             && self.suspicion.heard.is_none_or(|at| now.since(at) >= floor)
-            && self.watch.subjects().all(|id| self.watch.subject(id).is_some_and(|s| s.silence(now) >= floor))
             && self.cut_off_convicts(now);
         if isolated != self.suspicion.isolated {
             self.suspicion.isolated = isolated;
@@ -194,14 +200,9 @@ impl Membership {
         }
         self.suspicion.beaten_by.retain(|_, at| now.since(*at) <= 5 * heartbeat / 2);
         let monitors = usize::from(self.config.detector.monitors).min(self.state.members.ring().len().saturating_sub(1));
-        let deaf = self.watch.subjects().all(|id| {
-            self.watch.subject(id).is_some_and(|s| s.seq() >= 3 && s.last_reply().is_none_or(|at| now.since(at) >= 3 * heartbeat))
-        });
-        let sick = self.config.detector.local_health
-            && monitors > 1
-            && deaf
-            && self.watch.subjects().next().is_some()
-            && self.suspicion.beaten_by.len() * 2 > monitors;
+        // Those that were taken in just now as the others are silent say nothing.
+        let deaf = self.watch.unanswered_for(now, 3 * heartbeat);
+        let sick = self.config.detector.local_health && monitors > 1 && deaf && self.suspicion.beaten_by.len() * 2 > monitors;
         if sick && !self.suspicion.sick {
             let heard = self.suspicion.beaten_by.len();
             self.counters.add(Count::Sick);
@@ -238,8 +239,8 @@ impl Membership {
 
     /// Tells the other monitors of subjects that miss replies, and of those that no longer do.
     pub(super) fn send_hints(&mut self, now: Time) {
-        // Who is cut off from most for several beats in a row has nothing to tell of them.
-        if !self.pools() || self.watch.cut_off > CUT_OFF {
+        // Who is cut off from most for several beats in a row, or hears no reply of anybody, has nothing to tell of them.
+        if !self.pools() || self.watch.cut_off > CUT_OFF || self.suspicion.sick || self.suspicion.isolated {
             return;
         }
         let runs: Vec<(NodeId, u32)> = self.watch.runs_by_subject(now).filter(|&(_, run)| run >= HINT_RUN).collect();

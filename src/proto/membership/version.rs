@@ -129,7 +129,16 @@ pub(crate) struct Row {
     pub(crate) version: u32,
     /// The observer's counter when it changed the row; 0 before it is numbered.
     pub(crate) dot: u64,
-    pub(crate) marks: BTreeMap<NodeId, Mark>,
+    pub(crate) marks: Arc<IdMap<Mark>>,
+}
+
+impl Row {
+    /// Forgets what it says of strangers.
+    fn cut_to(&mut self, members: &Folk) {
+        if !self.marks.keys().all(|id| members.contains_key(id)) {
+            Arc::make_mut(&mut self.marks).retain(|id, _| members.contains_key(id));
+        }
+    }
 }
 
 /// The members, and what follows from them alone, as far as somebody asked: most changes are of rows and leave it as it is.
@@ -324,6 +333,7 @@ impl Version {
             return false;
         }
         let version = Self::edit(this);
+        let gone = tombstones && other.tombstones.keys().any(|id| version.members.contains_key(id));
         if tombstones {
             let mine = Arc::make_mut(&mut version.tombstones);
             for (&id, theirs) in &*other.tombstones {
@@ -333,33 +343,39 @@ impl Version {
         if members {
             Folk::edit(&mut version.members).merge(&other.members, Entry::merge);
         }
+        version.forget_buried();
         if rows {
-            let mine = Arc::make_mut(&mut version.rows);
-            for (&id, theirs) in &*other.rows {
+            let (mine, members) = (Arc::make_mut(&mut version.rows), &version.members);
+            for (&id, theirs) in other.rows.iter().filter(|(id, _)| members.contains_key(id)) {
                 if mine.get(&id).is_none_or(|mine| mine.version < theirs.version) {
-                    mine.insert(id, theirs.clone());
+                    let mut row = theirs.clone();
+                    row.cut_to(members);
+                    mine.insert(id, row);
                 }
             }
         }
         if clock {
             Arc::make_mut(&mut version.clock).merge(&other.clock);
         }
-        version.normalise();
+        version.normalise(gone);
         true
     }
 
-    /// Drops what is said of those that are no members, and by them.
-    pub(crate) fn normalise(&mut self) {
-        let Self { members, tombstones, rows, clock, .. } = self;
+    fn forget_buried(&mut self) {
+        let Self { members, tombstones, .. } = self;
         if tombstones.keys().any(|id| members.contains_key(id)) {
             Folk::edit(members).retain(|id, _| !tombstones.contains_key(id));
         }
-        if rows.iter().any(|(id, row)| !members.contains_key(id) || !row.marks.keys().all(|id| members.contains_key(id))) {
+    }
+
+    /// Drops what is said of those that are no members, and by them. `gone`: there are fewer members than there were.
+    pub(crate) fn normalise(&mut self, gone: bool) {
+        self.forget_buried();
+        let Self { members, tombstones, rows, clock, .. } = self;
+        if gone && rows.iter().any(|(id, row)| !members.contains_key(id) || !row.marks.keys().all(|id| members.contains_key(id))) {
             let rows = Arc::make_mut(rows);
             rows.retain(|id, _| members.contains_key(id));
-            for row in rows.values_mut() {
-                row.marks.retain(|id, _| members.contains_key(id));
-            }
+            rows.values_mut().for_each(|row| row.cut_to(members));
         }
         if clock.iter().any(|(id, _)| !members.contains_key(&id)) {
             Arc::make_mut(clock).retain(|id| members.contains_key(&id));
@@ -408,6 +424,14 @@ impl Version {
         let hash = addr.hash64();
         let range = NodeId::from_raw(u128::from(hash) << 64)..=NodeId::from_raw(u128::from(hash) << 64 | u128::from(u64::MAX));
         self.members.range(range).map(|(_, m)| m).next()
+    }
+
+    /// The members whose ids end in these four bytes.
+    pub(crate) fn alike(&self, key: u32) -> &[(u32, NodeId)] {
+        let keys = self.members.short_ids();
+        let from = keys.partition_point(|&(k, _)| k < key);
+        let to = keys[from..].iter().take_while(|&&(k, _)| k == key).count();
+        &keys[from..from + to]
     }
 
     /// All of it as it travels, made by `encode` once.

@@ -94,13 +94,18 @@ struct List {
 impl Members {
     /// The member with this id.
     pub fn find(&self, id: NodeId) -> Option<&Member> {
+        self.place(id).map(|at| &self[at])
+    }
+
+    /// Where it stands.
+    pub(crate) fn place(&self, id: NodeId) -> Option<usize> {
         let List { members, by_id } = &*self.0;
         let places = by_id.get_or_init(|| {
             let mut places: Vec<u32> = (0..).take(members.len()).collect();
             places.sort_unstable_by_key(|&at| members[at as usize].id);
             places
         });
-        places.binary_search_by_key(&id, |&at| members[at as usize].id).ok().map(|i| &members[places[i] as usize])
+        places.binary_search_by_key(&id, |&at| members[at as usize].id).ok().map(|i| places[i] as usize)
     }
 
     /// To look whether somebody still holds it.

@@ -1,6 +1,6 @@
 //! What this node observes: heartbeats to its subjects on the ring, suspicion, signs of life, refused ports.
 
-use std::{cell::Cell, collections::BTreeMap, time::Duration};
+use std::{cell::Cell, collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
     LinkReport, MemberFrame, Membership, Phase,
@@ -42,6 +42,8 @@ pub(crate) struct Watch {
     asked: BTreeMap<NodeId, Time>,
     /// When the newest beat that was answered had left.
     proven: Option<Time>,
+    /// When the last answer came.
+    answered: Option<Time>,
 }
 
 impl Watch {
@@ -58,6 +60,7 @@ impl Watch {
             refused: BTreeMap::new(),
             asked: BTreeMap::new(),
             proven: None,
+            answered: None,
         }
     }
 
@@ -70,6 +73,13 @@ impl Watch {
         self.subjects.keys().copied()
     }
 
+    /// Measures everybody's silence anew: this node was away, or out of reach of all.
+    fn restart(&mut self, now: Time) {
+        self.subjects.values_mut().for_each(|s| s.restart(now));
+        self.answered = Some(now);
+        self.due.set(None);
+    }
+
     /// Forgets everything, for a new cluster.
     pub(crate) fn reset(&mut self) {
         self.subjects.clear();
@@ -78,6 +88,7 @@ impl Watch {
         self.refused.clear();
         self.asked.clear();
         self.proven = None;
+        self.answered = None;
         self.beat_at = None;
         self.due.set(None);
     }
@@ -115,6 +126,11 @@ impl Watch {
         self.proven
     }
 
+    /// Nobody has answered for so long, although somebody was asked several times.
+    pub(crate) fn unanswered_for(&self, now: Time, span: Duration) -> bool {
+        self.answered.is_none_or(|at| now.since(at) >= span) && self.subjects.values().any(|s| s.seq() >= 3)
+    }
+
     /// Silence after which a healthy subject is suspected.
     pub(crate) fn patience(&self) -> Duration {
         self.tuning.patience()
@@ -127,7 +143,7 @@ impl Membership {
         let late = self.watch.beat_at.is_some_and(|due| now.since(due) > self.watch.tuning.heartbeat);
         if late && self.config.detector.local_health && self.phase == Phase::Member {
             self.counters.add(Count::Late);
-            self.watch.subjects.values_mut().for_each(|s| s.restart(now));
+            self.watch.restart(now);
             self.suspicion.late(now);
             (self.dirty, self.fresh) = (true, true);
             self.watch.beat_at = Some(now);
@@ -149,7 +165,8 @@ impl Membership {
         self.hears_cluster(now);
         self.suspicion.hear(now);
         if self.suspicion.isolated {
-            self.suspicion.isolated = false;
+            self.suspicion.heard_again();
+            self.watch.restart(now);
             (self.dirty, self.fresh) = (true, true);
         }
         if let Some(subject) = self.watch.subjects.get_mut(&from) {
@@ -174,6 +191,7 @@ impl Membership {
             sent
         });
         self.watch.proven = self.watch.proven.max(sent);
+        self.watch.answered = sent.map(|_| now).or(self.watch.answered);
         self.counters.add(if sent.is_some() { Count::RepliesTaken } else { Count::RepliesStray });
         let refused_before = sent.is_some_and(|sent| self.watch.refused.get(&from).is_none_or(|&at| sent > at));
         let back = !self.pools()
@@ -251,25 +269,27 @@ impl Membership {
     /// Observes whom the ring says, and whom it holds unreachable until they answer or go.
     ///
     /// Suspects are walked past before they are marked, and a node most of whose subjects are silent observes everybody, or in a large
-    /// cluster twice as many with each beat: it may be this node that is cut off, and its side of a split must know so as soon as the other
+    /// cluster looks further with each beat: it may be this node that is cut off, and its side of a split must know so as soon as the other
     /// one. Who is taken in for that reason counts as silent for as long as the suspects are, until it answers.
     pub(super) fn assign_watch(&mut self, now: Time) {
-        let own = self.state.rows.get(&self.me).map(|r| r.marks.clone()).unwrap_or_default();
+        let own = self.state.rows.get(&self.me).map(|r| Arc::clone(&r.marks)).unwrap_or_default();
         let suspects: Vec<NodeId> =
             self.watch.subjects.iter().filter(|(_, s)| s.suspect(now, &self.watch.tuning)).map(|(&id, _)| id).collect();
-        let skip = |id: NodeId| own.contains_key(&id) || self.verdict.unreachable.contains_key(&id) || suspects.contains(&id);
-        let cut_off = suspects.len() * 2 > self.watch.subjects.len() && !self.suspicion.sick;
+        let skip = |id: NodeId| own.contains_key(&id) || self.verdict.unreachable.contains_key(&id) || suspects.binary_search(&id).is_ok();
+        let cut_off = suspects.len() * 2 > self.watch.subjects.len() && !self.suspicion.sick && !self.suspicion.isolated;
         self.watch.cut_off = if cut_off { self.watch.cut_off.max(1) } else { 0 };
-        let count = match (cut_off, usize::from(self.config.detector.monitors)) {
-            (false, monitors) => monitors,
-            (true, _) if self.state.members.ring().len() <= SMALL => usize::MAX,
-            (true, monitors) => monitors.saturating_mul(1 << self.watch.cut_off.min(16)),
+        let (ring, monitors) = (self.state.members.ring(), usize::from(self.config.detector.monitors));
+        let mut wanted = match cut_off {
+            false => ring.subjects(self.me, monitors, skip),
+            true if ring.len() <= SMALL => ring.subjects(self.me, usize::MAX, skip),
+            true => self.look_further(now, skip),
         };
-        let mut wanted = self.state.members.ring().subjects(self.me, count, skip);
         wanted.extend(own.keys());
+        wanted.sort_unstable();
+        wanted.dedup();
         let Self { watch, state, .. } = self;
         watch.due.set(None);
-        watch.subjects.retain(|id, _| wanted.contains(id));
+        watch.subjects.retain(|id, _| wanted.binary_search(id).is_ok());
         let since = now - watch.tuning.suspicious();
         for id in wanted {
             watch.subjects.entry(id).or_insert_with(|| {
@@ -298,6 +318,24 @@ impl Membership {
                 self.ask_who(now, id);
             }
         }
+    }
+
+    /// On the ring as far as there are enough that answer: a side of a split that has those need not look at all of the other one. At most
+    /// twice as far with each beat.
+    fn look_further(&self, now: Time, skip: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
+        let monitors = usize::from(self.config.detector.monitors);
+        let bound = monitors.saturating_mul(1 << self.watch.cut_off.min(16));
+        let answers = |id: NodeId| self.watch.subjects.get(&id).is_some_and(|s| s.answers(now, &self.watch.tuning));
+        let (mut wanted, mut counted, mut answering) = (vec![], 0, 0);
+        for id in self.state.members.ring().after(self.me) {
+            wanted.push(id);
+            counted += usize::from(!skip(id));
+            answering += usize::from(!skip(id) && answers(id));
+            if counted == bound || answering == monitors {
+                break;
+            }
+        }
+        wanted
     }
 
     /// When to look at the subjects, or earlier.
@@ -394,8 +432,8 @@ impl Membership {
         let row = self.state.rows_mut().get_or_insert_with(self.me, Row::default);
         (row.version, row.dot) = (row.version + 1, 0);
         match mark {
-            Some(mark) => drop(row.marks.insert(id, mark)),
-            None => drop(row.marks.remove(&id)),
+            Some(mark) => drop(Arc::make_mut(&mut row.marks).insert(id, mark)),
+            None => drop(Arc::make_mut(&mut row.marks).remove(&id)),
         }
         self.touch();
     }
