@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use wingbeat::{Cluster, EntityRef, HostOptions, Region, config::Workers};
+use wingbeat::{Cluster, EntityRef, HostOptions, Region, ShutdownReason, config::Workers};
 
 use super::{
     BenchArgs, alloc,
@@ -40,6 +40,13 @@ fn ground(args: &BenchArgs) -> Result<Ground, Error> {
     rig::warm(&region, WARM)?;
     let new = (WARM..WARM + args.entities()).map(|key| region.get(key)).collect();
     Ok(Ground { cluster, region, new, started })
+}
+
+impl Drop for Ground {
+    /// Ends the node and waits for it: what it gives back must not be weighed with the next one.
+    fn drop(&mut self) {
+        let _ = self.cluster.shutdown(ShutdownReason::Requested).wait(PATIENCE);
+    }
 }
 
 impl Ground {
@@ -114,9 +121,9 @@ pub fn memory(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
         },
         || {
             let ground = ground(args)?;
-            // Each has answered when it is weighed, so that no message is under way.
-            let (done, bytes) = alloc::weighed(|| ground.populate(args.single).and_then(|_| ground.check()));
+            let (done, bytes) = alloc::weighed(|| ground.populate(args.single));
             done?;
+            ground.check()?;
             let each = bytes as f64 / args.entities() as f64;
             Ok(Run { details: vec![("bytes_in_all", each)], ..Run::figure(each - KEY_AND_STATE as f64) })
         },
