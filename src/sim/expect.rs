@@ -170,7 +170,13 @@ mod tests {
 
     #[test]
     fn every_key_of_the_contract_has_a_figure() {
-        let r = RunResult { converged_at_s: Some(1.0), all_up_at_s: Some(1.0), members_up: Some(1), ..RunResult::default() };
+        let r = RunResult {
+            converged_at_s: Some(1.0),
+            all_up_at_s: Some(1.0),
+            all_reachable_at_s: Some(1.0),
+            members_up: Some(1),
+            ..RunResult::default()
+        };
         let without: Vec<_> = KEYS.iter().filter(|(k, _)| figure(&r, k).is_none()).map(|(k, _)| *k).collect();
         assert_eq!(
             without,
