@@ -270,23 +270,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{CodecError, ShardId, Time, TypeId};
+    use crate::{ShardId, Time, TypeId, engine::message::tests};
 
-    struct Counted(Arc<()>, [u64; 3]);
-
-    impl Wire for Counted {
-        const NAME: &'static str = "counted";
-
-        fn encode(&self, _: u16, out: &mut Vec<u8>) -> Result<(), CodecError> {
-            let Self(_owner, words) = self;
-            out.extend(words.iter().map(|word| *word as u8));
-            Ok(())
-        }
-
-        fn decode(_: u16, _: &mut &[u8]) -> Result<Self, CodecError> {
-            Err(CodecError::Decode("not needed".into()))
-        }
-    }
+    type Counted = tests::Counted<3>;
 
     #[repr(align(16))]
     struct Room([u8; 512]);
@@ -313,7 +299,7 @@ mod tests {
             assert!(there.size(size_of::<Counted>()) <= 512);
             // SAFETY: the room is large and aligned enough, and holds one letter at a time.
             let mut letter = unsafe {
-                there.write_value(room.0.as_mut_ptr(), Counted(alive.clone(), [len, 1, 2]));
+                there.write_value(room.0.as_mut_ptr(), tests::Counted(alive.clone(), [len, 1, 2]));
                 Letter::at(room.0.as_mut_ptr())
             };
             let seen = letter.address();

@@ -184,13 +184,13 @@ impl fmt::Debug for AnyMessage {
 
 // The unsafe above is for an interpreter to judge: `cargo +nightly miri test --lib engine::message`.
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::Arc;
 
     use super::*;
 
     /// `WORDS` words beside what counts its owners.
-    struct Counted<const WORDS: usize>(Arc<()>, [u64; WORDS]);
+    pub struct Counted<const WORDS: usize>(pub Arc<()>, pub [u64; WORDS]);
 
     impl<const WORDS: usize> Wire for Counted<WORDS> {
         const NAME: &'static str = "counted";
