@@ -173,6 +173,11 @@ impl Membership {
         free
     }
 
+    /// Whether somebody waits to be admitted, or to be told that it was.
+    pub(super) fn has_newcomers(&self) -> bool {
+        !(self.admissions.newcomers.is_empty() && self.admissions.welcome.is_empty())
+    }
+
     /// When joiners are to be admitted.
     pub(super) fn admission_due(&self) -> Option<Time> {
         if self.phase != Phase::Member || self.admissions.newcomers.is_empty() || self.admissible().is_empty() {

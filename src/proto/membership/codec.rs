@@ -8,7 +8,7 @@ use super::{
     frame::Packed,
     idmap::IdMap,
     pack,
-    state::{Entry, Folk, Gone, Info, MEMBERS_MAX, Mark, Row, TOMBSTONES_MAX, Tombstone, Version},
+    state::{Alike, Entry, Folk, Gone, Info, MEMBERS_MAX, Mark, Row, TOMBSTONES_MAX, Tombstone, Version},
 };
 use crate::{
     NodeAddr, NodeId,
@@ -36,6 +36,8 @@ const MEMBER_BYTES_MIN: usize = 1 + 4 + 1 + 1 + 1 + 1;
 const TOMBSTONE_BYTES_MIN: usize = 16 + 1 + 1;
 /// observer, version, change, no marks.
 const ROW_BYTES_MIN: usize = 16 + 1 + 1 + 1;
+/// How far ahead the next one of a clock is looked for before it is searched.
+const NEAR: usize = 4;
 const PROVEN: u8 = 1;
 /// The receiver knows address, roles and version.
 const BRIEF: u8 = 2;
@@ -173,7 +175,7 @@ pub(crate) fn encode(state: &Version, lacks: Lacks<'_>) -> Option<Body> {
             Lacks::Beyond(clock) => clock.get(m.born.0) >= m.born.1 && m.born.1 > 0,
             Lacks::Everything | Lacks::About(_) => false,
         };
-        let alone = brief && matches!(state.alike(short(id)), [(_, one)] if *one == id);
+        let alone = brief && state.alike(short(id)) == Alike::One(id);
         w.u8(if m.proven { PROVEN } else { 0 } | if brief { BRIEF } else { 0 } | if alone { SHORT } else { 0 });
         if alone {
             w.u32(short(id));
@@ -297,6 +299,8 @@ pub(crate) fn encode_clock(w: &mut Writer, clock: &VectorClock) {
 pub(crate) fn decode_clock(bytes: &[u8], mine: &Version) -> Result<(VectorClock, bool), Malformed> {
     let r = &mut Reader::new(bytes);
     let (mut clock, mut ahead) = (VectorClock::default(), false);
+    let ids = if mine.members.all_differ() { mine.members.keys().as_slice() } else { &[] };
+    let mut next = 0;
     let max = MEMBERS_MAX + TOMBSTONES_MAX;
     for n in 0.. {
         if r.left() == 0 {
@@ -306,14 +310,17 @@ pub(crate) fn decode_clock(bytes: &[u8], mine: &Version) -> Result<(VectorClock,
             return Err(Malformed::TooLarge { field: "clock", value: n as u64 + 1, max: max as u64 });
         }
         let (key, count) = (r.u32("key")?, read_varint(r, "counter")?);
-        match *mine.alike(key) {
-            [(_, id)] => {
+        // Both clocks are in the order of the ids, and of much the same members.
+        let near = ids[next..].iter().take(NEAR).position(|&id| short(id) == key).map(|on| next + on);
+        next = near.map_or(next, |at| at + 1);
+        match near.map_or_else(|| mine.alike(key), |at| Alike::One(ids[at])) {
+            Alike::One(id) => {
                 clock.set(id, count);
                 ahead |= count > mine.clock.get(id);
             }
             // Once is enough: looking through the buried for each of many would take long.
-            [] => ahead = ahead || !mine.tombstones.keys().any(|&id| short(id) == key),
-            _ => {}
+            Alike::Nobody => ahead = ahead || !mine.tombstones.keys().any(|&id| short(id) == key),
+            Alike::Several => {}
         }
     }
     Ok((clock, ahead))
@@ -416,11 +423,11 @@ fn member(r: &mut Reader<'_>, known: &Version, actors: &[NodeId], alike: Option<
 
 /// The one whom the last four bytes of an id name here, a member or a buried one.
 fn by_short(key: u32, known: &Version) -> Result<NodeId, Malformed> {
-    match *known.alike(key) {
-        [(_, id)] => Some(id),
-        // Several: who reads this asks for the whole.
-        [] => known.tombstones.keys().copied().find(|&id| short(id) == key),
-        _ => None,
+    match known.alike(key) {
+        Alike::One(id) => Some(id),
+        Alike::Nobody => known.tombstones.keys().copied().find(|&id| short(id) == key),
+        // Who reads this asks for the whole.
+        Alike::Several => None,
     }
     .ok_or(Malformed::Unknown { field: "brief member", value: u64::from(key) })
 }
@@ -568,7 +575,7 @@ mod tests {
         let addr = NodeAddr::new("10.0.0.2", 1);
         let id = NodeId::new(&addr, one.info.id.incarnation() + (1 << 32));
         members.insert(id, Entry { info: Arc::new(Info { id, addr, ..(*one.info).clone() }), ..one.clone() });
-        assert_eq!(both.alike(short(id)).len(), 2);
+        assert_eq!(both.alike(short(id)), Alike::Several);
         let delta_of = |state: &Arc<Version>, id: NodeId| {
             let mut new = State::taken_over(7, Arc::clone(state), vec![], &[]);
             assert!(new.raise(id, MemberStatus::Down));

@@ -271,7 +271,7 @@ impl Membership {
 
     /// When the next one may be asked in a storm.
     fn pace(&self) -> Option<Time> {
-        let pause = self.config.membership.gossip_interval.get() / 8;
+        let pause = self.config.membership.gossip_interval.get() / 4;
         self.spread.last_ask.map(|at| at + pause)
     }
 

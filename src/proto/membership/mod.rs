@@ -508,12 +508,14 @@ impl Membership {
         }
     }
 
-    /// In a storm of accusations nothing is derived of each of them by itself. Until it is, nobody acts on the state: it has not converged.
+    /// In a storm of changes nothing is derived of each of them by itself, unless somebody is gone, it is about this node, or
+    /// others wait for what it does. Until it is, nobody acts on the state: it has not converged.
     fn puts_off(&mut self, now: Time) -> bool {
         let (old, new) = (&self.derived, &self.state.version);
-        let rows_only = Arc::ptr_eq(&old.members, &new.members) && Arc::ptr_eq(&old.tombstones, &new.tombstones);
+        let alike = || old.tombstones == new.tombstones && old.status(self.me) == new.status(self.me);
+        let waits = || !self.leads() && !self.has_newcomers() && alike();
         let due = self.derived_at + self.config.membership.gossip_interval.get() / 4;
-        if !(self.fresh && rows_only && self.spread.storms() && due > now && !self.suspicion.isolated) {
+        if !(self.fresh && self.spread.storms() && due > now && !self.suspicion.isolated && waits()) {
             self.derive_at = None;
             self.derived_at = if self.fresh { now } else { self.derived_at };
             return false;

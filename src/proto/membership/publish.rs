@@ -98,16 +98,14 @@ impl Membership {
         };
         let show = || -> Members {
             let all = all();
-            let mut list = all.to_vec();
-            for (&id, by) in &self.verdict.unreachable {
-                if let Some(member) = all.place(id).and_then(|at| list.get_mut(at)) {
-                    (member.reachable, member.observers) = (false, Arc::clone(by));
+            let judged = all.with(|list| {
+                for (&id, by) in &self.verdict.unreachable {
+                    if let Some(member) = all.place(id).and_then(|at| list.get_mut(at)) {
+                        (member.reachable, member.observers) = (false, Arc::clone(by));
+                    }
                 }
-            }
-            if !hidden.is_empty() {
-                list.retain(|m| !hidden.contains(&m.id));
-            }
-            list.into()
+            });
+            if hidden.is_empty() { judged } else { judged.iter().filter(|m| !hidden.contains(&m.id)).cloned().collect() }
         };
         let members = if same {
             self.view.members.clone()

@@ -7,6 +7,7 @@ use super::{
     clock::Dots,
     downing::{self, Decision, Strategy, Voter},
     leader,
+    state::Entry,
 };
 use crate::{NodeId, Time};
 
@@ -123,8 +124,8 @@ impl Membership {
     fn weakly_up_at(&self) -> Option<Time> {
         let after = self.config.membership.weakly_up_after?.get();
         let since = self.unconverged_since.filter(|_| self.leads())?;
-        let waits = leader::waiting(&self.state, &self.verdict).into_iter().any(|id| self.state.status(id) == Some(MemberStatus::Joining));
-        waits.then(|| since + after)
+        let waits = |(id, m): (&NodeId, &Entry)| m.status == MemberStatus::Joining && !self.verdict.unreachable.contains_key(id);
+        self.state.members.iter().any(waits).then(|| since + after)
     }
 
     fn judge_split(&mut self, now: Time) {

@@ -1,8 +1,13 @@
 //! What this node holds of the gossiped state: a version, who has seen exactly that one, and what only this node knows of it.
 
-use std::{collections::BTreeMap, ops::Deref, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Deref,
+    sync::Arc,
+    time::Duration,
+};
 
-pub(crate) use super::version::{Entry, Folk, Gone, Info, Mark, Row, Tombstone, Version};
+pub(crate) use super::version::{Alike, Entry, Folk, Gone, Info, Mark, Row, Tombstone, Version};
 use super::{
     MemberStatus,
     bits::Bits,
@@ -43,7 +48,8 @@ impl State {
     }
 
     /// As another member sent it to one that knew nothing.
-    pub(crate) fn taken_over(uid: u64, version: Arc<Version>, buried: Vec<(NodeId, Time)>, seen: &[u8]) -> Self {
+    pub(crate) fn taken_over(uid: u64, mut version: Arc<Version>, buried: Vec<(NodeId, Time)>, seen: &[u8]) -> Self {
+        Version::tidy(&mut version);
         let seen = Bits::from_bytes(seen, version.members.len());
         Self { uid, version, buried: buried.into_iter().collect(), seen }
     }
@@ -122,7 +128,7 @@ impl State {
     pub(crate) fn remove(&mut self, id: NodeId, how: Gone, now: Time) {
         self.members_mut().remove(&id);
         self.tombstones_mut().insert(id, Tombstone { how, dots: Dots::default() });
-        self.edit().normalise(true);
+        self.edit().wipe(&BTreeSet::from([id]));
         self.date([(id, now)]);
     }
 

@@ -152,7 +152,7 @@ pub(crate) struct Folk {
     ring: OnceLock<Arc<Ring>>,
     census: OnceLock<Census>,
     digest: OnceLock<u128>,
-    short_ids: OnceLock<Vec<(u32, NodeId)>>,
+    short_ids: OnceLock<ShortIds>,
     shown: OnceLock<Members>,
 }
 
@@ -163,6 +163,22 @@ pub(crate) struct Roster {
     pub(crate) ids: Vec<NodeId>,
     /// By address, then incarnation.
     pub(crate) order: Vec<NodeId>,
+}
+
+/// The last four bytes of ids.
+#[derive(Default, Debug)]
+struct ShortIds {
+    /// In order, each with its member's place by id.
+    places: Vec<(u32, u32)>,
+    unique: bool,
+}
+
+/// Whose id ends in given bytes.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Alike {
+    Nobody,
+    One(NodeId),
+    Several,
 }
 
 /// Where they stand.
@@ -262,13 +278,19 @@ impl Folk {
         })
     }
 
-    /// The last four bytes of each member's id, in order.
-    pub(crate) fn short_ids(&self) -> &[(u32, NodeId)] {
+    /// By the last four bytes of each member's id.
+    fn short_ids(&self) -> &ShortIds {
         self.short_ids.get_or_init(|| {
-            let mut keys: Vec<(u32, NodeId)> = self.keys().map(|&id| (super::codec::short(id), id)).collect();
-            keys.sort_unstable();
-            keys
+            let mut places: Vec<(u32, u32)> = self.keys().map(|&id| super::codec::short(id)).zip(0..).collect();
+            places.sort_unstable();
+            let unique = places.windows(2).all(|two| two[0].0 != two[1].0);
+            ShortIds { places, unique }
         })
+    }
+
+    /// Whether no two ids end alike.
+    pub(crate) fn all_differ(&self) -> bool {
+        self.short_ids().unique
     }
 
     /// All of them as a view shows them that holds nobody unreachable, made by `show` once.
@@ -333,7 +355,7 @@ impl Version {
             return false;
         }
         let version = Self::edit(this);
-        let gone = tombstones && other.tombstones.keys().any(|id| version.members.contains_key(id));
+        let buried: BTreeSet<NodeId> = other.tombstones.keys().copied().filter(|id| !version.tombstones.contains_key(id)).collect();
         if tombstones {
             let mine = Arc::make_mut(&mut version.tombstones);
             for (&id, theirs) in &*other.tombstones {
@@ -355,9 +377,18 @@ impl Version {
             }
         }
         if clock {
-            Arc::make_mut(&mut version.clock).merge(&other.clock);
+            let mine = Arc::make_mut(&mut version.clock);
+            mine.merge(&other.clock);
+            if other.clock.iter().any(|(id, _)| !version.members.contains_key(&id)) {
+                mine.retain(|id| version.members.contains_key(&id));
+            }
         }
-        version.normalise(gone);
+        version.wipe(&buried);
+        // What was known here says nothing of the buried; what came may.
+        let stale = |dots: &Dots| dots.iter().any(|(id, _)| version.tombstones.contains_key(&id));
+        if other.members.values().any(|m| stale(&m.dots)) || other.tombstones.values().any(|t| stale(&t.dots)) {
+            version.wipe_dots(&version.tombstones.keys().copied().collect());
+        }
         true
     }
 
@@ -368,27 +399,47 @@ impl Version {
         }
     }
 
-    /// Drops what is said of those that are no members, and by them. `gone`: there are fewer members than there were.
-    pub(crate) fn normalise(&mut self, gone: bool) {
+    /// What nobody should send is dropped: all that a merge relies on holds of what this node knows already.
+    pub(crate) fn tidy(this: &mut Arc<Self>) {
+        let Self { members, tombstones, rows, clock, .. } = &**this;
+        let stale = |dots: &Dots| dots.iter().any(|(id, _)| tombstones.contains_key(&id));
+        let strange = |id: &NodeId| !members.contains_key(id);
+        if clock.iter().any(|(id, _)| strange(&id))
+            || rows.iter().any(|(id, row)| strange(id) || row.marks.keys().any(strange))
+            || (!tombstones.is_empty() && members.values().map(|m| &m.dots).chain(tombstones.values().map(|t| &t.dots)).any(stale))
+        {
+            let other = std::mem::take(this);
+            Self::merge(this, &other);
+        }
+    }
+
+    /// Drops what is said of those that were just buried, and by them.
+    pub(crate) fn wipe(&mut self, buried: &BTreeSet<NodeId>) {
         self.forget_buried();
-        let Self { members, tombstones, rows, clock, .. } = self;
-        if gone && rows.iter().any(|(id, row)| !members.contains_key(id) || !row.marks.keys().all(|id| members.contains_key(id))) {
+        if buried.is_empty() {
+            return;
+        }
+        let Self { members, rows, clock, .. } = self;
+        if rows.iter().any(|(id, row)| !members.contains_key(id) || !row.marks.keys().all(|id| members.contains_key(id))) {
             let rows = Arc::make_mut(rows);
             rows.retain(|id, _| members.contains_key(id));
             rows.values_mut().for_each(|row| row.cut_to(members));
         }
-        if clock.iter().any(|(id, _)| !members.contains_key(&id)) {
-            Arc::make_mut(clock).retain(|id| members.contains_key(&id));
+        if buried.iter().any(|&id| clock.get(id) > 0) {
+            Arc::make_mut(clock).retain(|id| !buried.contains(&id));
         }
-        // A removed member's counter is gone, so nothing may be numbered by it.
-        let buried = |id: NodeId| tombstones.contains_key(&id);
-        let stale = |dots: &Dots| dots.iter().any(|(id, _)| buried(id));
-        if !tombstones.is_empty() && members.values().any(|m| stale(&m.dots)) {
-            Folk::edit(members).values_mut().for_each(|m| m.dots.retain(|id| !buried(id)));
+        self.wipe_dots(buried);
+    }
+
+    /// A removed member's counter is gone, so nothing may be numbered by it.
+    fn wipe_dots(&mut self, buried: &BTreeSet<NodeId>) {
+        let stale = |dots: &Dots| dots.iter().any(|(id, _)| buried.contains(&id));
+        let Self { members, tombstones, .. } = self;
+        if members.values().any(|m| stale(&m.dots)) {
+            Folk::edit(members).values_mut().for_each(|m| m.dots.retain(|id| !buried.contains(&id)));
         }
         if tombstones.values().any(|t| stale(&t.dots)) {
-            let ids: BTreeSet<NodeId> = tombstones.keys().copied().collect();
-            Arc::make_mut(tombstones).values_mut().for_each(|t| t.dots.retain(|id| !ids.contains(&id)));
+            Arc::make_mut(tombstones).values_mut().for_each(|t| t.dots.retain(|id| !buried.contains(&id)));
         }
     }
 
@@ -427,11 +478,15 @@ impl Version {
     }
 
     /// The members whose ids end in these four bytes.
-    pub(crate) fn alike(&self, key: u32) -> &[(u32, NodeId)] {
-        let keys = self.members.short_ids();
-        let from = keys.partition_point(|&(k, _)| k < key);
-        let to = keys[from..].iter().take_while(|&&(k, _)| k == key).count();
-        &keys[from..from + to]
+    pub(crate) fn alike(&self, key: u32) -> Alike {
+        let places = &self.members.short_ids().places;
+        let from = places.partition_point(|&(k, _)| k < key);
+        let mut alike = places[from..].iter().take_while(|&&(k, _)| k == key);
+        match (alike.next(), alike.next()) {
+            (None, _) => Alike::Nobody,
+            (Some(&(_, at)), None) => Alike::One(self.members.keys().as_slice()[at as usize]),
+            _ => Alike::Several,
+        }
     }
 
     /// All of it as it travels, made by `encode` once.

@@ -108,6 +108,14 @@ impl Members {
         places.binary_search_by_key(&id, |&at| members[at as usize].id).ok().map(|i| places[i] as usize)
     }
 
+    /// The same members otherwise described: `change` gets each with its place here.
+    pub(crate) fn with(&self, change: impl FnOnce(&mut [Member])) -> Self {
+        let mut members = self.0.members.clone();
+        change(&mut members);
+        debug_assert!(members.iter().zip(&self.0.members).all(|(new, old)| new.id == old.id), "each stands where it stood");
+        Self(Arc::new(List { members, by_id: self.0.by_id.clone() }))
+    }
+
     /// To look whether somebody still holds it.
     pub(crate) fn downgrade(&self) -> WeakMembers {
         WeakMembers(Arc::downgrade(&self.0))
