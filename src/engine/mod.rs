@@ -14,6 +14,7 @@
 //! every case. Both ways share each ring, so their order is that of the ring.
 
 pub mod asker;
+pub mod bell;
 pub mod carrier;
 pub mod clock;
 pub mod completion;
@@ -22,6 +23,7 @@ pub mod helper;
 pub mod idle;
 pub mod lane;
 pub mod letter;
+pub mod mailbox;
 pub mod message;
 pub mod network;
 pub mod node;
@@ -30,6 +32,8 @@ pub mod parcel;
 pub mod ring;
 pub mod short_ways;
 pub mod slot;
+pub mod slot_table;
+pub mod sync;
 pub mod sys;
 pub mod topics;
 pub mod types;
