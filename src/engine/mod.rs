@@ -12,6 +12,9 @@
 //! What cannot go the short way (a route that changes, an entity that is not live, or one with something in its mailbox) is made a
 //! [parcel](parcel) where that turns out, and goes on by `NodeCore::handle_lane`, `ShardCore::handle_lane` and the host's `handle`, which know
 //! every case. Both ways share each ring, so their order is that of the ring.
+//!
+//! Unsafe code is in lanes, letters and messages alone: `tests/UNSAFE.md` says what covers each of its functions. The lock-free structures
+//! ([bell], [mailbox], [ring], [slot_table]) run under loom in the crate `loom/`, which exchanges [sync] beneath their sources.
 
 pub mod asker;
 pub mod bell;
