@@ -104,6 +104,7 @@ impl<W> SlotTable<W> {
     }
 
     /// Asks in flight.
+    #[allow(dead_code)] // Without the feature `admin` only tests ask.
     pub fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }
