@@ -307,3 +307,32 @@ fn a_batch_keeps_the_order_per_entity_and_gives_back_what_was_refused() {
     }
     until_holds("all has come, in order", || region.get(5).ask(Marks, PATIENCE).is_ok_and(|marks| marks == (0..200).collect::<Vec<_>>()));
 }
+
+#[test]
+fn a_batch_waits_for_room_and_keeps_the_order_per_entity() {
+    let (_cluster, region, gate) = node("patient-batch", |config| config.limits.ring_items = 64);
+    let mut batch = region.batch();
+    // Their shards are known to be here, so that no message goes by the longer ring of the network thread.
+    (0..2).for_each(|key| assert_eq!(region.get(key).ask(Marks, PATIENCE), Ok(vec![])));
+    region.get(9).tell(Block).unwrap();
+    until_holds("it stands still", || gate.blocked.load(Ordering::SeqCst) == 1);
+    for n in 0..200 {
+        batch.push(n % 2, Mark { n });
+    }
+    let report = batch.send_within(Duration::from_millis(5));
+    assert!((1..200).contains(&report.accepted) && batch.is_empty(), "{report:?} {batch:?}");
+    assert!(report.refused.iter().all(|(_, refused)| *refused.reason() == Refusal::Full));
+    let accepted = report.accepted as u64;
+    assert_eq!(accepted + report.refused.len() as u64, 200);
+    for (key, refused) in report.refused {
+        batch.push(key, refused.into_message());
+    }
+    let opener = thread::spawn(move || gate.open());
+    let report = batch.send_within(PATIENCE);
+    assert_eq!((report.accepted as u64, report.refused.len()), (200 - accepted, 0));
+    opener.join().unwrap();
+    for key in 0..2 {
+        let wanted: Vec<u64> = (0..200).filter(|n| n % 2 == key).collect();
+        until_holds("all has come, in order", || region.get(key).ask(Marks, PATIENCE).is_ok_and(|marks| marks == wanted));
+    }
+}

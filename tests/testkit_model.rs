@@ -300,6 +300,12 @@ fn asks_and_watches(world: World) {
     let report = batch.send();
     assert_eq!((report.accepted, report.refused.len()), (50, 0));
     world.eventually(LONG, || seen(&world, "s49") == ["by batch"]);
+    // More than a ring holds.
+    let many = 3000;
+    (0..many).for_each(|_| _ = batch.push("flood", News { text: "again".into() }));
+    let report = batch.send_within(LONG);
+    assert_eq!((report.accepted, report.refused.len()), (many, 0));
+    world.eventually(LONG, || seen(&world, "flood").len() == many);
 
     assert_eq!(world.entity::<Shop>(0, "s0").ask(Order { fuel: "p".into() }, LONG), Ok(7));
 

@@ -116,7 +116,12 @@ impl<T: EntityType> EntityRef<T> {
     /// # Errors
     /// [`TellError`] with the [`Refusal`] and the message; nothing was queued.
     pub fn tell(&self, msg: impl Message<T>) -> Result<(), TellError<T::Msg>> {
-        self.offer(msg.into_msg()).inspect_err(|_| self.count_refusal())
+        self.offer(msg.into_msg()).map_err(|refused| self.refused(refused))
+    }
+
+    fn refused(&self, (refusal, msg): (Refusal, T::Msg)) -> TellError<T::Msg> {
+        self.count_refusal();
+        TellError::new(refusal, msg)
     }
 
     /// Counted once for each message that its sender gets back, not for each try.
@@ -124,12 +129,11 @@ impl<T: EntityType> EntityRef<T> {
         self.node.metrics.shared.sends_refused.add(1);
     }
 
-    fn offer(&self, msg: T::Msg) -> Result<(), TellError<T::Msg>> {
+    fn offer(&self, msg: T::Msg) -> Result<(), (Refusal, T::Msg)> {
         if let Some(refusal) = bad_key(self.key.bytes()) {
-            return Err(TellError::new(refusal, msg));
+            return Err((refusal, msg));
         }
-        let letter = Outgoing { key: &self.key, ask: None, reads: 0, msg };
-        self.node.send_letter(&self.entry, letter).map_err(|(refusal, msg)| TellError::new(refusal, msg))
+        self.node.send_letter(&self.entry, Outgoing { key: &self.key, ask: None, reads: 0, msg })
     }
 
     /// As [`tell`](Self::tell), but waits for room until the deadline. For client threads; on a worker `WouldDeadlock` at once.
@@ -138,20 +142,19 @@ impl<T: EntityType> EntityRef<T> {
     /// [`TellError`] with the [`Refusal`] and the message; nothing was queued.
     pub fn tell_within(&self, msg: impl Message<T>, deadline: impl Into<Deadline>) -> Result<(), TellError<T::Msg>> {
         if on_worker_thread() {
-            self.count_refusal();
-            return Err(TellError::new(Refusal::WouldDeadlock, msg.into_msg()));
+            return Err(self.refused((Refusal::WouldDeadlock, msg.into_msg())));
         }
         // The clock is read only once there is something to wait for.
         let mut msg = match self.offer(msg.into_msg()) {
-            Err(refused) if is_for_now(refused.reason()) => refused.into_message(),
-            done => return done.inspect_err(|_| self.count_refusal()),
+            Err((refusal, msg)) if is_for_now(&refusal) => msg,
+            done => return done.map_err(|refused| self.refused(refused)),
         };
         let deadline = resolve(&self.node, deadline);
         let mut room = AwaitRoom::new(&self.node);
         loop {
             match self.offer(msg) {
-                Err(refused) if is_for_now(refused.reason()) && self.node.now() < deadline => msg = refused.into_message(),
-                done => return done.inspect_err(|_| self.count_refusal()),
+                Err((refusal, back)) if is_for_now(&refusal) && self.node.now() < deadline => msg = back,
+                done => return done.map_err(|refused| self.refused(refused)),
             }
             room.wait();
         }
@@ -309,12 +312,12 @@ pub(crate) fn newest<V: Wire>() -> u8 {
 }
 
 /// Whether there may be room a moment later: in the ring, or on the link.
-fn is_for_now(refusal: &Refusal) -> bool {
+pub(super) fn is_for_now(refusal: &Refusal) -> bool {
     matches!(refusal, Refusal::Full | Refusal::NoCredit)
 }
 
 /// How a thread waits for room in a ring: the consumer empties one within a fraction of a millisecond, if it is awake.
-struct AwaitRoom<'a> {
+pub(super) struct AwaitRoom<'a> {
     node: &'a Node,
     backoff: crossbeam::utils::Backoff,
     since: Time,
@@ -324,11 +327,11 @@ impl<'a> AwaitRoom<'a> {
     const AWAKE: Duration = Duration::from_millis(1);
     const NAP: Duration = Duration::from_micros(200);
 
-    fn new(node: &'a Node) -> Self {
+    pub(super) fn new(node: &'a Node) -> Self {
         Self { node, backoff: crossbeam::utils::Backoff::new(), since: node.now() }
     }
 
-    fn wait(&mut self) {
+    pub(super) fn wait(&mut self) {
         if let Clock::Virtual(time) = &self.node.clock {
             return time.pass(time.now() + Self::NAP);
         }

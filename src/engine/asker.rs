@@ -1,13 +1,6 @@
 //! A thread that waits for the answer to its ask: it stays awake for a while, as in [`idle`](super::idle), and parks only then.
 
-use std::{
-    cell::{Cell, UnsafeCell},
-    sync::{
-        Arc,
-        atomic::{AtomicU8, Ordering},
-    },
-    thread::Thread,
-};
+use std::{cell::Cell, sync::Arc};
 
 use super::{
     clock::{Clock, Waited},
@@ -22,60 +15,12 @@ use crate::{Time, config::Idle};
 const LOOKS: u32 = 64;
 
 /// Where the answer for a blocked thread is put. One ask at a time.
-pub struct Mailbox {
-    /// Belongs to who made the state `WRITING`, and while it is `FULL` to the mailbox's owner.
-    answer: UnsafeCell<Option<Answered>>,
-    state: AtomicU8,
-    bell: Bell,
-}
-
-/// Nothing is there.
-const EMPTY: u8 = 0;
-/// One thread puts an answer in.
-const WRITING: u8 = 1;
-/// The answer is there, for the owner alone.
-const FULL: u8 = 2;
-
-// SAFETY: `answer` is the only field that is not `Sync`. A thread writes it after it has turned `EMPTY` into `WRITING`, which one can; the
-// owner takes it after it has seen `FULL`, which that thread stores behind its write, and makes the state `EMPTY` again behind its own. An
-// `Answered` is `Send`, so it may go from one to the other.
-unsafe impl Sync for Mailbox {}
+pub type Mailbox = super::mailbox::Mailbox<Answered>;
 
 const _: () = {
     const fn is_send<T: Send>() {}
     is_send::<Answered>();
 };
-
-impl Mailbox {
-    fn new(owner: Thread) -> Self {
-        Self { answer: UnsafeCell::new(None), state: AtomicU8::new(EMPTY), bell: Bell::new(move || owner.unpark()) }
-    }
-
-    /// Gives the answer. Once per ask: the slot sees to that.
-    pub fn put(&self, answered: Answered) {
-        let free = self.state.compare_exchange(EMPTY, WRITING, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        assert!(free, "an ask is answered at most once, and the next one is opened when its mailbox is empty");
-        // SAFETY: this thread made the state `WRITING`: nobody else touches the answer before it is `FULL`.
-        unsafe { *self.answer.get() = Some(answered) };
-        self.state.store(FULL, Ordering::Release);
-        self.bell.ring();
-    }
-
-    fn is_full(&self) -> bool {
-        self.state.load(Ordering::Acquire) == FULL
-    }
-
-    /// The answer, if it is there. For the mailbox's only owner.
-    fn take(&self) -> Option<Answered> {
-        if !self.is_full() {
-            return None;
-        }
-        // SAFETY: the state is `FULL`, so nobody writes until it is `EMPTY` again; the owner, which is one thread, is the only one to take.
-        let answer = unsafe { (*self.answer.get()).take() };
-        self.state.store(EMPTY, Ordering::Release);
-        answer
-    }
-}
 
 /// The waiting side, which belongs to one thread.
 pub struct Asker {
@@ -93,7 +38,10 @@ impl Asker {
     pub fn take(preset: Idle) -> Self {
         match ASKER.take() {
             Some(asker) if asker.preset == preset => asker,
-            _ => Self { mailbox: Arc::new(Mailbox::new(std::thread::current())), idler: Idler::new(preset), preset },
+            _ => {
+                let owner = std::thread::current();
+                Self { mailbox: Arc::new(Mailbox::new(Bell::new(move || owner.unpark()))), idler: Idler::new(preset), preset }
+            }
         }
     }
 
@@ -130,11 +78,11 @@ impl Asker {
                     self.idler.yielded(now, sys::now());
                 }
                 Rest::Park => {
-                    self.mailbox.bell.announce_sleep();
+                    self.mailbox.bell().announce_sleep();
                     if !self.mailbox.is_full() {
                         std::thread::park_timeout(deadline.since(now));
                     }
-                    self.mailbox.bell.awake();
+                    self.mailbox.bell().awake();
                 }
             }
         }

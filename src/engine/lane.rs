@@ -4,18 +4,11 @@
 //! [letters](super::letter). Each lane has exactly one producer and one consumer, which callers may rely on: room that the producer saw
 //! cannot be taken by anybody else.
 
-use std::{
-    cell::Cell,
-    marker::PhantomData,
-    mem::ManuallyDrop,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering, fence},
-    },
-};
+use std::{cell::Cell, marker::PhantomData, mem::ManuallyDrop, sync::Arc};
 
-use crossbeam::{queue::SegQueue, utils::CachePadded};
+use crossbeam::queue::SegQueue;
 
+pub use super::bell::Bell;
 use super::{
     letter::{Address, LETTER_MAX, Letter, fits},
     ring::{self, Consumer, Producer},
@@ -24,45 +17,6 @@ use crate::{Wire, proto::shard::LaneId};
 
 /// Slots that only tokens, replies, commands and reports may use.
 pub const RESERVE: usize = 64;
-
-/// Rings a sleeping consumer awake, and costs a fence and a load when it is awake.
-///
-/// The consumer announces sleep (store), then looks at its queues once more; a producer publishes, then looks whether sleep was
-/// announced. A sequentially consistent fence between the two steps of each side makes one of them see the other (Dekker): either the
-/// consumer finds the item, or the producer finds the sleeper.
-pub struct Bell {
-    asleep: CachePadded<AtomicBool>,
-    wake: Box<dyn Fn() + Send + Sync>,
-}
-
-impl Bell {
-    /// `wake` must make the consumer return from its sleep, or from its next one.
-    pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
-        Self { asleep: CachePadded::new(AtomicBool::new(false)), wake: Box::new(wake) }
-    }
-
-    /// Called by producers after publishing. True if a sleeper was woken.
-    #[inline]
-    pub fn ring(&self) -> bool {
-        fence(Ordering::SeqCst);
-        if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::AcqRel) {
-            (self.wake)();
-            return true;
-        }
-        false
-    }
-
-    /// Called by the consumer before its last look at the queues.
-    pub fn announce_sleep(&self) {
-        self.asleep.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-    }
-
-    /// Called by the consumer when it is awake again, or found something after all.
-    pub fn awake(&self) {
-        self.asleep.store(false, Ordering::Relaxed);
-    }
-}
 
 /// What a lane carries beside letters.
 pub trait Item: Sized + Send {
@@ -306,7 +260,7 @@ impl<T: Item> Door<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
 

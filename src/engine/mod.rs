@@ -12,8 +12,12 @@
 //! What cannot go the short way (a route that changes, an entity that is not live, or one with something in its mailbox) is made a
 //! [parcel](parcel) where that turns out, and goes on by `NodeCore::handle_lane`, `ShardCore::handle_lane` and the host's `handle`, which know
 //! every case. Both ways share each ring, so their order is that of the ring.
+//!
+//! Unsafe code is in lanes, letters and messages alone: `tests/UNSAFE.md` says what covers each of its functions. The lock-free structures
+//! ([bell], [mailbox], [ring], [slot_table]) run under loom in the crate `loom/`, which exchanges [sync] beneath their sources.
 
 pub mod asker;
+pub mod bell;
 pub mod carrier;
 pub mod clock;
 pub mod completion;
@@ -22,6 +26,7 @@ pub mod helper;
 pub mod idle;
 pub mod lane;
 pub mod letter;
+pub mod mailbox;
 pub mod message;
 pub mod network;
 pub mod node;
@@ -30,6 +35,8 @@ pub mod parcel;
 pub mod ring;
 pub mod short_ways;
 pub mod slot;
+pub mod slot_table;
+pub mod sync;
 pub mod sys;
 pub mod topics;
 pub mod types;

@@ -6,18 +6,18 @@
 //!
 //! The producer *publishes*: what it has written is seen by the consumer in batches. The consumer *releases*: what it has read is given
 //! back in batches.
+//!
+//! Checked by `loom/tests/ring.rs`.
 
 use std::{
     cell::{Cell, UnsafeCell},
     mem::MaybeUninit,
     ptr,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, AtomicU64, Ordering},
-    },
 };
 
 use crossbeam::utils::CachePadded;
+
+use super::sync::{Arc, AtomicU32, AtomicU64, Noted, Ordering};
 
 /// Payloads are aligned to this, and records are multiples of it.
 pub const ALIGN: usize = 16;
@@ -48,6 +48,7 @@ struct Head {
 
 struct Shared {
     lines: Box<[Line]>,
+    noted: Noted,
     /// Bytes published.
     tail: CachePadded<AtomicU64>,
     head: CachePadded<Head>,
@@ -74,6 +75,7 @@ pub const fn record(payload: usize) -> usize {
 pub unsafe fn ring(bytes: usize, discard: unsafe fn(u32, *mut u8)) -> (Producer, Consumer) {
     let lines: Box<[Line]> = (0..bytes.div_ceil(64).max(8) + 1).map(|_| Line(UnsafeCell::new(MaybeUninit::uninit()))).collect();
     let shared = Arc::new(Shared {
+        noted: Noted::new(lines.len() * 64),
         lines,
         tail: CachePadded::new(AtomicU64::new(0)),
         head: CachePadded::new(Head { at: AtomicU64::new(0), items: AtomicU32::new(0) }),
@@ -112,6 +114,7 @@ impl Shared {
     /// A record that is the caller's begins there.
     #[inline]
     unsafe fn header(&self, offset: usize) -> Header {
+        self.noted.read(offset, HEADER);
         // SAFETY: the caller's record begins with a header, which wants less alignment than records have.
         unsafe { self.place(offset).cast::<Header>().read() }
     }
@@ -126,6 +129,7 @@ impl Drop for Shared {
             // SAFETY: both ends are gone, so all that was published and not released is ours, record by record.
             let header = unsafe { self.header(offset) };
             if header.kind != PAD {
+                self.noted.read(offset, header.len as usize);
                 // SAFETY: as above; nobody uses the payload afterwards.
                 unsafe { (self.discard)(header.kind, self.place(offset + HEADER)) };
             }
@@ -187,12 +191,14 @@ impl Producer {
             return false;
         }
         if pad > 0 {
+            self.shared.noted.write(offset, HEADER);
             // SAFETY: the rest of the buffer is free, as was just seen, and at least one unit long, since a record that reached its end would have
             // set the offset to zero.
             unsafe { self.shared.place(offset).cast::<Header>().write(Header { len: left as u32, kind: PAD }) };
             self.at.set(self.at.get() + left as u64);
             offset = 0;
         }
+        self.shared.noted.write(offset, len);
         let place = self.shared.place(offset);
         // SAFETY: `len` bytes are free there, and do not reach beyond the end.
         unsafe { place.cast::<Header>().write(Header { len: len as u32, kind }) };
@@ -277,6 +283,8 @@ impl Consumer {
         debug_assert!(self.at < self.seen, "there is a record at the front");
         // SAFETY: as in `front`, which was called before.
         let header = unsafe { self.shared.header(self.offset) };
+        // The payload was read since `front`, and is not afterwards.
+        self.shared.noted.read(self.offset, header.len as usize);
         self.skip(header.len);
         self.items = self.items.wrapping_add(1);
         if self.at - self.released > (self.capacity / 4) as u64 {

@@ -1,6 +1,6 @@
 //! What is measured: a node, or two, with entities that count and echo. Shared with the benches under `benches/`.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use wingbeat::{AskError, Batch, Cluster, Config, EntityRef, Refusal, Region, channel, config::Preset};
 
@@ -82,22 +82,13 @@ impl<'a> Teller<'a> {
         self.flush()
     }
 
-    /// Sends what is in the batch; what finds no room goes again, each entity's messages in their order.
+    /// Sends what is in the batch.
     fn flush(&mut self) -> Result<(), Error> {
         let Some(batch) = &mut self.batch else { return Ok(()) };
-        let began = Instant::now();
-        while !batch.is_empty() {
-            for (key, refused) in batch.send().refused {
-                match refused.reason() {
-                    Refusal::Full | Refusal::NoCredit if began.elapsed() < PATIENCE => drop(batch.push(key, refused.into_message())),
-                    why => return Err(why.to_string().into()),
-                }
-            }
-            if !batch.is_empty() {
-                std::thread::yield_now();
-            }
+        match batch.send_within(PATIENCE).refused.first() {
+            Some((_, refused)) => Err(refused.reason().to_string().into()),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn question(&self, at: usize) {

@@ -1,0 +1,154 @@
+//! What stands in `src/engine/sync.rs`, on loom's atomics and cells, with places for faults.
+
+use std::collections::VecDeque;
+
+use loom::sync::atomic;
+pub use loom::sync::{Arc, atomic::Ordering};
+
+use crate::faults::{Fault, planted};
+
+fn store_by(order: Ordering) -> Ordering {
+    if order == Ordering::Release && planted(Fault::NoRelease) { Ordering::Relaxed } else { order }
+}
+
+fn load_by(order: Ordering) -> Ordering {
+    if order == Ordering::Acquire && planted(Fault::NoAcquire) { Ordering::Relaxed } else { order }
+}
+
+fn change_by(order: Ordering) -> Ordering {
+    match order {
+        Ordering::AcqRel if planted(Fault::NoRelease) => Ordering::Acquire,
+        Ordering::AcqRel if planted(Fault::NoAcquire) => Ordering::Release,
+        order => load_by(store_by(order)),
+    }
+}
+
+pub fn fence(order: Ordering) {
+    if !planted(Fault::NoFences) {
+        atomic::fence(order);
+    }
+}
+
+macro_rules! atomics {
+    ($($name:ident of $of:ty, ordered: $ordered:literal);+) => {
+        $(
+            #[derive(Debug)]
+            pub struct $name(atomic::$name);
+
+            impl $name {
+                pub fn new(value: $of) -> Self {
+                    Self(atomic::$name::new(value))
+                }
+
+                pub fn load(&self, order: Ordering) -> $of {
+                    self.0.load(load_by(order))
+                }
+
+                pub fn store(&self, value: $of, order: Ordering) {
+                    if $ordered {
+                        self.0.swap(value, store_by(order));
+                    } else {
+                        self.0.store(value, store_by(order));
+                    }
+                }
+
+                pub fn swap(&self, value: $of, order: Ordering) -> $of {
+                    if planted(Fault::TornExchange) {
+                        let old = self.0.load(Ordering::Acquire);
+                        self.0.store(value, Ordering::Release);
+                        return old;
+                    }
+                    self.0.swap(value, change_by(order))
+                }
+
+                pub fn compare_exchange(&self, old: $of, new: $of, won: Ordering, lost: Ordering) -> Result<$of, $of> {
+                    if planted(Fault::TornExchange) {
+                        let found = self.0.load(Ordering::Acquire);
+                        if found != old {
+                            return Err(found);
+                        }
+                        self.0.store(new, Ordering::Release);
+                        return Ok(found);
+                    }
+                    self.0.compare_exchange(old, new, change_by(won), lost)
+                }
+            }
+        )+
+    };
+}
+
+// Nothing comes between what an exchange has read and what it writes, says the memory model; loom lets a store of another thread, made later, come
+// in between. A bell has both, so its stores are exchanges here.
+atomics!(
+    AtomicBool of bool, ordered: true;
+    AtomicU8 of u8, ordered: false;
+    AtomicU32 of u32, ordered: false;
+    AtomicU64 of u64, ordered: false
+);
+
+/// Loom fails if two threads are in it at once, or one after the other without an order between them.
+#[derive(Debug)]
+pub struct UnsafeCell<T>(loom::cell::UnsafeCell<T>);
+
+impl<T> UnsafeCell<T> {
+    pub fn new(value: T) -> Self {
+        Self(loom::cell::UnsafeCell::new(value))
+    }
+
+    pub fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+        self.0.with_mut(f)
+    }
+}
+
+/// One cell for each 16 bytes of memory: loom sees who reads and writes them.
+pub struct Noted(Box<[loom::cell::UnsafeCell<()>]>);
+
+const UNIT: usize = 16;
+
+impl Noted {
+    pub fn new(bytes: usize) -> Self {
+        Self((0..bytes.div_ceil(UNIT)).map(|_| loom::cell::UnsafeCell::new(())).collect())
+    }
+
+    fn units(&self, at: usize, len: usize) -> &[loom::cell::UnsafeCell<()>] {
+        &self.0[at / UNIT..(at + len).div_ceil(UNIT)]
+    }
+
+    pub fn read(&self, at: usize, len: usize) {
+        self.units(at, len).iter().for_each(|unit| unit.with(|_| ()));
+    }
+
+    pub fn write(&self, at: usize, len: usize) {
+        self.units(at, len).iter().for_each(|unit| unit.with_mut(|_| ()));
+    }
+}
+
+/// Stands for crossbeam's queue, which has models of its own: bounded, and what is pushed happens before it is popped.
+pub struct ArrayQueue<T>(loom::sync::Mutex<VecDeque<T>>, usize);
+
+impl<T> ArrayQueue<T> {
+    pub fn new(capacity: usize) -> Self {
+        Self(loom::sync::Mutex::new(VecDeque::new()), capacity)
+    }
+
+    fn all(&self) -> loom::sync::MutexGuard<'_, VecDeque<T>> {
+        self.0.lock().expect("no thread panics in here")
+    }
+
+    pub fn push(&self, value: T) -> Result<(), T> {
+        let mut all = self.all();
+        if all.len() == self.1 {
+            return Err(value);
+        }
+        all.push_back(value);
+        Ok(())
+    }
+
+    pub fn pop(&self) -> Option<T> {
+        self.all().pop_front()
+    }
+
+    pub fn len(&self) -> usize {
+        self.all().len()
+    }
+}

@@ -1,0 +1,92 @@
+//! What the producer wrote is whole when the consumer reads it, and is not overwritten before it was read.
+
+use std::sync::Mutex;
+
+use loom::thread;
+use wingbeat_loom::{
+    faults::{Fault, check, must_find},
+    ring::{Consumer, Producer, push, ring},
+};
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Four records of the smallest ring leave some of it at its end, so that five go round behind a gap.
+const WORDS: usize = 13;
+type Value = [u64; WORDS];
+const MOST: u32 = 100;
+
+unsafe fn discard(_: u32, _: *mut u8) {}
+
+fn write(producer: &Producer, n: u64) -> bool {
+    // SAFETY: `discard` has nothing to do for such a value, which is `Send`.
+    unsafe { push::<Value>(producer, 0, MOST, [n; WORDS]) }.is_ok()
+}
+
+fn read(consumer: &mut Consumer) -> Option<u64> {
+    let (_, place) = consumer.front()?;
+    // SAFETY: each record is such a value.
+    let value = unsafe { place.cast::<Value>().read() };
+    consumer.advance();
+    assert_eq!(value, [value[0]; WORDS]);
+    Some(value[0])
+}
+
+/// The producer writes `records`, publishing behind each `batch`; the consumer takes them in order.
+fn passage(records: u64, batch: u64) {
+    // SAFETY: all records are such values.
+    let (producer, mut consumer) = unsafe { ring(512, discard) };
+    let writer = thread::spawn(move || {
+        for n in 0..records {
+            while !write(&producer, n) {
+                producer.publish();
+                thread::yield_now();
+            }
+            if (n + 1) % batch == 0 {
+                producer.publish();
+            }
+        }
+    });
+    let mut next = 0;
+    while next < records {
+        match read(&mut consumer) {
+            Some(n) => {
+                assert_eq!(n, next);
+                next += 1;
+            }
+            None => thread::yield_now(),
+        }
+    }
+    writer.join().unwrap();
+    assert!(consumer.is_empty());
+}
+
+#[test]
+fn records_come_out_whole_and_in_order_also_when_the_ring_goes_round() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    check(Some(3), || passage(2, 1));
+    check(Some(1), || passage(5, 1));
+    check(Some(1), || passage(6, 3));
+}
+
+#[test]
+fn each_side_may_end_first_and_what_nobody_took_is_dropped_behind_both() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    check(None, || {
+        // SAFETY: all records are such values.
+        let (producer, mut consumer) = unsafe { ring(512, discard) };
+        let writer = thread::spawn(move || {
+            assert!(write(&producer, 0) && write(&producer, 1));
+        });
+        let first = read(&mut consumer);
+        assert!(first.is_none_or(|n| n == 0));
+        drop(consumer);
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn an_end_that_does_not_release_or_acquire_is_found() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    must_find(Fault::NoRelease, Some(2), || passage(2, 1));
+    must_find(Fault::NoAcquire, Some(2), || passage(2, 1));
+}

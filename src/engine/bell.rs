@@ -1,0 +1,44 @@
+//! How a producer wakes a consumer that sleeps. Checked by `loom/tests/bell.rs`.
+
+use crossbeam::utils::CachePadded;
+
+use super::sync::{AtomicBool, Ordering, fence};
+
+/// Rings a sleeping consumer awake, and costs a fence and a load when it is awake.
+///
+/// The consumer announces sleep (store), then looks at its queues once more; a producer publishes, then looks whether sleep was
+/// announced. A sequentially consistent fence between the two steps of each side makes one of them see the other (Dekker): either the
+/// consumer finds the item, or the producer finds the sleeper.
+pub struct Bell {
+    asleep: CachePadded<AtomicBool>,
+    wake: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Bell {
+    /// `wake` must make the consumer return from its sleep, or from its next one.
+    pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
+        Self { asleep: CachePadded::new(AtomicBool::new(false)), wake: Box::new(wake) }
+    }
+
+    /// Called by producers after publishing. True if a sleeper was woken.
+    #[inline]
+    pub fn ring(&self) -> bool {
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::AcqRel) {
+            (self.wake)();
+            return true;
+        }
+        false
+    }
+
+    /// Called by the consumer before its last look at the queues.
+    pub fn announce_sleep(&self) {
+        self.asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Called by the consumer when it is awake again, or found something after all.
+    pub fn awake(&self) {
+        self.asleep.store(false, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,111 @@
+//! A table of waiters: an ask is answered at most once. Checked by `loom/tests/slot_table.rs`.
+//!
+//! A slot is named by index and generation; its state word changes by compare-exchange, and only the winner may touch the waiter.
+
+use super::sync::{ArrayQueue, AtomicU64, Ordering, UnsafeCell};
+
+struct Slot<W> {
+    /// Generation in the upper 63 bits, lowest bit: somebody waits.
+    state: AtomicU64,
+    /// Belongs to one thread at a time: to who took the slot's index from `free`, until its state says that somebody waits; then to nobody,
+    /// until one thread wins the exchange of the state; then to that one, until it gives the index back.
+    waiter: UnsafeCell<Option<W>>,
+    /// The peer that has the request, under its number, below the ask's generation. Written and read by the network thread only.
+    peer: AtomicU64,
+}
+
+// SAFETY: `waiter` is the only field that is not `Sync`. It is touched by one thread at a time, as said there, each of which sees what the
+// one before has done: the opener's store of the state releases to the winner's exchange, and the winner's push of the index to the pop of
+// the next opener. It may be touched by different threads because a waiter is `Send`.
+unsafe impl<W: Send> Sync for Slot<W> {}
+
+/// All asks in flight of one node, and who waits for them.
+pub struct SlotTable<W> {
+    slots: Box<[Slot<W>]>,
+    free: ArrayQueue<u32>,
+}
+
+/// Index and generation of a slot as they travel: generation in the upper 40 bits.
+pub const INDEX_BITS: u32 = 24;
+/// The bits of the index.
+pub const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
+const GENERATION_MASK: u64 = (1 << (64 - INDEX_BITS)) - 1;
+
+impl<W> SlotTable<W> {
+    /// Room for `n` asks in flight, at most 2^24.
+    pub fn new(n: u32) -> Self {
+        let n = n.clamp(1, 1 << INDEX_BITS);
+        let free = ArrayQueue::new(n as usize);
+        for i in 0..n {
+            free.push(i).expect("the queue has room for every index");
+        }
+        let slots = (0..n).map(|_| Slot { state: AtomicU64::new(0), waiter: UnsafeCell::new(None), peer: AtomicU64::new(0) }).collect();
+        Self { slots, free }
+    }
+
+    /// Reserves a slot for `waiter`; `None` when all are in use, with the waiter dropped unanswered.
+    pub fn open(&self, waiter: W) -> Option<u64> {
+        let index = self.free.pop()?;
+        let slot = &self.slots[index as usize];
+        debug_assert_eq!(slot.state.load(Ordering::Relaxed) & 1, 0, "nobody waits in a free slot");
+        // SAFETY: the index came out of `free`, where it stands at most once, so no other thread opens this slot; nobody takes its waiter
+        // before the state below says that there is one.
+        slot.waiter.with_mut(|place| unsafe { *place = Some(waiter) });
+        let generation = (slot.state.load(Ordering::Relaxed) >> 1) + 1;
+        slot.state.store(generation << 1 | 1, Ordering::Release);
+        Some((generation & GENERATION_MASK) << INDEX_BITS | u64::from(index))
+    }
+
+    /// Takes the waiter of an ask, so that it can be answered; `None` if it was answered before, or never was.
+    pub fn take(&self, correlation: u64) -> Option<W> {
+        let index = (correlation & INDEX_MASK) as usize;
+        let slot = self.slots.get(index)?;
+        let state = slot.state.load(Ordering::Acquire);
+        let generation = (state >> 1) & GENERATION_MASK;
+        if state & 1 == 0 || generation != correlation >> INDEX_BITS {
+            return None;
+        }
+        slot.state.compare_exchange(state, state & !1, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+        // SAFETY: the exchange can be won once per generation, and it was here; the slot is not opened again before its index is in `free`.
+        let waiter = slot.waiter.with_mut(|place| unsafe { (*place).take() });
+        self.free.push(index as u32).expect("an index is free at most once");
+        waiter
+    }
+
+    /// Whether somebody waits for the answer to that ask.
+    pub fn is_open(&self, correlation: u64) -> bool {
+        let Some(slot) = self.slots.get((correlation & INDEX_MASK) as usize) else { return false };
+        let state = slot.state.load(Ordering::Acquire);
+        state & 1 == 1 && (state >> 1) & GENERATION_MASK == correlation >> INDEX_BITS
+    }
+
+    /// Notes which peer the request went to, by a number of at most 24 bits that the network thread has given it.
+    pub fn sent_to(&self, correlation: u64, peer: u32) {
+        if let Some(slot) = self.slots.get((correlation & INDEX_MASK) as usize) {
+            slot.peer.store(correlation & !INDEX_MASK | u64::from(peer) & INDEX_MASK, Ordering::Relaxed);
+        }
+    }
+
+    /// Asks in flight whose requests went to `peer`. Walks all slots: for when a peer died.
+    pub fn at(&self, peer: u32) -> impl Iterator<Item = u64> {
+        self.slots.iter().zip(0u64..).filter_map(move |(slot, index)| {
+            let (state, noted) = (slot.state.load(Ordering::Acquire), slot.peer.load(Ordering::Relaxed));
+            let asks = state & 1 == 1 && (state >> 1) & GENERATION_MASK == noted >> INDEX_BITS;
+            (asks && noted & INDEX_MASK == u64::from(peer)).then_some(noted & !INDEX_MASK | index)
+        })
+    }
+
+    /// All asks in flight, for the end of the node.
+    pub fn open_asks(&self) -> impl Iterator<Item = u64> {
+        self.slots.iter().zip(0u64..).filter_map(|(slot, index)| {
+            let state = slot.state.load(Ordering::Acquire);
+            (state & 1 == 1).then_some(((state >> 1) & GENERATION_MASK) << INDEX_BITS | index)
+        })
+    }
+
+    /// Asks in flight.
+    #[allow(dead_code)] // Without the feature `admin` only tests ask.
+    pub fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}
