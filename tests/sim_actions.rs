@@ -166,6 +166,12 @@ fn every_strategy_decides_its_way() {
 }
 
 #[test]
+fn where_each_side_is_told_to_go_on_both_do() {
+    let config = "[config]\n\"downing.strategy\" = \"none\"\n\"membership.auto_down_after\" = \"5s\"";
+    twelve(&[config, &at("30s", "do = \"partition\"\ngroups = [\"0..5\"]"), "[expect]\nsurvivor_groups = 2\nsurvivors = 7"]);
+}
+
+#[test]
 fn what_an_action_cannot_do_is_said() {
     let crash = at("20s", "do = \"crash\"\nnodes = \"7\"");
     let none = |what: &str| {

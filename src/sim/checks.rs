@@ -1,4 +1,4 @@
-//! Invariants of failures.md, watched at every step: E1, E2, E6 (entities), M1 to M3 (membership), C1 (coordinator).
+//! Invariants of failures.md, watched at every step: E1, E2, E6 (entities), M1 to M3 and M7 (membership), C1 (coordinator).
 //!
 //! E3 and E4 are watched by the ledger, which knows every message. R3 is watched here too: a core that has nothing to do is not woken.
 
@@ -225,6 +225,14 @@ impl Observed {
     }
 }
 
+impl Observed {
+    /// M7: whether this one, `me`, and the other one have put each other out of their clusters. Both run.
+    pub(super) fn split_from(&self, me: NodeId, other: &Self, whom: NodeId) -> Option<(&'static str, String)> {
+        let both = self.gone.contains(&whom) && other.gone.contains(&me);
+        both.then(|| ("M7", format!("{me} and {whom} have removed each other and run on: both sides of a split live")))
+    }
+}
+
 /// One difference between two views.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Change {
@@ -424,6 +432,23 @@ mod tests {
             })
             .collect();
         assert_eq!(kinds.iter().collect::<String>(), "gsrngn");
+    }
+
+    #[test]
+    fn two_sides_that_both_live_are_caught() {
+        use MemberStatus::Up;
+        let generation = |id: NodeId| Some((0, id.incarnation() as u32));
+        let both = view(&[(0, 1, Up, true), (1, 1, Up, true)]);
+        let (left, right) = (view(&[(0, 1, Up, true)]), view(&[(1, 1, Up, true)]));
+        let (one, other) = (left.members[0].id, right.members[0].id);
+        let (mut a, mut b) = (Observed::default(), Observed::default());
+        for (o, mine) in [(&mut a, &left), (&mut b, &both)] {
+            assert_eq!(o.step(&changes(None, &both), generation), None);
+            assert_eq!(o.step(&changes(Some(&both), mine), generation), None);
+        }
+        assert!(a.split_from(one, &b, other).is_none(), "one of them removed the other");
+        assert_eq!(b.step(&changes(Some(&both), &right), generation), None);
+        assert_eq!(a.split_from(one, &b, other).unwrap().0, "M7");
     }
 
     #[test]

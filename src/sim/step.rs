@@ -236,6 +236,9 @@ impl World<'_> {
                 if let Some((invariant, what)) = wrong {
                     self.violated(Broken { invariant, lives: vec![p.life], what });
                 }
+                for gone in changes.iter().filter_map(Change::gone) {
+                    self.look_for_two_sides(index, p.life, gone);
+                }
             }
             Effect::Event(event) => self.log(35, index, 0, || format!("event: {}", brief(&event))),
             // Every type of a scenario says its number.
@@ -275,6 +278,19 @@ impl World<'_> {
                 }
                 self.inside(p.life, self.now + EXIT_AFTER, Inner::Exit { rejoin });
             }
+        }
+    }
+
+    /// A view lacks a member that is gone. Where each side was told to go on by itself, both do.
+    fn look_for_two_sides(&mut self, index: u32, life: u32, gone: NodeId) {
+        let (live, me) = (self.measure.live(), self.lives[life as usize].id);
+        let by_itself = self.nodes[index as usize].config.membership.auto_down_after.is_some();
+        let Some(&whom) = self.by_id.get(&gone).filter(|whom| !by_itself && live.contains_key(*whom) && live.contains_key(&life)) else {
+            return;
+        };
+        let (Some(mine), Some(theirs)) = (self.observed.get(&life), self.observed.get(&whom)) else { return };
+        if let Some((invariant, what)) = mine.split_from(me, theirs, gone) {
+            self.violated(Broken { invariant, lives: vec![life, whom], what });
         }
     }
 
