@@ -22,7 +22,8 @@ use crate::{
 pub struct Batch<T: EntityType> {
     node: Arc<Node>,
     entry: Arc<TypeEntry>,
-    waiting: Vec<(T::Key, Key, T::Msg)>,
+    /// Whose, and what; without the message once that is sent.
+    waiting: Vec<(T::Key, Key, Option<T::Msg>)>,
     /// Room for the bytes of a key.
     scratch: Vec<u8>,
 }
@@ -60,7 +61,7 @@ impl<T: EntityType> Batch<T> {
         self.scratch.clear();
         id.write_to(&mut self.scratch);
         let key = Key::new(&self.scratch);
-        self.waiting.push((id, key, msg.into_msg()));
+        self.waiting.push((id, key, Some(msg.into_msg())));
         self
     }
 
@@ -77,29 +78,36 @@ impl<T: EntityType> Batch<T> {
     /// Sends what is in it, each message as [`EntityRef::tell`](crate::EntityRef::tell) would, and empties it for the next round. Does not block.
     pub fn send(&mut self) -> BatchReport<T> {
         let mut report = BatchReport { accepted: 0, refused: vec![] };
-        let Self { node, entry, waiting, .. } = self;
+        // Out of here for as long as encoders run: one that panics ends the batch.
+        let mut waiting = std::mem::take(&mut self.waiting);
+        let Self { node, entry, .. } = self;
         let sent = node.batch(|exits| {
             // Keys with a message that was refused, and why.
             let mut stuck: HashMap<T::Key, Refusal, FixedState> = HashMap::default();
-            for (id, key, msg) in waiting.drain(..) {
-                let refusal = if stuck.is_empty() { None } else { stuck.get(&id).cloned() };
-                let refused = match refusal.or_else(|| bad_key(key.bytes())) {
-                    Some(refusal) => Err((refusal, msg)),
-                    None => exits.send_letter(node, entry, Outgoing { key: &key, ask: None, reads: 0, msg }),
+            for (id, key, msg) in &mut *waiting {
+                let refusal = if stuck.is_empty() { None } else { stuck.get(id).cloned() };
+                let sent = match refusal.or_else(|| bad_key(key.bytes())) {
+                    Some(refusal) => Err(refusal),
+                    None => exits.send_letter(node, entry, Outgoing { key, ask: None, reads: 0, msg }),
                 };
-                match refused {
+                match sent {
                     Ok(()) => report.accepted += 1,
-                    Err((refusal, msg)) => {
+                    Err(refusal) => {
                         stuck.insert(id.clone(), refusal.clone());
-                        report.refused.push((id, TellError::new(refusal, msg)));
+                        report.refused.extend(msg.take().map(|msg| (id.clone(), TellError::new(refusal, msg))));
                     }
                 }
             }
         });
         if sent.is_none() {
-            report.refused.extend(waiting.drain(..).map(|(id, _, msg)| (id, TellError::new(Refusal::Shutdown, msg))));
+            let refused = |(id, _, msg): (T::Key, Key, Option<T::Msg>)| Some((id, TellError::new(Refusal::Shutdown, msg?)));
+            report.refused.extend(waiting.drain(..).filter_map(refused));
         }
-        self.node.metrics.shared.sends_refused.add(report.refused.len() as u64);
+        waiting.clear();
+        self.waiting = waiting;
+        if !report.refused.is_empty() {
+            self.node.metrics.shared.sends_refused.add(report.refused.len() as u64);
+        }
         report
     }
 }

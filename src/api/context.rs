@@ -434,11 +434,20 @@ pub(crate) fn read_answer<V: Wire>(answered: Answered) -> Result<V, AskError> {
 }
 
 /// Why a key cannot be used; `None` if it can.
+#[inline]
 pub(crate) fn bad_key(bytes: &[u8]) -> Option<Refusal> {
-    let max = super::KEY_BYTES_MAX;
     match bytes.len() {
-        0 => Some(Refusal::BadKey { why: format!("it is empty; a key has 1 to {max} bytes") }),
-        n if n > max => Some(Refusal::BadKey { why: format!("it has {n} bytes, at most {max}") }),
-        _ => None,
+        n if (1..=super::KEY_BYTES_MAX).contains(&n) => None,
+        n => Some(why_bad(n)),
     }
+}
+
+#[cold]
+fn why_bad(bytes: usize) -> Refusal {
+    let max = super::KEY_BYTES_MAX;
+    let why = match bytes {
+        0 => format!("it is empty; a key has 1 to {max} bytes"),
+        n => format!("it has {n} bytes, at most {max}"),
+    };
+    Refusal::BadKey { why }
 }

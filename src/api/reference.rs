@@ -128,8 +128,11 @@ impl<T: EntityType> EntityRef<T> {
         if let Some(refusal) = bad_key(self.key.bytes()) {
             return Err(TellError::new(refusal, msg));
         }
-        let letter = Outgoing { key: &self.key, ask: None, reads: 0, msg };
-        self.node.send_letter(&self.entry, letter).map_err(|(refusal, msg)| TellError::new(refusal, msg))
+        let mut msg = Some(msg);
+        match self.node.send_letter(&self.entry, Outgoing { key: &self.key, ask: None, reads: 0, msg: &mut msg }) {
+            Ok(()) => Ok(()),
+            Err(refusal) => Err(TellError::new(refusal, msg.expect(REFUSED_STAYS))),
+        }
     }
 
     /// As [`tell`](Self::tell), but waits for room until the deadline. For client threads; on a worker `WouldDeadlock` at once.
@@ -226,17 +229,17 @@ impl<T: EntityType> EntityRef<T> {
         let give_up = self.node.now() + patience;
         let ask = self.node.open_ask(deadline, waiter)?;
         let (correlation, reads) = (ask.correlation, newest::<R::Reply>());
-        let (mut msg, mut room) = (req.into_msg(), AwaitRoom::new(&self.node));
+        let (slot, mut msg, mut room) = (Unsent { node: &self.node, correlation }, Some(req.into_msg()), AwaitRoom::new(&self.node));
         loop {
-            match self.node.send_letter(&self.entry, Outgoing { key: &self.key, ask: Some(ask), reads, msg }) {
+            match self.node.send_letter(&self.entry, Outgoing { key: &self.key, ask: Some(ask), reads, msg: &mut msg }) {
                 Ok(()) => {
+                    slot.sent();
                     self.node.time_ask(deadline, correlation);
                     return Ok(());
                 }
-                Err((refusal, back)) if is_for_now(&refusal) && self.node.now() < give_up => msg = back,
-                Err((refusal, _)) => {
+                Err(refusal) if is_for_now(&refusal) && self.node.now() < give_up => {}
+                Err(refusal) => {
                     self.count_refusal();
-                    drop(self.node.slots.take(correlation));
                     return Err(AskError::Refused(refusal));
                 }
             }
@@ -249,7 +252,7 @@ impl<T: EntityType> EntityRef<T> {
         if let Some(refusal) = bad_key(self.key.bytes()) {
             return Err(refusal);
         }
-        self.node.send_letter(&self.entry, Outgoing { key: &self.key, ask, reads, msg }).map_err(|(refusal, _)| refusal)
+        self.node.send_letter(&self.entry, Outgoing { key: &self.key, ask, reads, msg: &mut Some(msg) })
     }
 
     pub(crate) fn open<R: Request<T>>(&self, req: R, deadline: Time, timed: bool, waiter: Waiter) -> Result<u64, AskError> {
@@ -257,11 +260,9 @@ impl<T: EntityType> EntityRef<T> {
             return Err(AskError::Refused(refusal));
         }
         let opened = self.node.open_ask(deadline, waiter).and_then(|ask| {
-            let letter = Outgoing { key: &self.key, ask: Some(ask), reads: newest::<R::Reply>(), msg: req.into_msg() };
-            self.node.send_letter(&self.entry, letter).map(|()| ask.correlation).map_err(|(refusal, _)| {
-                drop(self.node.slots.take(ask.correlation));
-                AskError::Refused(refusal)
-            })
+            let slot = Unsent { node: &self.node, correlation: ask.correlation };
+            let letter = Outgoing { key: &self.key, ask: Some(ask), reads: newest::<R::Reply>(), msg: &mut Some(req.into_msg()) };
+            self.node.send_letter(&self.entry, letter).map(|()| slot.sent()).map_err(AskError::Refused)
         });
         let correlation = opened.inspect_err(|_| self.count_refusal())?;
         if timed {
@@ -290,16 +291,36 @@ impl<T: EntityType> EntityRef<T> {
         }
         let Some(correlation) = self.node.slots.open(waiter) else { return Err(TellError::new(Refusal::Overloaded, msg)) };
         let ask = Ask { node: self.node.id, correlation, deadline };
-        match self.node.send_letter(&self.entry, Outgoing { key: &self.key, ask: Some(ask), reads, msg }) {
+        let (slot, mut msg) = (Unsent { node: &self.node, correlation }, Some(msg));
+        match self.node.send_letter(&self.entry, Outgoing { key: &self.key, ask: Some(ask), reads, msg: &mut msg }) {
             Ok(()) => {
                 self.node.time_ask(deadline, correlation);
-                Ok(correlation)
+                Ok(slot.sent())
             }
-            Err((refusal, msg)) => {
-                drop(self.node.slots.take(correlation));
-                Err(TellError::new(refusal, msg))
-            }
+            Err(refusal) => Err(TellError::new(refusal, msg.expect(REFUSED_STAYS))),
         }
+    }
+}
+
+/// Of a message.
+const REFUSED_STAYS: &str = "what is refused stays in its place";
+
+/// The slot of an ask whose request is not sent yet. Should it never be, because it is refused or its encoder panics, the slot is free again.
+struct Unsent<'a> {
+    node: &'a Node,
+    correlation: u64,
+}
+
+impl Unsent<'_> {
+    /// The request is sent, under this number.
+    fn sent(self) -> u64 {
+        std::mem::ManuallyDrop::new(self).correlation
+    }
+}
+
+impl Drop for Unsent<'_> {
+    fn drop(&mut self) {
+        drop(self.node.slots.take(self.correlation));
     }
 }
 

@@ -60,23 +60,27 @@ pub struct Address<'a> {
     pub reads: u8,
 }
 
-/// Where the parts of a letter stand, from its beginning.
+/// Where the parts of a letter stand, from its beginning. The key stands behind the head.
 struct Parts {
     stream: usize,
     ask: usize,
-    key: usize,
     body: usize,
 }
+
+/// Where the key stands.
+const KEY: usize = size_of::<Head>();
 
 impl Parts {
     #[inline]
     const fn of(arrived: bool, asked: bool, key_len: usize) -> Self {
-        let head = size_of::<Head>();
-        let stream = if arrived || asked { head.next_multiple_of(ALIGN) } else { head };
-        let ask = if arrived { stream + size_of::<NodeId>() } else { stream };
-        let key = if asked { ask + size_of::<Ask>() } else { ask };
         // Values want no more than eight; an encoding wants nothing.
-        Self { stream, ask, key, body: (key + key_len).next_multiple_of(8) }
+        let end = (KEY + key_len).next_multiple_of(8);
+        if !arrived && !asked {
+            return Self { stream: end, ask: end, body: end };
+        }
+        let stream = end.next_multiple_of(ALIGN);
+        let ask = if arrived { stream + size_of::<NodeId>() } else { stream };
+        Self { stream, ask, body: if asked { ask + size_of::<Ask>() } else { ask } }
     }
 }
 
@@ -117,7 +121,7 @@ impl Address<'_> {
             if let Some(ask) = self.ask {
                 place.add(parts.ask).cast::<Ask>().write(ask);
             }
-            let key = place.add(parts.key);
+            let key = place.add(KEY);
             match <[u8; 8]>::try_from(self.key) {
                 // Most keys are numbers: a word is copied without a call.
                 Ok(word) => key.cast::<[u8; 8]>().write(word),
@@ -127,14 +131,15 @@ impl Address<'_> {
         }
     }
 
-    /// Writes a letter with a value.
+    /// Writes a letter with a value, by moving that.
     ///
     /// # Safety
-    /// As many bytes as `size(size_of::<M>())`, aligned to [`ALIGN`], are the caller's there; `M` [fits](fits).
+    /// As many bytes as `size(size_of::<M>())`, aligned to [`ALIGN`], are the caller's there; `M` [fits](fits). What `message` points to is not used
+    /// afterwards.
     #[inline]
-    pub unsafe fn write_value<M: Wire>(&self, place: *mut u8, message: M) {
-        // SAFETY: the caller's bytes; `fits` says that the body's place is aligned for an `M`.
-        unsafe { self.write(place, Some(Table::of::<M>()), size_of::<M>()).cast::<M>().write(message) }
+    pub unsafe fn write_value<M: Wire>(&self, place: *mut u8, message: *const M) {
+        // SAFETY: the caller's bytes; `fits` says that the body's place is aligned for an `M`. The value is the caller's to give away.
+        unsafe { self.write(place, Some(Table::of::<M>()), size_of::<M>()).cast::<M>().copy_from_nonoverlapping(message, 1) }
     }
 
     /// Writes a letter with an encoding.
@@ -156,20 +161,20 @@ pub const fn fits<M>() -> bool {
 /// A letter in the ring of the caller. Dropping it drops what was not taken.
 pub struct Letter<'a> {
     place: *mut u8,
-    /// The value was taken.
-    taken: bool,
+    /// The value was taken. Not in here, so that it is known also when a panic has taken this away.
+    taken: &'a mut bool,
     _ring: PhantomData<&'a mut [u8]>,
 }
 
 impl<'a> Letter<'a> {
-    /// The letter that was written there.
+    /// The letter that was written there. `taken` says whether its value is gone already, and is told when it goes.
     ///
     /// # Safety
-    /// A letter was written there by one of the methods of [`Address`]; it stays where it is for `'a` and is looked at by nobody else; nobody
-    /// makes another `Letter` of it.
+    /// A letter was written there by one of the methods of [`Address`]; it stays where it is for `'a` and is looked at by nobody else; `taken` was
+    /// false for the first `Letter` made of it, and every later one gets what the one before has left there.
     #[inline]
-    pub unsafe fn at(place: *mut u8) -> Self {
-        Self { place, taken: false, _ring: PhantomData }
+    pub unsafe fn at(place: *mut u8, taken: &'a mut bool) -> Self {
+        Self { place, taken, _ring: PhantomData }
     }
 
     #[inline]
@@ -187,7 +192,7 @@ impl<'a> Letter<'a> {
         unsafe {
             let stream = arrived.then(|| self.place.add(parts.stream).cast::<NodeId>().read());
             let ask = asked.then(|| self.place.add(parts.ask).cast::<Ask>().read());
-            let key = std::slice::from_raw_parts(self.place.add(parts.key).cast_const(), usize::from(key));
+            let key = std::slice::from_raw_parts(self.place.add(KEY).cast_const(), usize::from(key));
             Address { shard, tag, stream, key, hash, ask, reads }
         }
     }
@@ -218,10 +223,10 @@ impl<'a> Letter<'a> {
     pub fn take<M: Wire>(&mut self) -> Option<M> {
         // SAFETY: a letter stands there, and begins with its head.
         let table = unsafe { (*self.place.cast::<Head>()).table };
-        if self.taken || !table.is_some_and(Table::is_of::<M>) {
+        if *self.taken || !table.is_some_and(Table::is_of::<M>) {
             return None;
         }
-        self.taken = true;
+        *self.taken = true;
         // SAFETY: the table was written together with an `M`, which nobody has taken before, and nobody will again.
         Some(unsafe { self.body().cast::<M>().read() })
     }
@@ -234,13 +239,13 @@ impl<'a> Letter<'a> {
 
     /// As what goes every way; `None` if it was taken.
     pub fn lift(&mut self) -> Option<EngineParcel> {
-        if self.taken {
+        if *self.taken {
             return None;
         }
         let Address { shard, key, ask, reads, .. } = self.address();
         Some(match (self.head().table, self.encoded()) {
             (Some(table), _) => {
-                self.taken = true;
+                *self.taken = true;
                 // SAFETY: a value of the table's type stands there, and nobody takes it any more.
                 let msg = unsafe { AnyMessage::lift(table, self.body()) };
                 EngineParcel::Typed { key: Key::new(key), ask, reads, msg }
@@ -255,9 +260,10 @@ impl<'a> Letter<'a> {
 
 impl Drop for Letter<'_> {
     fn drop(&mut self) {
-        if !self.taken
+        if !*self.taken
             && let Some(table) = self.head().table
         {
+            *self.taken = true;
             // SAFETY: a value of the table's type stands there, and nobody takes it any more.
             unsafe { (table.drop_at)(self.body()) }
         }
@@ -267,7 +273,7 @@ impl Drop for Letter<'_> {
 // The unsafe above is for an interpreter to judge: `cargo +nightly miri test --lib engine::letter`.
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::{mem::ManuallyDrop, sync::Arc};
 
     use super::*;
     use crate::{ShardId, Time, TypeId, engine::message::tests};
@@ -295,12 +301,12 @@ mod tests {
         let alive = Arc::new(());
         for (asked, arrived, len) in (0..4 * 33).map(|n| (n & 1 == 1, n & 2 == 2, n >> 2)) {
             let key: Vec<u8> = (0..len as u8).collect();
-            let (there, mut room) = (address(&key, asked, arrived), Room([0; 512]));
+            let (there, mut room, mut taken) = (address(&key, asked, arrived), Room([0; 512]), false);
             assert!(there.size(size_of::<Counted>()) <= 512);
             // SAFETY: the room is large and aligned enough, and holds one letter at a time.
             let mut letter = unsafe {
-                there.write_value(room.0.as_mut_ptr(), tests::Counted(alive.clone(), [len, 1, 2]));
-                Letter::at(room.0.as_mut_ptr())
+                there.write_value(room.0.as_mut_ptr(), &raw const *ManuallyDrop::new(tests::Counted(alive.clone(), [len, 1, 2])));
+                Letter::at(room.0.as_mut_ptr(), &mut taken)
             };
             let seen = letter.address();
             assert_eq!((seen.shard, seen.tag, seen.stream, seen.key), (there.shard, there.tag, there.stream, there.key));
@@ -318,11 +324,12 @@ mod tests {
             drop(letter);
             assert_eq!(Arc::strong_count(&alive), 1, "dropped once, whatever became of it");
 
+            taken = false;
             let body = [vec![4; usize::from(asked)], vec![9; len as usize]].concat();
             // SAFETY: as above; the first letter is gone.
             let mut letter = unsafe {
                 there.write_encoded(room.0.as_mut_ptr(), &body);
-                Letter::at(room.0.as_mut_ptr())
+                Letter::at(room.0.as_mut_ptr(), &mut taken)
             };
             assert_eq!((letter.encoded(), letter.message()), (Some(&body[..]), Some(&body[usize::from(asked)..])));
             assert_eq!((letter.address().key, letter.address().ask), (&key[..], there.ask));

@@ -3,7 +3,7 @@
 use std::{
     any::Any,
     collections::{BTreeMap, HashMap, VecDeque},
-    panic::{AssertUnwindSafe, catch_unwind},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -24,6 +24,7 @@ use crate::{
         sys,
         topics::{TopicEntry, Value},
         types::{Env, Instance, Mail, TypeEntry},
+        watch::Busy,
         watches::{Ended, Watches},
     },
     metrics::WorkerCounters,
@@ -201,6 +202,7 @@ struct WorkerHost {
     handled: u64,
     out: Out,
     index: u16,
+    busy: Arc<Busy>,
     /// How long the last turn took at least, if that is worth a word.
     slow: Option<Duration>,
     /// The panic of the turn that failed last, and the message it failed on.
@@ -222,17 +224,21 @@ impl WorkerHost {
         &self.node.metrics.workers[usize::from(self.index)]
     }
 
-    #[inline]
     fn turn<R>(&mut self, at: Place, what: &'static str, f: impl FnOnce(&mut Env<'_>) -> R) -> Result<R, Box<PanicInfo>> {
         let mut env = Env { node: &self.node, at, out: &mut self.out };
-        let busy = &self.node.busy[usize::from(self.index)];
-        busy.enter(at.shard);
+        self.busy.enter(at.shard);
         // The entity is dropped after a panic, so no broken state is seen again.
         let result = catch_unwind(AssertUnwindSafe(|| f(&mut env)));
-        if let Some(since) = busy.leave() {
+        self.leave();
+        result.map_err(|panic| self.panic_info(at, what, &*panic))
+    }
+
+    /// A turn is over.
+    #[inline(always)]
+    fn leave(&mut self) {
+        if let Some(since) = self.busy.leave() {
             self.slow = Some(self.node.now().since(since));
         }
-        result.map_err(|panic| self.panic_info(at, what, &*panic))
     }
 
     #[cold]
@@ -245,19 +251,24 @@ impl WorkerHost {
         Box::new(PanicInfo { message: panic_text(panic), location, handling })
     }
 
-    /// One message, one turn.
-    #[inline]
-    fn handle_mail(&mut self, at: Place, entity: &mut Box<dyn Instance>, mut mail: Mail<'_, '_>) -> Turn {
-        self.handled += 1;
-        let turn = self.turn(at, HANDLE, |env| entity.handle(env, &mut mail));
-        if self.slow.is_some()
-            && let Some(took) = self.slow.take()
-        {
-            self.tell_slow(at, &entity.key(), took);
+    /// One message, one turn, where its sender has put it. Whoever calls looks after panics.
+    #[inline(always)]
+    fn handle_letter(&mut self, at: Place, entity: &mut Box<dyn Instance>, letter: &mut Letter<'_>, ask: Option<Ask>, reads: u8) -> Turn {
+        self.busy.enter(at.shard);
+        let mut env = Env { node: &self.node, at, out: &mut self.out };
+        let turn = entity.handle(&mut env, &mut Mail::letter(letter, ask, reads));
+        self.leave();
+        if self.slow.is_some() {
+            self.was_slow(at, entity);
         }
-        match turn {
-            Ok(turn) => turn,
-            Err(panic) => self.panicked(at, &entity.key(), &mut mail, *panic),
+        turn
+    }
+
+    /// Names the entity of the turn that has just ended, if that was slow.
+    #[cold]
+    fn was_slow(&mut self, at: Place, entity: &Box<dyn Instance>) {
+        if let Some(took) = self.slow.take() {
+            self.tell_slow(at, &entity.key(), took);
         }
     }
 
@@ -340,8 +351,12 @@ impl Host for WorkerHost {
     }
 
     fn handle(&mut self, at: Place, entity: &mut Self::Entity, parcel: EngineParcel) -> Turn {
-        self.out.keep = self.keeps(at.shard.ty);
-        self.handle_mail(at, entity, Mail::parcel(&mut Some(parcel)))
+        (self.out.keep, self.handled) = (self.keeps(at.shard.ty), self.handled + 1);
+        let mut parcel = Some(parcel);
+        let mut mail = Mail::parcel(&mut parcel);
+        let turn = self.turn(at, HANDLE, |env| entity.handle(env, &mut mail));
+        self.was_slow(at, entity);
+        turn.unwrap_or_else(|panic| self.panicked(at, &entity.key(), &mut mail, *panic))
     }
 
     fn hand_over(&mut self, at: Place, entity: &mut Self::Entity) -> Result<Option<Vec<u8>>, String> {
@@ -476,6 +491,14 @@ pub fn run(node: Arc<Node>, index: u16, seed: u64) {
     worker.end();
 }
 
+/// What is at the front of a lane, as an item.
+fn long_way(lane: &mut Ring<ToWorker>) -> Option<ToWorker> {
+    lane.with_next(|front| match front {
+        Front::Item(item) => item,
+        Front::Letter(letter) => ToWorker::of_letter(letter).expect("nobody has taken its message"),
+    })
+}
+
 /// What a turn came to.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Step {
@@ -497,6 +520,7 @@ impl Worker {
             handled: 0,
             out: Out::new(node.clone(), index, seed),
             index,
+            busy: node.busy[usize::from(index)].clone(),
             slow: None,
             panicked: None,
             failed_on: None,
@@ -520,22 +544,20 @@ impl Worker {
         let mut ended = vec![];
         let mut lanes = std::mem::take(&mut self.lanes);
         for lane in &mut lanes {
-            let id = lane.id;
-            for _ in 0..BATCH {
-                let next = lane.with_next(|front| match front {
-                    Front::Letter(letter) => self.letter(now, id, letter),
-                    Front::Item(item) => Some(item),
-                });
+            let (id, mut left) = (lane.id, BATCH);
+            loop {
+                let handled = self.letters(now, lane, left);
+                (worked, left) = (worked | (handled > 0), left - handled);
+                let next = if left > 0 { long_way(lane) } else { None };
                 let Some(item) = next else { break };
-                worked = true;
+                (worked, left) = (true, left - 1);
                 match item {
-                    None => {}
-                    Some(ToWorker::Quit) => quit = true,
-                    Some(ToWorker::Lane(LaneItem::End)) => {
+                    ToWorker::Quit => quit = true,
+                    ToWorker::Lane(LaneItem::End) => {
                         ended.push(id);
                         self.item(now, id, ToWorker::Lane(LaneItem::End));
                     }
-                    Some(item) => self.item(now, id, item),
+                    item => self.item(now, id, item),
                 }
             }
             lane.release();
@@ -579,21 +601,62 @@ impl Worker {
         }
     }
 
-    /// A message where its sender has put it: handled there, or, if it has to go the long way, given back as an item.
-    #[inline]
-    fn letter(&mut self, now: Time, lane: LaneId, mut letter: Letter<'_>) -> Option<ToWorker> {
+    /// Handles messages where their senders have put them, in one lane, as far as none of them has to go the long way, and at most `most`: how
+    /// many.
+    fn letters(&mut self, now: Time, lane: &mut Ring<ToWorker>, most: usize) -> usize {
+        let mut done = 0;
+        self.host.out.keep = false;
+        while done < most {
+            // One guard for all of them: what it costs would be a good part of a message. An entity that panics is dropped, so nobody sees a broken
+            // state of it.
+            let run = AssertUnwindSafe(|| {
+                lane.letters(|letter| {
+                    let handled = done < most && self.letter(now, letter);
+                    done += usize::from(handled);
+                    handled
+                });
+            });
+            match catch_unwind(run) {
+                Ok(()) => break,
+                Err(panic) => {
+                    self.panicked(now, lane, panic);
+                    done += 1;
+                }
+            }
+        }
+        self.host.handled += done as u64;
+        done
+    }
+
+    /// One message where its sender has put it. False: it has to go the long way, and nothing was done.
+    #[inline(always)]
+    fn letter(&mut self, now: Time, letter: &mut Letter<'_>) -> bool {
         let Address { shard, tag, stream, key, hash, ask, reads } = letter.address();
         let plain = ask.is_none_or(|ask| ask.deadline > now && !letter.is_watch()) && !self.host.keeps(shard.ty);
-        let run = |host: &mut WorkerHost, at, entity: &mut _| {
-            host.out.keep = false;
-            host.handle_mail(at, entity, Mail::letter(&mut letter, ask, reads))
-        };
-        if plain && self.core.short_way(now, shard, tag, stream.is_some(), key, hash, &mut self.host, run) {
-            return None;
+        let turn = |host: &mut WorkerHost, at, entity: &mut Box<dyn Instance>| host.handle_letter(at, entity, letter, ask, reads);
+        plain && self.core.short_way(now, shard, tag, stream.is_some(), key, hash, &mut self.host, turn)
+    }
+
+    /// The entity whose message is at the front of the lane has panicked in its turn.
+    #[cold]
+    fn panicked(&mut self, now: Time, lane: &mut Ring<ToWorker>, panic: Box<dyn Any + Send>) {
+        let Self { host, core, .. } = self;
+        if !host.busy.is_inside() {
+            // Not code of the entity's.
+            resume_unwind(panic);
         }
-        let item = ToWorker::of_letter(letter);
-        debug_assert!(item.is_some(), "lane {lane:?}: nobody has taken it");
-        item
+        let found = lane.with_next(|front| {
+            let Front::Letter(mut letter) = front else { return false };
+            let Address { shard, tag, stream, key, hash, ask, reads } = letter.address();
+            let turn = |host: &mut WorkerHost, at: Place, entity: &mut Box<dyn Instance>| {
+                host.leave();
+                host.was_slow(at, entity);
+                let info = host.panic_info(at, HANDLE, &*panic);
+                host.panicked(at, &entity.key(), &mut Mail::letter(&mut letter, ask, reads), *info)
+            };
+            core.short_way(now, shard, tag, stream.is_some(), key, hash, host, turn)
+        });
+        assert_eq!(found, Some(true), "a message at the front stays there until its turn has ended, and a turn changes nothing around it");
     }
 
     fn item(&mut self, now: Time, lane: LaneId, item: ToWorker) {

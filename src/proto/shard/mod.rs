@@ -115,6 +115,7 @@ impl<H: Host> ShardCore<H> {
     ///
     /// `tag` is the epoch of the word used, or, for a message of a settled stream from another node, that of the stream (`arrived`).
     #[allow(clippy::too_many_arguments, reason = "the parts of one message, where they stand")]
+    #[inline(always)]
     pub fn short_way(
         &mut self,
         now: Time,
@@ -305,6 +306,7 @@ impl<H: Host> ShardCore<H> {
         self.numbers.find(shard, || self.tag(shard), |at| self.shards[at as usize].key == shard).map(|at| at as usize)
     }
 
+    #[inline]
     fn tag(&self, shard: ShardKey) -> u32 {
         self.env.tag(u64::from(shard.ty.0) << 32 | u64::from(shard.shard.0))
     }

@@ -51,6 +51,7 @@ impl<H: Host> Entities<H> {
     }
 
     /// Runs `turn` if the entity is live and nothing stands in front of it; else does nothing, and says so.
+    #[inline(always)]
     pub fn short_way(
         &mut self,
         t: &mut Turns<'_, H>,
@@ -76,6 +77,7 @@ impl<H: Host> Entities<H> {
     }
 
     /// What a turn has led to, and what it had put aside: that may stand in the mailbox now.
+    #[inline(never)]
     fn after_turn(&mut self, t: &mut Turns<'_, H>, at: u32, turn: Turn) {
         if self.ended(t, at, turn) && self.slot(at).is_some_and(|s| s.side.is_some()) {
             self.go_on(t, at);
