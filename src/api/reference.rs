@@ -129,7 +129,10 @@ impl<T: EntityType> EntityRef<T> {
             return Err(TellError::new(refusal, msg));
         }
         let mut msg = Some(msg);
-        match self.node.send_letter(&self.entry, Outgoing { key: &self.key, ask: None, reads: 0, msg: &mut msg }) {
+        match self
+            .node
+            .send_letter(&self.entry, Outgoing { key: self.key.bytes(), hash: self.key.hash, ask: None, reads: 0, msg: &mut msg })
+        {
             Ok(()) => Ok(()),
             Err(refusal) => Err(TellError::new(refusal, msg.expect(REFUSED_STAYS))),
         }
@@ -231,7 +234,10 @@ impl<T: EntityType> EntityRef<T> {
         let (correlation, reads) = (ask.correlation, newest::<R::Reply>());
         let (slot, mut msg, mut room) = (Unsent { node: &self.node, correlation }, Some(req.into_msg()), AwaitRoom::new(&self.node));
         loop {
-            match self.node.send_letter(&self.entry, Outgoing { key: &self.key, ask: Some(ask), reads, msg: &mut msg }) {
+            match self
+                .node
+                .send_letter(&self.entry, Outgoing { key: self.key.bytes(), hash: self.key.hash, ask: Some(ask), reads, msg: &mut msg })
+            {
                 Ok(()) => {
                     slot.sent();
                     self.node.time_ask(deadline, correlation);
@@ -252,7 +258,7 @@ impl<T: EntityType> EntityRef<T> {
         if let Some(refusal) = bad_key(self.key.bytes()) {
             return Err(refusal);
         }
-        self.node.send_letter(&self.entry, Outgoing { key: &self.key, ask, reads, msg: &mut Some(msg) })
+        self.node.send_letter(&self.entry, Outgoing { key: self.key.bytes(), hash: self.key.hash, ask, reads, msg: &mut Some(msg) })
     }
 
     pub(crate) fn open<R: Request<T>>(&self, req: R, deadline: Time, timed: bool, waiter: Waiter) -> Result<u64, AskError> {
@@ -261,7 +267,13 @@ impl<T: EntityType> EntityRef<T> {
         }
         let opened = self.node.open_ask(deadline, waiter).and_then(|ask| {
             let slot = Unsent { node: &self.node, correlation: ask.correlation };
-            let letter = Outgoing { key: &self.key, ask: Some(ask), reads: newest::<R::Reply>(), msg: &mut Some(req.into_msg()) };
+            let letter = Outgoing {
+                key: self.key.bytes(),
+                hash: self.key.hash,
+                ask: Some(ask),
+                reads: newest::<R::Reply>(),
+                msg: &mut Some(req.into_msg()),
+            };
             self.node.send_letter(&self.entry, letter).map(|()| slot.sent()).map_err(AskError::Refused)
         });
         let correlation = opened.inspect_err(|_| self.count_refusal())?;
@@ -292,7 +304,10 @@ impl<T: EntityType> EntityRef<T> {
         let Some(correlation) = self.node.slots.open(waiter) else { return Err(TellError::new(Refusal::Overloaded, msg)) };
         let ask = Ask { node: self.node.id, correlation, deadline };
         let (slot, mut msg) = (Unsent { node: &self.node, correlation }, Some(msg));
-        match self.node.send_letter(&self.entry, Outgoing { key: &self.key, ask: Some(ask), reads, msg: &mut msg }) {
+        match self
+            .node
+            .send_letter(&self.entry, Outgoing { key: self.key.bytes(), hash: self.key.hash, ask: Some(ask), reads, msg: &mut msg })
+        {
             Ok(()) => {
                 self.node.time_ask(deadline, correlation);
                 Ok(slot.sent())
@@ -357,6 +372,82 @@ impl<'a> AwaitRoom<'a> {
             std::thread::park_timeout(Self::NAP);
         } else {
             self.backoff.snooze();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        any::TypeId as RustTypeId,
+        panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    };
+
+    use super::*;
+    use crate::{
+        CodecError, Config, NodeAddr,
+        config::Preset,
+        engine::lane::{Bell, Door},
+        proto::membership::Identity,
+    };
+
+    struct Fuse;
+
+    /// Goes off when it is encoded, if it is set.
+    struct Charge(bool);
+
+    impl Wire for Charge {
+        const NAME: &'static str = "charge";
+
+        fn encode(&self, _: u16, out: &mut Vec<u8>) -> Result<(), CodecError> {
+            if self.0 {
+                resume_unwind(Box::new("an encoder's end"));
+            }
+            out.push(1);
+            Ok(())
+        }
+
+        fn decode(_: u16, _: &mut &[u8]) -> Result<Self, CodecError> {
+            Err(CodecError::Decode("not needed".into()))
+        }
+    }
+
+    impl EntityType for Fuse {
+        const TYPE: &'static str = "fuse";
+        type Key = u64;
+        type Msg = Charge;
+    }
+
+    impl Message<Fuse> for Charge {
+        fn into_msg(self) -> Charge {
+            self
+        }
+    }
+
+    impl Request<Fuse> for Charge {
+        type Reply = u64;
+    }
+
+    #[test]
+    fn an_ask_whose_encoder_panics_leaves_no_slot_behind() {
+        let me = Identity { addr: NodeAddr::new("here", 1), incarnation: 1 };
+        let door = || Arc::new(Bell::new(|| {}));
+        let (helper, _jobs) = crossbeam::channel::unbounded();
+        let config = Arc::new(Config::preset(Preset::LocalTest));
+        let node = Arc::new(Node::new(config, me, Box::new([Door::new(door())]), Door::new(door()), helper, None, Clock::Machine));
+        // Its shards are elsewhere, so that messages are encoded at once.
+        let entry = Arc::new(TypeEntry::new("fuse", 8, RustTypeId::of::<Fuse>()));
+        let fuse = EntityRef::<Fuse>::new(node.clone(), entry, 7);
+        // The first message to a shard goes another way than those behind it.
+        for set in [true, false, true] {
+            let asked = catch_unwind(AssertUnwindSafe(|| fuse.open(Charge(set), Time::MAX, false, Waiter::Entity(0)).unwrap()));
+            assert_eq!(asked.is_err(), set);
+            let queued = catch_unwind(AssertUnwindSafe(|| fuse.open_or_back(Charge(set), Time::MAX, Waiter::Entity(0)).ok().unwrap()));
+            assert_eq!(queued.is_err(), set);
+            for correlation in asked.into_iter().chain(queued) {
+                assert!(node.slots.take(correlation).is_some());
+            }
+            assert_eq!(node.slots.in_flight(), 0);
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     Epoch, Refusal, ShardId, ShardKey, TypeId, Wire,
     engine::{
         lane::{Item, LaneSender},
-        letter::{Address, LETTER_MAX, fits},
+        letter::{Address, Draft, LETTER_MAX, fits},
         message::AnyMessage,
         node::{Node, ToNet, ToWorker},
         parcel::{EngineParcel, Key, message_of, with_scratch},
@@ -37,8 +37,10 @@ pub struct Exits {
 
 /// A message, its entity, and who waits for the answer.
 pub struct Outgoing<'a, M> {
-    /// The entity's.
-    pub key: &'a Key,
+    /// Canonical bytes of the entity's key.
+    pub key: &'a [u8],
+    /// XXH3-64 of the key.
+    pub hash: u64,
     /// Who waits for an answer.
     pub ask: Option<Ask>,
     /// Newest version of the answer that the asker reads; 0 if nobody waits.
@@ -65,19 +67,37 @@ impl Exits {
     /// last one. On `Err` it is still in its place, and nothing has changed (moves.md L9).
     #[inline(always)]
     pub fn send_letter<M: Wire>(&mut self, node: &Node, entry: &TypeEntry, letter: Outgoing<'_, M>) -> Result<(), Refusal> {
-        let Outgoing { key, ask, reads, msg } = letter;
-        let (shard, word) = entry.route(key.hash);
+        let Outgoing { key, hash, ask, reads, msg } = letter;
+        let (shard, word) = entry.route(hash);
         let stands = self.last_word(entry, shard.shard) == Some(word);
         if let Some((worker, tag)) = word.exit()
             && stands
             && fits::<M>()
         {
             let ring = &self.workers[usize::from(worker)];
-            let sent = ring.letter(&Address { shard, tag, stream: None, key: key.bytes(), hash: key.hash, ask, reads }, msg);
+            let sent = ring.letter(&Address { shard, tag, stream: None, key, hash, ask, reads }, msg);
             self.bell(ring);
             return if sent { Ok(()) } else { Err(Refusal::Full) };
         }
-        self.send_elsewhere(node, entry, shard, stands && word == Word::ELSEWHERE, Outgoing { key, ask, reads, msg })
+        self.send_elsewhere(node, entry, shard, stands && word == Word::ELSEWHERE, Outgoing { key, hash, ask, reads, msg })
+    }
+
+    /// As [`send_letter`](Self::send_letter), with a message that is written already. On `Err` it is given back.
+    #[inline(always)]
+    pub fn send_draft<M: Wire>(&mut self, node: &Node, entry: &TypeEntry, mut draft: Draft<'_, M>) -> Result<(), (Refusal, Option<M>)> {
+        let (shard, word) = entry.route(draft.hash());
+        let stands = self.last_word(entry, shard.shard) == Some(word);
+        if let Some((worker, tag)) = word.exit()
+            && stands
+        {
+            let ring = &self.workers[usize::from(worker)];
+            let sent = ring.draft(&mut draft, shard, tag);
+            self.bell(ring);
+            return if sent { Ok(()) } else { Err((Refusal::Full, draft.take())) };
+        }
+        let mut msg = draft.take();
+        let letter = Outgoing { key: draft.key(), hash: draft.hash(), ask: None, reads: 0, msg: &mut msg };
+        self.send_elsewhere(node, entry, shard, stands && word == Word::ELSEWHERE, letter).map_err(|refusal| (refusal, msg))
     }
 
     /// Sends a message that does not go into the ring of a worker as it is. `settled`: the last one to its shard went to the network thread too.
@@ -90,7 +110,7 @@ impl Exits {
         settled: bool,
         letter: Outgoing<'_, M>,
     ) -> Result<(), Refusal> {
-        let Outgoing { key, ask, reads, msg } = letter;
+        let Outgoing { key, hash, ask, reads, msg } = letter;
         if settled && let Some(message) = msg {
             let sent = with_scratch(|scratch| {
                 if ask.is_some() {
@@ -98,7 +118,7 @@ impl Exits {
                 }
                 message.encode(*M::VERSIONS.end(), scratch).map_err(|why| Refusal::Encode(why.to_string()))?;
                 let fits = scratch.len() <= LETTER_MAX.min(node.config.limits.message_bytes as usize);
-                let address = Address { shard, tag: Epoch::ZERO, stream: None, key: key.bytes(), hash: key.hash, ask, reads };
+                let address = Address { shard, tag: Epoch::ZERO, stream: None, key, hash, ask, reads };
                 Ok(fits.then(|| self.network.encoded(&address, scratch)))
             })?;
             if let Some(sent) = sent {
@@ -108,7 +128,7 @@ impl Exits {
             }
         }
         let Some(message) = msg.take() else { return Ok(()) };
-        let mut parcel = Some(EngineParcel::Typed { key: key.clone(), ask, reads, msg: AnyMessage::new(message) });
+        let mut parcel = Some(EngineParcel::Typed { key: Key::hashed(key, hash), ask, reads, msg: AnyMessage::new(message) });
         self.send(node, entry, &mut parcel).inspect_err(|_| *msg = Some(give_back(parcel)))
     }
 
@@ -388,7 +408,11 @@ mod tests {
 
         fn send<M: Wire>(&mut self, key: &Key, msg: M) -> Result<(), (Refusal, M)> {
             let mut msg = Some(msg);
-            let sent = self.exits.send_letter(&self.node, &self.entry, Outgoing { key, ask: None, reads: 0, msg: &mut msg });
+            let sent = self.exits.send_letter(
+                &self.node,
+                &self.entry,
+                Outgoing { key: key.bytes(), hash: key.hash, ask: None, reads: 0, msg: &mut msg },
+            );
             sent.map_err(|refusal| (refusal, msg.expect("what is refused stays")))
         }
 
@@ -468,7 +492,8 @@ mod tests {
         for word in [Word::ELSEWHERE, Word::local(0, Epoch(1))] {
             bed.publish(word);
             for n in 0..200u8 {
-                let letter = Outgoing { key: &key, ask: Some(ask), reads: n, msg: &mut Some(Large([n; LETTER_MAX])) };
+                let letter =
+                    Outgoing { key: key.bytes(), hash: key.hash, ask: Some(ask), reads: n, msg: &mut Some(Large([n; LETTER_MAX])) };
                 assert!(bed.exits.send_letter(&bed.node, &bed.entry, letter).is_ok(), "{word:?} {n}");
                 // Of many lengths, so that it has to stand everywhere.
                 assert!(bed.send(&Key::new(&vec![7; usize::from(n)]), u64::from(n)).is_ok());

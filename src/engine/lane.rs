@@ -17,10 +17,10 @@ use std::{
 use crossbeam::{queue::SegQueue, utils::CachePadded};
 
 use super::{
-    letter::{Address, LETTER_MAX, Letter, fits},
+    letter::{Address, Draft, LETTER_MAX, Letter, fits},
     ring::{self, Consumer, Producer},
 };
-use crate::{Wire, proto::shard::LaneId};
+use crate::{Epoch, ShardKey, Wire, proto::shard::LaneId};
 
 /// Slots that only tokens, replies, commands and reports may use.
 pub const RESERVE: usize = 64;
@@ -152,6 +152,19 @@ impl<T: Item> Ring<T> {
         Some(f(front))
     }
 
+    /// Shows `f` the letters at the front, for as long as it wants to see more. They stay there.
+    #[inline]
+    pub fn ahead(&mut self, mut f: impl FnMut(&Letter<'_>) -> bool) {
+        self.consumer.ahead(|kind, place| {
+            kind == LETTER && {
+                let mut taken = false;
+                // SAFETY: a letter of this kind was written by `LaneSender`, and stays until `advance`. Nothing can be taken out of it by a reference.
+                let letter = ManuallyDrop::new(unsafe { Letter::at(place, &mut taken) });
+                f(&letter)
+            }
+        });
+    }
+
     /// Hands letter after letter to `f`, for as long as that says that it is done with them. One that it is not done with, or in which it
     /// panicked, stays at the front for [`with_next`](Self::with_next), without its value if that was taken.
     #[inline]
@@ -244,6 +257,17 @@ impl<T: Item> LaneSender<T> {
             // SAFETY: the value has moved into the ring, so the slot is overwritten without a look at it.
             unsafe { (&raw mut *slot).write(None) };
         }
+        self.wrote();
+        written
+    }
+
+    /// Appends a draft as a letter to that shard, if user messages have room; else it stays what it is.
+    #[inline(always)]
+    pub fn draft<M: Wire>(&self, draft: &mut Draft<'_, M>, shard: ShardKey, tag: Epoch) -> bool {
+        let size = draft.size();
+        // SAFETY: `discard` and `Ring` expect a letter under this kind, whose value is `Send`, because it is `Wire`.
+        let written =
+            unsafe { self.producer.write(LETTER, size, Self::RESERVE_BYTES, self.items, |place| draft.move_to(place, shard, tag)) };
         self.wrote();
         written
     }

@@ -1,9 +1,12 @@
 //! A message in a ring, in the form in which it costs least: written once into the ring by its sender, read where it stands.
 //!
 //! One that was sent on this node stands there as the value it is; one from elsewhere, or on its way there, as its encoding. What does not
-//! go the short way (see `ShardCore::short_way`) is made a parcel first.
+//! go the short way (see `ShardCore::spot`) is made a parcel first.
 
-use std::marker::PhantomData;
+use std::{
+    marker::PhantomData,
+    mem::{ManuallyDrop, MaybeUninit},
+};
 
 use super::{
     message::{AnyMessage, Table},
@@ -12,7 +15,7 @@ use super::{
     watches::NO_VERSION,
 };
 use crate::{
-    Epoch, NodeId, ShardKey, Wire,
+    Epoch, NodeId, ShardId, ShardKey, TypeId, Wire,
     proto::{
         handoff::{Ask, Envelope},
         shard::Parcel,
@@ -197,6 +200,13 @@ impl<'a> Letter<'a> {
         }
     }
 
+    /// Who waits for an answer, and the newest version of it that is read there.
+    #[inline]
+    pub fn asker(&self) -> (Option<Ask>, u8) {
+        let Address { ask, reads, .. } = self.address();
+        (ask, reads)
+    }
+
     #[inline]
     fn body(&self) -> *mut u8 {
         let Head { key, asked, arrived, .. } = self.head();
@@ -270,13 +280,147 @@ impl Drop for Letter<'_> {
     }
 }
 
+/// The unit of drafts: what letters are aligned to.
+#[repr(C, align(16))]
+struct Unit(MaybeUninit<[u8; ALIGN]>);
+
+/// Messages that wait to be sent, each as the letter that it is going to be but for its shard: what is left to do then is to copy them.
+pub struct Drafts<M: Wire> {
+    units: Vec<Unit>,
+    /// Where the oldest begins.
+    next: usize,
+    _values: PhantomData<M>,
+}
+
+impl<M: Wire> Default for Drafts<M> {
+    fn default() -> Self {
+        Self { units: vec![], next: 0, _values: PhantomData }
+    }
+}
+
+impl<M: Wire> Drafts<M> {
+    /// Whether such messages can be drafted.
+    pub const TAKES: bool = fits::<M>();
+
+    /// Adds a message to a key of at most 255 bytes.
+    #[inline]
+    pub fn push(&mut self, key: &[u8], hash: u64, message: M) {
+        assert!(Self::TAKES && key.len() <= usize::from(u8::MAX), "only what stands in a letter is drafted");
+        let nowhere = ShardKey { ty: TypeId(0), shard: ShardId(0) };
+        let draft = Address { shard: nowhere, tag: Epoch::ZERO, stream: None, key, hash, ask: None, reads: 0 };
+        let units = draft.size(size_of::<M>()).div_ceil(ALIGN);
+        self.units.reserve(units);
+        let message = ManuallyDrop::new(message);
+        // SAFETY: room for so many units was just made behind those in use; the message is moved there, and used here no more.
+        unsafe {
+            draft.write_value::<M>(self.units.as_mut_ptr().add(self.units.len()).cast(), &raw const *message);
+            self.units.set_len(self.units.len() + units);
+        }
+    }
+
+    /// The oldest one, which is none any more when this is dropped.
+    #[inline]
+    pub fn next(&mut self) -> Option<Draft<'_, M>> {
+        if self.next == self.units.len() {
+            return None;
+        }
+        // SAFETY: a draft that was not handed out before begins there.
+        let mut draft = unsafe { Draft { place: self.units.as_mut_ptr().add(self.next).cast(), taken: false, _values: PhantomData } };
+        self.next += draft.size().div_ceil(ALIGN);
+        Some(draft)
+    }
+
+    /// Drops what is left, and keeps the room.
+    pub fn clear(&mut self) {
+        while let Some(draft) = self.next() {
+            drop(draft);
+        }
+        self.units.clear();
+        self.next = 0;
+    }
+}
+
+impl<M: Wire> Drop for Drafts<M> {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// A message that waits to be sent.
+pub struct Draft<'a, M: Wire> {
+    place: *mut u8,
+    taken: bool,
+    _values: PhantomData<&'a mut M>,
+}
+
+impl<M: Wire> Draft<'_, M> {
+    #[inline]
+    fn head(&self) -> &Head {
+        // SAFETY: a letter stands there, and begins with its head.
+        unsafe { &*self.place.cast::<Head>() }
+    }
+
+    /// Bytes of the letter.
+    #[inline]
+    pub fn size(&mut self) -> usize {
+        Parts::of(false, false, usize::from(self.head().key)).body + size_of::<M>()
+    }
+
+    /// XXH3-64 of the key.
+    #[inline]
+    pub fn hash(&self) -> u64 {
+        self.head().hash
+    }
+
+    /// Canonical bytes of the entity's key.
+    pub fn key(&self) -> &[u8] {
+        // SAFETY: the key stands where `Address::write` put it, in the room of the drafts, which are borrowed for as long as this lives.
+        unsafe { std::slice::from_raw_parts(self.place.add(KEY), usize::from(self.head().key)) }
+    }
+
+    /// The message, if it was not taken before.
+    pub fn take(&mut self) -> Option<M> {
+        let body = Parts::of(false, false, usize::from(self.head().key)).body;
+        let there = !std::mem::replace(&mut self.taken, true);
+        // SAFETY: a message stands there, and `taken` says that nobody has it and lets nobody have it again.
+        there.then(|| unsafe { self.place.add(body).cast::<M>().read() })
+    }
+
+    /// Moves it into a ring, as a letter to that shard.
+    ///
+    /// # Safety
+    /// `size()` bytes, aligned to [`ALIGN`], are the caller's there, and hold nothing.
+    #[inline]
+    pub unsafe fn move_to(&mut self, place: *mut u8, shard: ShardKey, tag: Epoch) {
+        let size = self.size();
+        debug_assert!(!self.taken, "what was sent is dropped at once");
+        self.taken = true;
+        // SAFETY: the caller's bytes; head and value are moved there, and nobody uses them here any more.
+        unsafe {
+            place.copy_from_nonoverlapping(self.place, size);
+            let head = place.cast::<Head>();
+            (&raw mut (*head).shard).write(shard);
+            (&raw mut (*head).tag).write(tag);
+        }
+    }
+}
+
+impl<M: Wire> Drop for Draft<'_, M> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.taken {
+            drop(self.take());
+        }
+    }
+}
+
 // The unsafe above is for an interpreter to judge: `cargo +nightly miri test --lib engine::letter`.
 #[cfg(test)]
 mod tests {
-    use std::{mem::ManuallyDrop, sync::Arc};
+    use std::sync::Arc;
 
     use super::*;
-    use crate::{ShardId, Time, TypeId, engine::message::tests};
+    use crate::{Time, engine::message::tests};
 
     type Counted = tests::Counted<3>;
 
@@ -336,5 +480,47 @@ mod tests {
             let parcel = letter.lift().unwrap();
             assert_eq!((parcel.key(), parcel.encoded(), parcel.ask()), (&key[..], Some(&body[usize::from(asked)..]), there.ask));
         }
+    }
+
+    #[test]
+    fn drafts_are_sent_given_back_or_dropped_once() {
+        let alive = Arc::new(());
+        let mut drafts = Drafts::default();
+        for round in 0..3u64 {
+            for n in 0..10u64 {
+                let key = vec![n as u8; n as usize + 1];
+                drafts.push(&key, n, tests::Counted::<3>(alive.clone(), [round, n, 3]));
+            }
+            assert_eq!(Arc::strong_count(&alive), 11);
+            for n in 0..8u64 {
+                let mut draft = drafts.next().unwrap();
+                assert_eq!((draft.hash(), draft.key()), (n, &vec![n as u8; n as usize + 1][..]));
+                match n % 3 {
+                    0 => assert_eq!(draft.take().unwrap().1, [round, n, 3]),
+                    1 => {
+                        let (mut room, mut taken) = (Room([0; 512]), false);
+                        let shard = ShardKey { ty: TypeId(4), shard: ShardId(5) };
+                        assert!(draft.size() <= 512);
+                        // SAFETY: the room is large and aligned enough, and holds one letter.
+                        let mut letter = unsafe {
+                            draft.move_to(room.0.as_mut_ptr(), shard, Epoch(6));
+                            Letter::at(room.0.as_mut_ptr(), &mut taken)
+                        };
+                        assert!(draft.take().is_none());
+                        let seen = letter.address();
+                        assert_eq!((seen.shard, seen.tag, seen.hash, seen.key, seen.ask), (shard, Epoch(6), n, draft.key(), None));
+                        assert_eq!(letter.take::<Counted>().unwrap().1, [round, n, 3]);
+                    }
+                    _ => {}
+                }
+                drop(draft);
+                assert_eq!(Arc::strong_count(&alive), 10 - n as usize);
+            }
+            drafts.clear();
+            assert!(Arc::strong_count(&alive) == 1 && drafts.next().is_none());
+        }
+        drafts.push(&[1], 1, tests::Counted::<3>(alive.clone(), [0; 3]));
+        drop(drafts);
+        assert_eq!(Arc::strong_count(&alive), 1);
     }
 }

@@ -139,7 +139,7 @@ pub struct Env<'a> {
     /// The node.
     pub node: &'a Arc<Node>,
     /// Where and when.
-    pub at: Place,
+    pub at: &'a Place,
     /// The worker's way out.
     pub out: &'a mut Out,
 }
