@@ -123,8 +123,12 @@ impl Exits {
             })?;
             if let Some(sent) = sent {
                 self.bell(&self.network);
+                if !sent {
+                    return Err(Refusal::Full);
+                }
                 // Dropped last: it is of the user's making, and its end may panic.
-                return if sent { Ok(*msg = None) } else { Err(Refusal::Full) };
+                *msg = None;
+                return Ok(());
             }
         }
         let Some(message) = msg.take() else { return Ok(()) };

@@ -630,9 +630,10 @@ impl Worker {
             let (mut spots, mut found) = ([Spot::default(); GROUP], 0);
             let wanted = GROUP.min(most - done);
             lane.ahead(|letter| {
-                let spot = self.spot(now, letter);
-                found += usize::from(spot.map(|spot| spots[found] = spot).is_some());
-                spot.is_some() && found < wanted
+                let Some(spot) = self.spot(now, letter) else { return false };
+                spots[found] = spot;
+                found += 1;
+                found < wanted
             });
             if found == 0 {
                 break;
