@@ -1,6 +1,10 @@
 //! Many messages at once.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{
+    collections::{HashMap, VecDeque},
+    fmt, mem,
+    sync::Arc,
+};
 
 use foldhash::fast::FixedState;
 
@@ -10,7 +14,7 @@ use super::{
 };
 use crate::{
     Deadline, EntityKey, EntityType, IntoKey, Message, Refusal, TellError,
-    engine::{exits::Outgoing, node::Node, parcel::Key, types::TypeEntry},
+    engine::{exits::Outgoing, letter::Drafts, node::Node, parcel::Key, types::TypeEntry},
 };
 
 /// Messages for many entities, sent together; what is refused comes back in one list. Its memory is kept from round to round.
@@ -25,13 +29,60 @@ use crate::{
 pub struct Batch<T: EntityType> {
     node: Arc<Node>,
     entry: Arc<TypeEntry>,
-    waiting: Vec<(T::Key, Key, T::Msg)>,
+    waiting: Waiting<T>,
     /// Those of a round that found no room and go again in the next.
-    kept: Vec<(T::Key, Key, T::Msg)>,
+    kept: Waiting<T>,
     /// Keys with a message that was refused in this round, and why.
     stuck: HashMap<T::Key, Refusal, FixedState>,
     /// Room for the bytes of a key.
     scratch: Vec<u8>,
+}
+
+/// Messages in their order.
+struct Waiting<T: EntityType> {
+    /// Whose they are.
+    ids: Vec<T::Key>,
+    drafts: Drafts<T::Msg>,
+    /// What cannot be drafted, because of its key or its size, by its place among the others.
+    odd: VecDeque<(usize, Key, T::Msg)>,
+}
+
+impl<T: EntityType> Default for Waiting<T> {
+    fn default() -> Self {
+        Self { ids: vec![], drafts: Drafts::default(), odd: VecDeque::new() }
+    }
+}
+
+impl<T: EntityType> Waiting<T> {
+    /// Adds a message; `scratch` is room for the bytes of its key.
+    #[inline]
+    fn push(&mut self, id: T::Key, msg: T::Msg, scratch: &mut Vec<u8>) {
+        scratch.clear();
+        id.write_to(scratch);
+        let (key, hash) = (&scratch[..], Key::hash_of(scratch));
+        if Drafts::<T::Msg>::TAKES && bad_key(key).is_none() {
+            self.drafts.push(key, hash, msg);
+        } else {
+            self.odd.push_back((self.ids.len(), Key::hashed(key, hash), msg));
+        }
+        self.ids.push(id);
+    }
+
+    /// Gives all back for that reason.
+    fn give_back(&mut self, why: &Refusal, report: &mut BatchReport<T>) {
+        let Self { ids, drafts, odd } = self;
+        for (at, id) in ids.drain(..).enumerate() {
+            let msg = next_odd(odd, at).map(|(_, _, msg)| msg).or_else(|| drafts.next()?.take());
+            report.refused.extend(msg.map(|msg| (id, TellError::new(why.clone(), msg))));
+        }
+        drafts.clear();
+    }
+}
+
+/// The odd message with that place, if it is the next one.
+#[inline]
+fn next_odd<M>(odd: &mut VecDeque<(usize, Key, M)>, at: usize) -> Option<(usize, Key, M)> {
+    if odd.front().is_some_and(|odd| odd.0 == at) { odd.pop_front() } else { None }
 }
 
 /// What became of a batch.
@@ -58,27 +109,23 @@ impl<T: EntityType> fmt::Debug for BatchReport<T> {
 
 impl<T: EntityType> Batch<T> {
     pub(crate) fn new(node: Arc<Node>, entry: Arc<TypeEntry>) -> Self {
-        Self { node, entry, waiting: vec![], kept: vec![], stuck: HashMap::default(), scratch: vec![] }
+        Self { node, entry, waiting: Waiting::default(), kept: Waiting::default(), stuck: HashMap::default(), scratch: vec![] }
     }
 
     /// Adds a message. Sends nothing.
     pub fn push(&mut self, key: impl IntoKey<T::Key>, msg: impl Message<T>) -> &mut Self {
-        let id = key.into_key();
-        self.scratch.clear();
-        id.write_to(&mut self.scratch);
-        let key = Key::new(&self.scratch);
-        self.waiting.push((id, key, msg.into_msg()));
+        self.waiting.push(key.into_key(), msg.into_msg(), &mut self.scratch);
         self
     }
 
     /// Messages added since the last `send`.
     pub fn len(&self) -> usize {
-        self.waiting.len()
+        self.waiting.ids.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.waiting.ids.is_empty()
     }
 
     /// Sends what is in it, each message as [`EntityRef::tell`](crate::EntityRef::tell) would, and empties it for the next round. Does not block.
@@ -93,7 +140,7 @@ impl<T: EntityType> Batch<T> {
     pub fn send_within(&mut self, deadline: impl Into<Deadline>) -> BatchReport<T> {
         let mut report = BatchReport { accepted: 0, refused: vec![] };
         if on_worker_thread() {
-            self.give_back(&Refusal::WouldDeadlock, &mut report);
+            self.waiting.give_back(&Refusal::WouldDeadlock, &mut report);
             return self.counted(report);
         }
         self.round(true, &mut report);
@@ -115,44 +162,53 @@ impl<T: EntityType> Batch<T> {
     }
 
     fn counted(&self, report: BatchReport<T>) -> BatchReport<T> {
-        self.node.metrics.shared.sends_refused.add(report.refused.len() as u64);
+        if !report.refused.is_empty() {
+            self.node.metrics.shared.sends_refused.add(report.refused.len() as u64);
+        }
         report
     }
 
     /// Offers all that waits once. What finds no room waits on if it is to be kept, and stands in the report otherwise.
     fn round(&mut self, keep: bool, report: &mut BatchReport<T>) {
-        let Self { node, entry, waiting, kept, stuck, .. } = self;
+        // Out of here for as long as encoders run: one that panics ends the batch.
+        let (mut waiting, mut kept, mut stuck) = (mem::take(&mut self.waiting), mem::take(&mut self.kept), mem::take(&mut self.stuck));
+        let Self { node, entry, scratch, .. } = self;
         stuck.clear();
-        // Left by a round that panicked in code of the user's.
-        waiting.splice(0..0, kept.drain(..));
         let sent = node.batch(|exits| {
-            for (id, key, msg) in waiting.drain(..) {
-                let refusal = if stuck.is_empty() { None } else { stuck.get(&id).cloned() };
-                let refused = match refusal.or_else(|| bad_key(key.bytes())) {
-                    Some(refusal) => Err((refusal, msg)),
-                    None => exits.send_letter(node, entry, Outgoing { key: &key, ask: None, reads: 0, msg }),
+            let Waiting { ids, drafts, odd } = &mut waiting;
+            for (at, id) in ids.drain(..).enumerate() {
+                let stuck_by = if stuck.is_empty() { None } else { stuck.get(&id).cloned() };
+                let sent = match (next_odd(odd, at), stuck_by) {
+                    (None, None) => drafts.next().map_or(Ok(()), |draft| exits.send_draft(node, entry, draft)),
+                    (None, Some(refusal)) => drafts.next().map_or(Ok(()), |mut draft| Err((refusal, draft.take()))),
+                    (Some((_, key, msg)), refusal) => {
+                        let mut msg = Some(msg);
+                        let letter = Outgoing { key: key.bytes(), hash: key.hash, ask: None, reads: 0, msg: &mut msg };
+                        let sent = refusal.or_else(|| bad_key(key.bytes())).map_or_else(|| exits.send_letter(node, entry, letter), Err);
+                        sent.map_err(|refusal| (refusal, msg))
+                    }
                 };
-                match refused {
+                match sent {
                     Ok(()) => report.accepted += 1,
                     Err((refusal, msg)) => {
+                        let Some(msg) = msg else { continue };
                         let again = keep && is_for_now(&refusal);
                         stuck.insert(id.clone(), refusal.clone());
                         if again {
-                            kept.push((id, key, msg));
+                            kept.push(id, msg, scratch);
                         } else {
                             report.refused.push((id, TellError::new(refusal, msg)));
                         }
                     }
                 }
             }
+            drafts.clear();
         });
-        match sent {
-            Some(()) => std::mem::swap(waiting, kept),
-            None => self.give_back(&Refusal::Shutdown, report),
+        if sent.is_some() {
+            mem::swap(&mut waiting, &mut kept);
+        } else {
+            waiting.give_back(&Refusal::Shutdown, report);
         }
-    }
-
-    fn give_back(&mut self, why: &Refusal, report: &mut BatchReport<T>) {
-        report.refused.extend(self.waiting.drain(..).map(|(id, _, msg)| (id, TellError::new(why.clone(), msg))));
+        (self.waiting, self.kept, self.stuck) = (waiting, kept, stuck);
     }
 }

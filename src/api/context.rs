@@ -41,9 +41,9 @@ pub struct Cx<'a, E: Entity> {
     id: &'a KeyOf<E>,
     cause: StartCause,
     node: &'a Arc<Node>,
-    at: Place,
+    at: &'a Place,
     out: &'a mut Out,
-    ask: Option<Ask>,
+    ask: &'a mut Option<Ask>,
     /// Newest version of the answer that the asker reads.
     reads: u8,
     turn: Turn,
@@ -51,13 +51,16 @@ pub struct Cx<'a, E: Entity> {
 }
 
 impl<'a, E: Entity> Cx<'a, E> {
-    pub(crate) fn new(id: &'a KeyOf<E>, cause: StartCause, ask: Option<Ask>, reads: u8, env: &'a mut Env<'_>) -> Self {
+    /// All by reference: for many turns nobody looks at most of it.
+    #[inline]
+    pub(crate) fn new(id: &'a KeyOf<E>, cause: StartCause, ask: &'a mut Option<Ask>, reads: u8, env: &'a mut Env<'_>) -> Self {
         Self { id, cause, node: env.node, at: env.at, out: env.out, ask, reads, turn: Turn::Continue, _entity: PhantomData }
     }
 
     /// Ends the turn: an ask that nobody answered gets `NoReply` at once.
+    #[inline]
     pub(crate) fn finish(self) -> Turn {
-        if let Some(ask) = self.ask {
+        if let Some(ask) = self.ask.take() {
             self.out.answer(ask, Answered::Wire(ReplyBody::NoReply));
         }
         self.turn
@@ -434,11 +437,20 @@ pub(crate) fn read_answer<V: Wire>(answered: Answered) -> Result<V, AskError> {
 }
 
 /// Why a key cannot be used; `None` if it can.
+#[inline]
 pub(crate) fn bad_key(bytes: &[u8]) -> Option<Refusal> {
-    let max = super::KEY_BYTES_MAX;
     match bytes.len() {
-        0 => Some(Refusal::BadKey { why: format!("it is empty; a key has 1 to {max} bytes") }),
-        n if n > max => Some(Refusal::BadKey { why: format!("it has {n} bytes, at most {max}") }),
-        _ => None,
+        n if (1..=super::KEY_BYTES_MAX).contains(&n) => None,
+        n => Some(why_bad(n)),
     }
+}
+
+#[cold]
+fn why_bad(bytes: usize) -> Refusal {
+    let max = super::KEY_BYTES_MAX;
+    let why = match bytes {
+        0 => format!("it is empty; a key has 1 to {max} bytes"),
+        n => format!("it has {n} bytes, at most {max}"),
+    };
+    Refusal::BadKey { why }
 }

@@ -75,7 +75,8 @@ impl<E: Entity> TypeHost for HostOf<E> {
 
 impl<E: Entity> Live<E> {
     fn with<R>(&mut self, env: &mut Env<'_>, f: impl FnOnce(&mut E, &mut Cx<'_, E>) -> R) -> R {
-        let mut cx = Cx::new(&self.id, self.cause, None, 0, env);
+        let mut nobody = None;
+        let mut cx = Cx::new(&self.id, self.cause, &mut nobody, 0, env);
         f(&mut self.entity, &mut cx)
     }
 }
@@ -90,7 +91,7 @@ impl<E: Entity> Instance for Live<E> {
             Err(error) => return unreadable(env, mail, E::Type::TYPE, &error),
         };
         env.out.handling = E::Type::variant(&msg);
-        let mut cx = Cx::new(&self.id, self.cause, mail.ask, mail.reads, env);
+        let mut cx = Cx::new(&self.id, self.cause, &mut mail.ask, mail.reads, env);
         self.entity.handle(msg, &mut cx);
         cx.finish()
     }

@@ -43,6 +43,7 @@ pub trait EntityKey: Clone + Eq + Hash + fmt::Debug + fmt::Display + FromStr + S
 macro_rules! integer_keys {
     ($($t:ty),+) => { $(
         impl EntityKey for $t {
+            #[inline]
             fn write_to(&self, out: &mut Vec<u8>) {
                 out.extend_from_slice(&self.to_le_bytes());
             }

@@ -133,7 +133,9 @@ impl<T: EntityType> EntityRef<T> {
         if let Some(refusal) = bad_key(self.key.bytes()) {
             return Err((refusal, msg));
         }
-        self.node.send_letter(&self.entry, Outgoing { key: &self.key, ask: None, reads: 0, msg })
+        let mut msg = Some(msg);
+        let letter = Outgoing { key: self.key.bytes(), hash: self.key.hash, ask: None, reads: 0, msg: &mut msg };
+        self.node.send_letter(&self.entry, letter).map_err(|refusal| (refusal, msg.expect(REFUSED_STAYS)))
     }
 
     /// As [`tell`](Self::tell), but waits for room until the deadline. For client threads; on a worker `WouldDeadlock` at once.
@@ -229,17 +231,20 @@ impl<T: EntityType> EntityRef<T> {
         let give_up = self.node.now() + patience;
         let ask = self.node.open_ask(deadline, waiter)?;
         let (correlation, reads) = (ask.correlation, newest::<R::Reply>());
-        let (mut msg, mut room) = (req.into_msg(), AwaitRoom::new(&self.node));
+        let (slot, mut msg, mut room) = (Unsent { node: &self.node, correlation }, Some(req.into_msg()), AwaitRoom::new(&self.node));
         loop {
-            match self.node.send_letter(&self.entry, Outgoing { key: &self.key, ask: Some(ask), reads, msg }) {
+            match self
+                .node
+                .send_letter(&self.entry, Outgoing { key: self.key.bytes(), hash: self.key.hash, ask: Some(ask), reads, msg: &mut msg })
+            {
                 Ok(()) => {
+                    slot.sent();
                     self.node.time_ask(deadline, correlation);
                     return Ok(());
                 }
-                Err((refusal, back)) if is_for_now(&refusal) && self.node.now() < give_up => msg = back,
-                Err((refusal, _)) => {
+                Err(refusal) if is_for_now(&refusal) && self.node.now() < give_up => {}
+                Err(refusal) => {
                     self.count_refusal();
-                    drop(self.node.slots.take(correlation));
                     return Err(AskError::Refused(refusal));
                 }
             }
@@ -252,7 +257,7 @@ impl<T: EntityType> EntityRef<T> {
         if let Some(refusal) = bad_key(self.key.bytes()) {
             return Err(refusal);
         }
-        self.node.send_letter(&self.entry, Outgoing { key: &self.key, ask, reads, msg }).map_err(|(refusal, _)| refusal)
+        self.node.send_letter(&self.entry, Outgoing { key: self.key.bytes(), hash: self.key.hash, ask, reads, msg: &mut Some(msg) })
     }
 
     pub(crate) fn open<R: Request<T>>(&self, req: R, deadline: Time, timed: bool, waiter: Waiter) -> Result<u64, AskError> {
@@ -260,11 +265,15 @@ impl<T: EntityType> EntityRef<T> {
             return Err(AskError::Refused(refusal));
         }
         let opened = self.node.open_ask(deadline, waiter).and_then(|ask| {
-            let letter = Outgoing { key: &self.key, ask: Some(ask), reads: newest::<R::Reply>(), msg: req.into_msg() };
-            self.node.send_letter(&self.entry, letter).map(|()| ask.correlation).map_err(|(refusal, _)| {
-                drop(self.node.slots.take(ask.correlation));
-                AskError::Refused(refusal)
-            })
+            let slot = Unsent { node: &self.node, correlation: ask.correlation };
+            let letter = Outgoing {
+                key: self.key.bytes(),
+                hash: self.key.hash,
+                ask: Some(ask),
+                reads: newest::<R::Reply>(),
+                msg: &mut Some(req.into_msg()),
+            };
+            self.node.send_letter(&self.entry, letter).map(|()| slot.sent()).map_err(AskError::Refused)
         });
         let correlation = opened.inspect_err(|_| self.count_refusal())?;
         if timed {
@@ -293,16 +302,39 @@ impl<T: EntityType> EntityRef<T> {
         }
         let Some(correlation) = self.node.slots.open(waiter) else { return Err(TellError::new(Refusal::Overloaded, msg)) };
         let ask = Ask { node: self.node.id, correlation, deadline };
-        match self.node.send_letter(&self.entry, Outgoing { key: &self.key, ask: Some(ask), reads, msg }) {
+        let (slot, mut msg) = (Unsent { node: &self.node, correlation }, Some(msg));
+        match self
+            .node
+            .send_letter(&self.entry, Outgoing { key: self.key.bytes(), hash: self.key.hash, ask: Some(ask), reads, msg: &mut msg })
+        {
             Ok(()) => {
                 self.node.time_ask(deadline, correlation);
-                Ok(correlation)
+                Ok(slot.sent())
             }
-            Err((refusal, msg)) => {
-                drop(self.node.slots.take(correlation));
-                Err(TellError::new(refusal, msg))
-            }
+            Err(refusal) => Err(TellError::new(refusal, msg.expect(REFUSED_STAYS))),
         }
+    }
+}
+
+/// Of a message.
+const REFUSED_STAYS: &str = "what is refused stays in its place";
+
+/// The slot of an ask whose request is not sent yet. Should it never be, because it is refused or its encoder panics, the slot is free again.
+struct Unsent<'a> {
+    node: &'a Node,
+    correlation: u64,
+}
+
+impl Unsent<'_> {
+    /// The request is sent, under this number.
+    fn sent(self) -> u64 {
+        std::mem::ManuallyDrop::new(self).correlation
+    }
+}
+
+impl Drop for Unsent<'_> {
+    fn drop(&mut self) {
+        drop(self.node.slots.take(self.correlation));
     }
 }
 
@@ -339,6 +371,82 @@ impl<'a> AwaitRoom<'a> {
             std::thread::park_timeout(Self::NAP);
         } else {
             self.backoff.snooze();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        any::TypeId as RustTypeId,
+        panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    };
+
+    use super::*;
+    use crate::{
+        CodecError, Config, NodeAddr,
+        config::Preset,
+        engine::lane::{Bell, Door},
+        proto::membership::Identity,
+    };
+
+    struct Fuse;
+
+    /// Goes off when it is encoded, if it is set.
+    struct Charge(bool);
+
+    impl Wire for Charge {
+        const NAME: &'static str = "charge";
+
+        fn encode(&self, _: u16, out: &mut Vec<u8>) -> Result<(), CodecError> {
+            if self.0 {
+                resume_unwind(Box::new("an encoder's end"));
+            }
+            out.push(1);
+            Ok(())
+        }
+
+        fn decode(_: u16, _: &mut &[u8]) -> Result<Self, CodecError> {
+            Err(CodecError::Decode("not needed".into()))
+        }
+    }
+
+    impl EntityType for Fuse {
+        const TYPE: &'static str = "fuse";
+        type Key = u64;
+        type Msg = Charge;
+    }
+
+    impl Message<Fuse> for Charge {
+        fn into_msg(self) -> Charge {
+            self
+        }
+    }
+
+    impl Request<Fuse> for Charge {
+        type Reply = u64;
+    }
+
+    #[test]
+    fn an_ask_whose_encoder_panics_leaves_no_slot_behind() {
+        let me = Identity { addr: NodeAddr::new("here", 1), incarnation: 1 };
+        let door = || Arc::new(Bell::new(|| {}));
+        let (helper, _jobs) = crossbeam::channel::unbounded();
+        let config = Arc::new(Config::preset(Preset::LocalTest));
+        let node = Arc::new(Node::new(config, me, Box::new([Door::new(door())]), Door::new(door()), helper, None, Clock::Machine));
+        // Its shards are elsewhere, so that messages are encoded at once.
+        let entry = Arc::new(TypeEntry::new("fuse", 8, RustTypeId::of::<Fuse>()));
+        let fuse = EntityRef::<Fuse>::new(node.clone(), entry, 7);
+        // The first message to a shard goes another way than those behind it.
+        for set in [true, false, true] {
+            let asked = catch_unwind(AssertUnwindSafe(|| fuse.open(Charge(set), Time::MAX, false, Waiter::Entity(0)).unwrap()));
+            assert_eq!(asked.is_err(), set);
+            let queued = catch_unwind(AssertUnwindSafe(|| fuse.open_or_back(Charge(set), Time::MAX, Waiter::Entity(0)).ok().unwrap()));
+            assert_eq!(queued.is_err(), set);
+            for correlation in asked.into_iter().chain(queued) {
+                assert!(node.slots.take(correlation).is_some());
+            }
+            assert_eq!(node.slots.in_flight(), 0);
         }
     }
 }

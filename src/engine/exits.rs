@@ -8,10 +8,10 @@ use std::{
 };
 
 use crate::{
-    Epoch, Refusal, TypeId, Wire,
+    Epoch, Refusal, ShardId, ShardKey, TypeId, Wire,
     engine::{
         lane::{Item, LaneSender},
-        letter::{Address, LETTER_MAX, fits},
+        letter::{Address, Draft, LETTER_MAX, fits},
         message::AnyMessage,
         node::{Node, ToNet, ToWorker},
         parcel::{EngineParcel, Key, message_of, with_scratch},
@@ -37,14 +37,16 @@ pub struct Exits {
 
 /// A message, its entity, and who waits for the answer.
 pub struct Outgoing<'a, M> {
-    /// The entity's.
-    pub key: &'a Key,
+    /// Canonical bytes of the entity's key.
+    pub key: &'a [u8],
+    /// XXH3-64 of the key.
+    pub hash: u64,
     /// Who waits for an answer.
     pub ask: Option<Ask>,
     /// Newest version of the answer that the asker reads; 0 if nobody waits.
     pub reads: u8,
-    /// The message.
-    pub msg: M,
+    /// The message; it is taken when it is sent.
+    pub msg: &'a mut Option<M>,
 }
 
 impl Exits {
@@ -62,51 +64,82 @@ impl Exits {
     }
 
     /// Sends a message by the shortest way there is: straight into the ring that its shard's word names, if nothing has changed since the
-    /// last one. On `Err` it is given back, and nothing has changed (moves.md L9).
-    #[inline]
-    pub fn send_letter<M: Wire>(&mut self, node: &Node, entry: &TypeEntry, letter: Outgoing<'_, M>) -> Result<(), (Refusal, M)> {
-        let Outgoing { key, ask, reads, msg } = letter;
-        let shard = entry.shard_of(key.hash);
-        let word = entry.word(shard.shard);
-        let stands = shard.shard != UNSIZED && self.last_word(entry, shard.shard.0) == Some(word);
-        let address = |tag| Address { shard, tag, stream: None, key: key.bytes(), hash: key.hash, ask, reads };
-        match word.exit() {
-            Some((worker, tag)) if stands && fits::<M>() => {
-                let ring = &self.workers[usize::from(worker)];
-                let sent = ring.letter(&address(tag), msg);
-                self.bell(ring);
-                return sent.map_err(|msg| (Refusal::Full, msg));
-            }
-            None if stands && word != Word::NO_ROOM => {
-                let sent = with_scratch(|scratch| {
-                    if ask.is_some() {
-                        scratch.push(reads);
-                    }
-                    msg.encode(*M::VERSIONS.end(), scratch).map_err(|why| Refusal::Encode(why.to_string()))?;
-                    Ok(match scratch.len() <= LETTER_MAX.min(node.config.limits.message_bytes as usize) {
-                        true => Some(self.network.encoded(&address(Epoch::ZERO), scratch)),
-                        false => None,
-                    })
-                });
-                match sent {
-                    Ok(Some(sent)) => {
-                        self.bell(&self.network);
-                        return if sent { Ok(()) } else { Err((Refusal::Full, msg)) };
-                    }
-                    Ok(None) => {}
-                    Err(refusal) => return Err((refusal, msg)),
-                }
-            }
-            _ => {}
+    /// last one. On `Err` it is still in its place, and nothing has changed (moves.md L9).
+    #[inline(always)]
+    pub fn send_letter<M: Wire>(&mut self, node: &Node, entry: &TypeEntry, letter: Outgoing<'_, M>) -> Result<(), Refusal> {
+        let Outgoing { key, hash, ask, reads, msg } = letter;
+        let (shard, word) = entry.route(hash);
+        let stands = self.last_word(entry, shard.shard) == Some(word);
+        if let Some((worker, tag)) = word.exit()
+            && stands
+            && fits::<M>()
+        {
+            let ring = &self.workers[usize::from(worker)];
+            let sent = ring.letter(&Address { shard, tag, stream: None, key, hash, ask, reads }, msg);
+            self.bell(ring);
+            return if sent { Ok(()) } else { Err(Refusal::Full) };
         }
-        let mut parcel = Some(EngineParcel::Typed { key: key.clone(), ask, reads, msg: AnyMessage::new(msg) });
-        self.send(node, entry, &mut parcel).map_err(|refusal| (refusal, give_back(parcel)))
+        self.send_elsewhere(node, entry, shard, stands && word == Word::ELSEWHERE, Outgoing { key, hash, ask, reads, msg })
+    }
+
+    /// As [`send_letter`](Self::send_letter), with a message that is written already. On `Err` it is given back.
+    #[inline(always)]
+    pub fn send_draft<M: Wire>(&mut self, node: &Node, entry: &TypeEntry, mut draft: Draft<'_, M>) -> Result<(), (Refusal, Option<M>)> {
+        let (shard, word) = entry.route(draft.hash());
+        let stands = self.last_word(entry, shard.shard) == Some(word);
+        if let Some((worker, tag)) = word.exit()
+            && stands
+        {
+            let ring = &self.workers[usize::from(worker)];
+            let sent = ring.draft(&mut draft, shard, tag);
+            self.bell(ring);
+            return if sent { Ok(()) } else { Err((Refusal::Full, draft.take())) };
+        }
+        let mut msg = draft.take();
+        let letter = Outgoing { key: draft.key(), hash: draft.hash(), ask: None, reads: 0, msg: &mut msg };
+        self.send_elsewhere(node, entry, shard, stands && word == Word::ELSEWHERE, letter).map_err(|refusal| (refusal, msg))
+    }
+
+    /// Sends a message that does not go into the ring of a worker as it is. `settled`: the last one to its shard went to the network thread too.
+    #[inline(never)]
+    fn send_elsewhere<M: Wire>(
+        &mut self,
+        node: &Node,
+        entry: &TypeEntry,
+        shard: ShardKey,
+        settled: bool,
+        letter: Outgoing<'_, M>,
+    ) -> Result<(), Refusal> {
+        let Outgoing { key, hash, ask, reads, msg } = letter;
+        if settled && let Some(message) = msg {
+            let sent = with_scratch(|scratch| {
+                if ask.is_some() {
+                    scratch.push(reads);
+                }
+                message.encode(*M::VERSIONS.end(), scratch).map_err(|why| Refusal::Encode(why.to_string()))?;
+                let fits = scratch.len() <= LETTER_MAX.min(node.config.limits.message_bytes as usize);
+                let address = Address { shard, tag: Epoch::ZERO, stream: None, key, hash, ask, reads };
+                Ok(fits.then(|| self.network.encoded(&address, scratch)))
+            })?;
+            if let Some(sent) = sent {
+                self.bell(&self.network);
+                if !sent {
+                    return Err(Refusal::Full);
+                }
+                // Dropped last: it is of the user's making, and its end may panic.
+                *msg = None;
+                return Ok(());
+            }
+        }
+        let Some(message) = msg.take() else { return Ok(()) };
+        let mut parcel = Some(EngineParcel::Typed { key: Key::hashed(key, hash), ask, reads, msg: AnyMessage::new(message) });
+        self.send(node, entry, &mut parcel).inspect_err(|_| *msg = Some(give_back(parcel)))
     }
 
     /// The word by which the last message to that shard went.
     #[inline]
-    fn last_word(&self, entry: &TypeEntry, shard: u32) -> Option<Word> {
-        self.last.iter().find(|(id, _)| *id == entry.id).and_then(|(_, words)| words.get(shard as usize).copied())
+    fn last_word(&self, entry: &TypeEntry, shard: ShardId) -> Option<Word> {
+        self.last.iter().find(|(id, _)| *id == entry.id).and_then(|(_, words)| words.get(shard.0 as usize).copied())
     }
 
     #[inline]
@@ -378,7 +411,13 @@ mod tests {
         }
 
         fn send<M: Wire>(&mut self, key: &Key, msg: M) -> Result<(), (Refusal, M)> {
-            self.exits.send_letter(&self.node, &self.entry, Outgoing { key, ask: None, reads: 0, msg })
+            let mut msg = Some(msg);
+            let sent = self.exits.send_letter(
+                &self.node,
+                &self.entry,
+                Outgoing { key: key.bytes(), hash: key.hash, ask: None, reads: 0, msg: &mut msg },
+            );
+            sent.map_err(|refusal| (refusal, msg.expect("what is refused stays")))
         }
 
         /// A key of each shard.
@@ -457,7 +496,8 @@ mod tests {
         for word in [Word::ELSEWHERE, Word::local(0, Epoch(1))] {
             bed.publish(word);
             for n in 0..200u8 {
-                let letter = Outgoing { key: &key, ask: Some(ask), reads: n, msg: Large([n; LETTER_MAX]) };
+                let letter =
+                    Outgoing { key: key.bytes(), hash: key.hash, ask: Some(ask), reads: n, msg: &mut Some(Large([n; LETTER_MAX])) };
                 assert!(bed.exits.send_letter(&bed.node, &bed.entry, letter).is_ok(), "{word:?} {n}");
                 // Of many lengths, so that it has to stand everywhere.
                 assert!(bed.send(&Key::new(&vec![7; usize::from(n)]), u64::from(n)).is_ok());

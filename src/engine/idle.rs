@@ -34,9 +34,14 @@ const HOT: u32 = 8;
 /// A client, a worker and a network thread, and one core for everybody else: with fewer, nobody spins.
 const SPIN_CORES: usize = 4;
 
+/// Looks at the queues in front of the first yield, for a worker whose last work came from a thread of its own node: the next one is less than a
+/// microsecond away if that thread has a core, and a yield would take as long. Not for work from elsewhere: whoever brings that needs a core too.
+const LOOKS: u32 = 64;
+
 /// Idle strategy of one thread.
 #[derive(Debug)]
 pub struct Idler {
+    looks: u32,
     spin: Duration,
     yields: Duration,
     /// Instead of `yields` while traffic flows.
@@ -63,7 +68,13 @@ impl Idler {
             Idle::LowCpu => (us(0), us(0), us(0)),
             _ => (us(0), us(60), us(1_000)),
         };
-        Self { spin, yields, hot_yields, idle_since: None, worked_at: Time::ZERO, streak: 0, aside_until: Time::ZERO }
+        let looks = if cores > 1 && idle != Idle::LowCpu { LOOKS } else { 0 };
+        Self { looks, spin, yields, hot_yields, idle_since: None, worked_at: Time::ZERO, streak: 0, aside_until: Time::ZERO }
+    }
+
+    /// How often to look again before [`rest`](Self::rest) is asked, if the last work came from this node.
+    pub fn looks(&self) -> u32 {
+        self.looks
     }
 
     /// The turn that began at `now` found work.
@@ -147,5 +158,11 @@ mod tests {
     #[test]
     fn low_cpu_parks_at_once() {
         assert_eq!(Idler::new(Idle::LowCpu).rest(at(0)), Rest::Park);
+        assert_eq!(Idler::new(Idle::LowCpu).looks(), 0);
+    }
+
+    #[test]
+    fn nobody_looks_twice_on_one_core() {
+        assert_eq!((Idler::on(Idle::Balanced, 1).looks(), Idler::on(Idle::Balanced, 2).looks()), (0, LOOKS));
     }
 }

@@ -10,10 +10,10 @@ use crossbeam::queue::SegQueue;
 
 pub use super::bell::Bell;
 use super::{
-    letter::{Address, LETTER_MAX, Letter, fits},
+    letter::{Address, Draft, LETTER_MAX, Letter, fits},
     ring::{self, Consumer, Producer},
 };
-use crate::{Wire, proto::shard::LaneId};
+use crate::{Epoch, ShardKey, Wire, proto::shard::LaneId};
 
 /// Slots that only tokens, replies, commands and reports may use.
 pub const RESERVE: usize = 64;
@@ -42,7 +42,7 @@ unsafe fn discard<T: Item>(kind: u32, place: *mut u8) {
     unsafe {
         match kind {
             ITEM => drop(place.cast::<T>().read()),
-            _ => drop(Letter::at(place)),
+            _ => drop(Letter::at(place, &mut false)),
         }
     }
 }
@@ -52,6 +52,8 @@ pub struct Ring<T> {
     /// Whose lane it is.
     pub id: LaneId,
     consumer: Consumer,
+    /// The letter at the front has lost its value.
+    taken: bool,
     _items: PhantomData<T>,
 }
 
@@ -68,12 +70,22 @@ pub enum Front<'a, T> {
 unsafe impl<T: Item> Send for Ring<T> {}
 
 /// The record at the front is gone when this is: what an unwinding reader has had must not come out of the ring again.
-struct Gone<'a>(&'a mut Consumer);
+struct Gone<'a>(&'a mut Consumer, &'a mut bool);
 
 impl Drop for Gone<'_> {
     #[inline]
     fn drop(&mut self) {
+        *self.1 = false;
         self.0.advance();
+    }
+}
+
+impl<T> Drop for Ring<T> {
+    fn drop(&mut self) {
+        // Whose value is gone must not be dropped as what nobody took.
+        if self.taken {
+            self.consumer.advance();
+        }
     }
 }
 
@@ -82,16 +94,46 @@ impl<T: Item> Ring<T> {
     #[inline]
     pub fn with_next<R>(&mut self, f: impl FnOnce(Front<'_, T>) -> R) -> Option<R> {
         let (kind, place) = self.consumer.front()?;
-        let _gone = Gone(&mut self.consumer);
-        // SAFETY: items are moved in by `push` and letters written by `LaneSender`, each under its kind; the record is looked at only here, and
-        // gone with `advance`, which comes when `f` has ended, so what it got cannot outlive it.
+        let gone = Gone(&mut self.consumer, &mut self.taken);
+        // SAFETY: items are moved in by `push` and letters written by `LaneSender`, each under its kind; the record is looked at only here and
+        // in `letters`, which leaves word of what it took, and gone with `advance`, which comes when `f` has ended, so what it got cannot outlive it.
         let front = unsafe {
             match kind {
                 ITEM => Front::Item(place.cast::<T>().read()),
-                _ => Front::Letter(Letter::at(place)),
+                _ => Front::Letter(Letter::at(place, &mut *gone.1)),
             }
         };
         Some(f(front))
+    }
+
+    /// Shows `f` the letters at the front, for as long as it wants to see more. They stay there.
+    #[inline]
+    pub fn ahead(&mut self, mut f: impl FnMut(&Letter<'_>) -> bool) {
+        self.consumer.ahead(|kind, place| {
+            kind == LETTER && {
+                let mut taken = false;
+                // SAFETY: a letter of this kind was written by `LaneSender`, and stays until `advance`. Nothing can be taken out of it by a reference.
+                let letter = ManuallyDrop::new(unsafe { Letter::at(place, &mut taken) });
+                f(&letter)
+            }
+        });
+    }
+
+    /// Hands letter after letter to `f`, for as long as that says that it is done with them. One that it is not done with, or in which it
+    /// panicked, stays at the front for [`with_next`](Self::with_next), without its value if that was taken.
+    #[inline]
+    pub fn letters(&mut self, mut f: impl FnMut(&mut Letter<'_>) -> bool) {
+        while let Some((LETTER, place)) = self.consumer.front() {
+            // SAFETY: a letter of this kind was written by `LaneSender`, and is gone only with `advance`; `taken` is false when a record comes to the
+            // front, and goes from one look at it to the next.
+            let mut letter = ManuallyDrop::new(unsafe { Letter::at(place, &mut self.taken) });
+            if !f(&mut letter) {
+                return;
+            }
+            drop(ManuallyDrop::into_inner(letter));
+            self.taken = false;
+            self.consumer.advance();
+        }
     }
 
     /// The oldest item, whatever it is.
@@ -156,21 +198,32 @@ impl<T: Item> LaneSender<T> {
         pushed
     }
 
-    /// Appends a letter with a value, if user messages have room. `Err` gives the value back.
+    /// Appends a letter with the value in `slot`, if user messages have room; else it stays there. Moved from there into the ring at once,
+    /// because each move of it costs.
     #[inline(always)]
-    pub fn letter<M: Wire>(&self, address: &Address<'_>, message: M) -> Result<(), M> {
-        if !fits::<M>() {
-            return Err(message);
+    pub fn letter<M: Wire>(&self, address: &Address<'_>, slot: &mut Option<M>) -> bool {
+        let Some(message) = slot.as_ref().filter(|_| fits::<M>()) else { return false };
+        let (size, message) = (address.size(size_of::<M>()), &raw const *message);
+        // SAFETY: `discard` and `Ring` expect a letter under this kind, whose value is `Send`, because it is `Wire`, and `fits`.
+        let written =
+            unsafe { self.producer.write(LETTER, size, Self::RESERVE_BYTES, self.items, |place| address.write_value::<M>(place, message)) };
+        if written {
+            // SAFETY: the value has moved into the ring, so the slot is overwritten without a look at it.
+            unsafe { (&raw mut *slot).write(None) };
         }
-        let (size, spare) = (address.size(size_of::<M>()), Self::RESERVE_BYTES);
-        let message = ManuallyDrop::new(message);
-        // SAFETY: `discard` and `Ring` expect a letter under this kind, whose value is `Send`, because it is `Wire`. It is moved, once: if the
-        // record was not written, it is given back.
-        let written = unsafe {
-            self.producer.write(LETTER, size, spare, self.items, |place| address.write_value::<M>(place, (&raw const *message).read()))
-        };
         self.wrote();
-        if written { Ok(()) } else { Err(ManuallyDrop::into_inner(message)) }
+        written
+    }
+
+    /// Appends a draft as a letter to that shard, if user messages have room; else it stays what it is.
+    #[inline(always)]
+    pub fn draft<M: Wire>(&self, draft: &mut Draft<'_, M>, shard: ShardKey, tag: Epoch) -> bool {
+        let size = draft.size();
+        // SAFETY: `discard` and `Ring` expect a letter under this kind, whose value is `Send`, because it is `Wire`.
+        let written =
+            unsafe { self.producer.write(LETTER, size, Self::RESERVE_BYTES, self.items, |place| draft.move_to(place, shard, tag)) };
+        self.wrote();
+        written
     }
 
     /// Appends a letter with an encoding, if user messages have room.
@@ -226,7 +279,7 @@ impl<T: Item> Door<T> {
         let bytes = (items as usize * ITEM_BYTES).max(2 * LaneSender::<T>::RECORD * items.min(8) as usize) + LaneSender::<T>::RESERVE_BYTES;
         // SAFETY: only `LaneSender` writes, and `discard` knows its kinds.
         let (producer, consumer) = unsafe { ring::ring(bytes, discard::<T>) };
-        self.new.push(Ring { id, consumer, _items: PhantomData });
+        self.new.push(Ring { id, consumer, taken: false, _items: PhantomData });
         self.bell.ring();
         LaneSender { producer, items, news: Cell::new(false), bell: self.bell.clone(), _items: PhantomData }
     }
@@ -313,9 +366,10 @@ mod tests {
         let mut ring = door.take_new().unwrap();
         door.bell().announce_sleep();
         for n in 0..100 {
-            if n % 3 == 0 { lane.push(n).unwrap() } else { lane.letter(&address, n).unwrap() }
+            if n % 3 == 0 { lane.push(n).unwrap() } else { assert!(lane.letter(&address, &mut Some(n))) }
         }
-        assert_eq!(lane.letter(&address, 7u32), Err(7), "as many as user messages may be");
+        let mut slot = Some(7u32);
+        assert!(!lane.letter(&address, &mut slot) && slot == Some(7), "as many as user messages may be");
         assert!(!lane.encoded(&address, &[0; 10]));
         lane.push(100).unwrap();
         assert!(lane.has_news());
@@ -338,7 +392,7 @@ mod tests {
         let (door, _) = door();
         let lane = door.open(LaneId(1), 10);
         let address = address();
-        lane.letter(&address, 1u32).unwrap();
+        assert!(lane.letter(&address, &mut Some(1u32)));
         lane.push(2).unwrap();
         lane.push(3).unwrap();
         lane.ring_bell();

@@ -1,9 +1,12 @@
 //! A message in a ring, in the form in which it costs least: written once into the ring by its sender, read where it stands.
 //!
 //! One that was sent on this node stands there as the value it is; one from elsewhere, or on its way there, as its encoding. What does not
-//! go the short way (see `ShardCore::short_way`) is made a parcel first.
+//! go the short way (see `ShardCore::spot`) is made a parcel first.
 
-use std::marker::PhantomData;
+use std::{
+    marker::PhantomData,
+    mem::{ManuallyDrop, MaybeUninit},
+};
 
 use super::{
     message::{AnyMessage, Table},
@@ -12,7 +15,7 @@ use super::{
     watches::NO_VERSION,
 };
 use crate::{
-    Epoch, NodeId, ShardKey, Wire,
+    Epoch, NodeId, ShardId, ShardKey, TypeId, Wire,
     proto::{
         handoff::{Ask, Envelope},
         shard::Parcel,
@@ -60,23 +63,27 @@ pub struct Address<'a> {
     pub reads: u8,
 }
 
-/// Where the parts of a letter stand, from its beginning.
+/// Where the parts of a letter stand, from its beginning. The key stands behind the head.
 struct Parts {
     stream: usize,
     ask: usize,
-    key: usize,
     body: usize,
 }
+
+/// Where the key stands.
+const KEY: usize = size_of::<Head>();
 
 impl Parts {
     #[inline]
     const fn of(arrived: bool, asked: bool, key_len: usize) -> Self {
-        let head = size_of::<Head>();
-        let stream = if arrived || asked { head.next_multiple_of(ALIGN) } else { head };
-        let ask = if arrived { stream + size_of::<NodeId>() } else { stream };
-        let key = if asked { ask + size_of::<Ask>() } else { ask };
         // Values want no more than eight; an encoding wants nothing.
-        Self { stream, ask, key, body: (key + key_len).next_multiple_of(8) }
+        let end = (KEY + key_len).next_multiple_of(8);
+        if !arrived && !asked {
+            return Self { stream: end, ask: end, body: end };
+        }
+        let stream = end.next_multiple_of(ALIGN);
+        let ask = if arrived { stream + size_of::<NodeId>() } else { stream };
+        Self { stream, ask, body: if asked { ask + size_of::<Ask>() } else { ask } }
     }
 }
 
@@ -117,7 +124,7 @@ impl Address<'_> {
             if let Some(ask) = self.ask {
                 place.add(parts.ask).cast::<Ask>().write(ask);
             }
-            let key = place.add(parts.key);
+            let key = place.add(KEY);
             match <[u8; 8]>::try_from(self.key) {
                 // Most keys are numbers: a word is copied without a call.
                 Ok(word) => key.cast::<[u8; 8]>().write(word),
@@ -127,14 +134,15 @@ impl Address<'_> {
         }
     }
 
-    /// Writes a letter with a value.
+    /// Writes a letter with a value, by moving that.
     ///
     /// # Safety
-    /// As many bytes as `size(size_of::<M>())`, aligned to [`ALIGN`], are the caller's there; `M` [fits](fits).
+    /// As many bytes as `size(size_of::<M>())`, aligned to [`ALIGN`], are the caller's there; `M` [fits](fits). What `message` points to is not used
+    /// afterwards.
     #[inline]
-    pub unsafe fn write_value<M: Wire>(&self, place: *mut u8, message: M) {
-        // SAFETY: the caller's bytes; `fits` says that the body's place is aligned for an `M`.
-        unsafe { self.write(place, Some(Table::of::<M>()), size_of::<M>()).cast::<M>().write(message) }
+    pub unsafe fn write_value<M: Wire>(&self, place: *mut u8, message: *const M) {
+        // SAFETY: the caller's bytes; `fits` says that the body's place is aligned for an `M`. The value is the caller's to give away.
+        unsafe { self.write(place, Some(Table::of::<M>()), size_of::<M>()).cast::<M>().copy_from_nonoverlapping(message, 1) }
     }
 
     /// Writes a letter with an encoding.
@@ -156,20 +164,20 @@ pub const fn fits<M>() -> bool {
 /// A letter in the ring of the caller. Dropping it drops what was not taken.
 pub struct Letter<'a> {
     place: *mut u8,
-    /// The value was taken.
-    taken: bool,
+    /// The value was taken. Not in here, so that it is known also when a panic has taken this away.
+    taken: &'a mut bool,
     _ring: PhantomData<&'a mut [u8]>,
 }
 
 impl<'a> Letter<'a> {
-    /// The letter that was written there.
+    /// The letter that was written there. `taken` says whether its value is gone already, and is told when it goes.
     ///
     /// # Safety
-    /// A letter was written there by one of the methods of [`Address`]; it stays where it is for `'a` and is looked at by nobody else; nobody
-    /// makes another `Letter` of it.
+    /// A letter was written there by one of the methods of [`Address`]; it stays where it is for `'a` and is looked at by nobody else; `taken` was
+    /// false for the first `Letter` made of it, and every later one gets what the one before has left there.
     #[inline]
-    pub unsafe fn at(place: *mut u8) -> Self {
-        Self { place, taken: false, _ring: PhantomData }
+    pub unsafe fn at(place: *mut u8, taken: &'a mut bool) -> Self {
+        Self { place, taken, _ring: PhantomData }
     }
 
     #[inline]
@@ -187,9 +195,16 @@ impl<'a> Letter<'a> {
         unsafe {
             let stream = arrived.then(|| self.place.add(parts.stream).cast::<NodeId>().read());
             let ask = asked.then(|| self.place.add(parts.ask).cast::<Ask>().read());
-            let key = std::slice::from_raw_parts(self.place.add(parts.key).cast_const(), usize::from(key));
+            let key = std::slice::from_raw_parts(self.place.add(KEY).cast_const(), usize::from(key));
             Address { shard, tag, stream, key, hash, ask, reads }
         }
+    }
+
+    /// Who waits for an answer, and the newest version of it that is read there.
+    #[inline]
+    pub fn asker(&self) -> (Option<Ask>, u8) {
+        let Address { ask, reads, .. } = self.address();
+        (ask, reads)
     }
 
     #[inline]
@@ -218,10 +233,10 @@ impl<'a> Letter<'a> {
     pub fn take<M: Wire>(&mut self) -> Option<M> {
         // SAFETY: a letter stands there, and begins with its head.
         let table = unsafe { (*self.place.cast::<Head>()).table };
-        if self.taken || !table.is_some_and(Table::is_of::<M>) {
+        if *self.taken || !table.is_some_and(Table::is_of::<M>) {
             return None;
         }
-        self.taken = true;
+        *self.taken = true;
         // SAFETY: the table was written together with an `M`, which nobody has taken before, and nobody will again.
         Some(unsafe { self.body().cast::<M>().read() })
     }
@@ -234,13 +249,13 @@ impl<'a> Letter<'a> {
 
     /// As what goes every way; `None` if it was taken.
     pub fn lift(&mut self) -> Option<EngineParcel> {
-        if self.taken {
+        if *self.taken {
             return None;
         }
         let Address { shard, key, ask, reads, .. } = self.address();
         Some(match (self.head().table, self.encoded()) {
             (Some(table), _) => {
-                self.taken = true;
+                *self.taken = true;
                 // SAFETY: a value of the table's type stands there, and nobody takes it any more.
                 let msg = unsafe { AnyMessage::lift(table, self.body()) };
                 EngineParcel::Typed { key: Key::new(key), ask, reads, msg }
@@ -255,11 +270,146 @@ impl<'a> Letter<'a> {
 
 impl Drop for Letter<'_> {
     fn drop(&mut self) {
-        if !self.taken
+        if !*self.taken
             && let Some(table) = self.head().table
         {
+            *self.taken = true;
             // SAFETY: a value of the table's type stands there, and nobody takes it any more.
             unsafe { (table.drop_at)(self.body()) }
+        }
+    }
+}
+
+/// The unit of drafts: what letters are aligned to.
+#[repr(C, align(16))]
+struct Unit(MaybeUninit<[u8; ALIGN]>);
+
+/// Messages that wait to be sent, each as the letter that it is going to be but for its shard: what is left to do then is to copy them.
+pub struct Drafts<M: Wire> {
+    units: Vec<Unit>,
+    /// Where the oldest begins.
+    next: usize,
+    _values: PhantomData<M>,
+}
+
+impl<M: Wire> Default for Drafts<M> {
+    fn default() -> Self {
+        Self { units: vec![], next: 0, _values: PhantomData }
+    }
+}
+
+impl<M: Wire> Drafts<M> {
+    /// Whether such messages can be drafted.
+    pub const TAKES: bool = fits::<M>();
+
+    /// Adds a message to a key of at most 255 bytes.
+    #[inline]
+    pub fn push(&mut self, key: &[u8], hash: u64, message: M) {
+        assert!(Self::TAKES && key.len() <= usize::from(u8::MAX), "only what stands in a letter is drafted");
+        let nowhere = ShardKey { ty: TypeId(0), shard: ShardId(0) };
+        let draft = Address { shard: nowhere, tag: Epoch::ZERO, stream: None, key, hash, ask: None, reads: 0 };
+        let units = draft.size(size_of::<M>()).div_ceil(ALIGN);
+        self.units.reserve(units);
+        let message = ManuallyDrop::new(message);
+        // SAFETY: room for so many units was just made behind those in use; the message is moved there, and used here no more.
+        unsafe {
+            draft.write_value::<M>(self.units.as_mut_ptr().add(self.units.len()).cast(), &raw const *message);
+            self.units.set_len(self.units.len() + units);
+        }
+    }
+
+    /// The oldest one, which is none any more when this is dropped.
+    #[inline]
+    pub fn next(&mut self) -> Option<Draft<'_, M>> {
+        if self.next == self.units.len() {
+            return None;
+        }
+        // SAFETY: a draft that was not handed out before begins there.
+        let mut draft = unsafe { Draft { place: self.units.as_mut_ptr().add(self.next).cast(), taken: false, _values: PhantomData } };
+        self.next += draft.size().div_ceil(ALIGN);
+        Some(draft)
+    }
+
+    /// Drops what is left, and keeps the room.
+    pub fn clear(&mut self) {
+        while let Some(draft) = self.next() {
+            drop(draft);
+        }
+        self.units.clear();
+        self.next = 0;
+    }
+}
+
+impl<M: Wire> Drop for Drafts<M> {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// A message that waits to be sent.
+pub struct Draft<'a, M: Wire> {
+    place: *mut u8,
+    taken: bool,
+    _values: PhantomData<&'a mut M>,
+}
+
+impl<M: Wire> Draft<'_, M> {
+    #[inline]
+    fn head(&self) -> &Head {
+        // SAFETY: a letter stands there, and begins with its head.
+        unsafe { &*self.place.cast::<Head>() }
+    }
+
+    /// Bytes of the letter.
+    #[inline]
+    pub fn size(&mut self) -> usize {
+        Parts::of(false, false, usize::from(self.head().key)).body + size_of::<M>()
+    }
+
+    /// XXH3-64 of the key.
+    #[inline]
+    pub fn hash(&self) -> u64 {
+        self.head().hash
+    }
+
+    /// Canonical bytes of the entity's key.
+    pub fn key(&self) -> &[u8] {
+        // SAFETY: the key stands where `Address::write` put it, in the room of the drafts, which are borrowed for as long as this lives.
+        unsafe { std::slice::from_raw_parts(self.place.add(KEY), usize::from(self.head().key)) }
+    }
+
+    /// The message, if it was not taken before.
+    pub fn take(&mut self) -> Option<M> {
+        let body = Parts::of(false, false, usize::from(self.head().key)).body;
+        let there = !std::mem::replace(&mut self.taken, true);
+        // SAFETY: a message stands there, and `taken` says that nobody has it and lets nobody have it again.
+        there.then(|| unsafe { self.place.add(body).cast::<M>().read() })
+    }
+
+    /// Moves it into a ring, as a letter to that shard.
+    ///
+    /// # Safety
+    /// `size()` bytes, aligned to [`ALIGN`], are the caller's there, and hold nothing.
+    #[inline]
+    pub unsafe fn move_to(&mut self, place: *mut u8, shard: ShardKey, tag: Epoch) {
+        let size = self.size();
+        debug_assert!(!self.taken, "what was sent is dropped at once");
+        self.taken = true;
+        // SAFETY: the caller's bytes; head and value are moved there, and nobody uses them here any more.
+        unsafe {
+            place.copy_from_nonoverlapping(self.place, size);
+            let head = place.cast::<Head>();
+            (&raw mut (*head).shard).write(shard);
+            (&raw mut (*head).tag).write(tag);
+        }
+    }
+}
+
+impl<M: Wire> Drop for Draft<'_, M> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.taken {
+            drop(self.take());
         }
     }
 }
@@ -270,7 +420,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{ShardId, Time, TypeId, engine::message::tests};
+    use crate::{Time, engine::message::tests};
 
     type Counted = tests::Counted<3>;
 
@@ -295,12 +445,12 @@ mod tests {
         let alive = Arc::new(());
         for (asked, arrived, len) in (0..4 * 33).map(|n| (n & 1 == 1, n & 2 == 2, n >> 2)) {
             let key: Vec<u8> = (0..len as u8).collect();
-            let (there, mut room) = (address(&key, asked, arrived), Room([0; 512]));
+            let (there, mut room, mut taken) = (address(&key, asked, arrived), Room([0; 512]), false);
             assert!(there.size(size_of::<Counted>()) <= 512);
             // SAFETY: the room is large and aligned enough, and holds one letter at a time.
             let mut letter = unsafe {
-                there.write_value(room.0.as_mut_ptr(), tests::Counted(alive.clone(), [len, 1, 2]));
-                Letter::at(room.0.as_mut_ptr())
+                there.write_value(room.0.as_mut_ptr(), &raw const *ManuallyDrop::new(tests::Counted(alive.clone(), [len, 1, 2])));
+                Letter::at(room.0.as_mut_ptr(), &mut taken)
             };
             let seen = letter.address();
             assert_eq!((seen.shard, seen.tag, seen.stream, seen.key), (there.shard, there.tag, there.stream, there.key));
@@ -318,16 +468,59 @@ mod tests {
             drop(letter);
             assert_eq!(Arc::strong_count(&alive), 1, "dropped once, whatever became of it");
 
+            taken = false;
             let body = [vec![4; usize::from(asked)], vec![9; len as usize]].concat();
             // SAFETY: as above; the first letter is gone.
             let mut letter = unsafe {
                 there.write_encoded(room.0.as_mut_ptr(), &body);
-                Letter::at(room.0.as_mut_ptr())
+                Letter::at(room.0.as_mut_ptr(), &mut taken)
             };
             assert_eq!((letter.encoded(), letter.message()), (Some(&body[..]), Some(&body[usize::from(asked)..])));
             assert_eq!((letter.address().key, letter.address().ask), (&key[..], there.ask));
             let parcel = letter.lift().unwrap();
             assert_eq!((parcel.key(), parcel.encoded(), parcel.ask()), (&key[..], Some(&body[usize::from(asked)..]), there.ask));
         }
+    }
+
+    #[test]
+    fn drafts_are_sent_given_back_or_dropped_once() {
+        let alive = Arc::new(());
+        let mut drafts = Drafts::default();
+        for round in 0..3u64 {
+            for n in 0..10u64 {
+                let key = vec![n as u8; n as usize + 1];
+                drafts.push(&key, n, tests::Counted::<3>(alive.clone(), [round, n, 3]));
+            }
+            assert_eq!(Arc::strong_count(&alive), 11);
+            for n in 0..8u64 {
+                let mut draft = drafts.next().unwrap();
+                assert_eq!((draft.hash(), draft.key()), (n, &vec![n as u8; n as usize + 1][..]));
+                match n % 3 {
+                    0 => assert_eq!(draft.take().unwrap().1, [round, n, 3]),
+                    1 => {
+                        let (mut room, mut taken) = (Room([0; 512]), false);
+                        let shard = ShardKey { ty: TypeId(4), shard: ShardId(5) };
+                        assert!(draft.size() <= 512);
+                        // SAFETY: the room is large and aligned enough, and holds one letter.
+                        let mut letter = unsafe {
+                            draft.move_to(room.0.as_mut_ptr(), shard, Epoch(6));
+                            Letter::at(room.0.as_mut_ptr(), &mut taken)
+                        };
+                        assert!(draft.take().is_none());
+                        let seen = letter.address();
+                        assert_eq!((seen.shard, seen.tag, seen.hash, seen.key, seen.ask), (shard, Epoch(6), n, draft.key(), None));
+                        assert_eq!(letter.take::<Counted>().unwrap().1, [round, n, 3]);
+                    }
+                    _ => {}
+                }
+                drop(draft);
+                assert_eq!(Arc::strong_count(&alive), 10 - n as usize);
+            }
+            drafts.clear();
+            assert!(Arc::strong_count(&alive) == 1 && drafts.next().is_none());
+        }
+        drafts.push(&[1], 1, tests::Counted::<3>(alive.clone(), [0; 3]));
+        drop(drafts);
+        assert_eq!(Arc::strong_count(&alive), 1);
     }
 }

@@ -6,8 +6,12 @@
 //!    worker, or, encoded, into that of the network thread;
 //! 3. on the network thread, `network::Network::short_way` appends it to the link of the node where the shard lives;
 //! 4. on the network thread there, `Port::arrived` writes it from the link's buffer into the worker's ring;
-//! 5. on the worker, `worker::Worker::letter` offers it, where it stands, to `ShardCore::short_way`, which finds the live entity;
-//! 6. `WorkerHost::handle_mail` calls the instance's `handle`, which takes the message and calls the entity's.
+//! 5. on the worker, `worker::Worker::letters` looks at some letters ahead where they stand, and `ShardCore::spot` finds their live entities, so
+//!    that the waits for memory overlap;
+//! 6. `worker::Worker::run` hands them, under one guard against panics, by `ShardCore::short_way` to `WorkerHost::handle_letter`;
+//! 7. which calls the instance's `handle`; that takes the message and calls the entity's.
+//!
+//! A [`Batch`](crate::Batch) writes its messages as [drafts](letter::Drafts) of letters; `exits::Exits::send_draft` finds the ring and copies them.
 //!
 //! What cannot go the short way (a route that changes, an entity that is not live, or one with something in its mailbox) is made a
 //! [parcel](parcel) where that turns out, and goes on by `NodeCore::handle_lane`, `ShardCore::handle_lane` and the host's `handle`, which know

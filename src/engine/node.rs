@@ -161,7 +161,7 @@ pub struct Node {
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// What each worker is in.
-    pub busy: Box<[Busy]>,
+    pub busy: Box<[Arc<Busy>]>,
     /// Who wants which published values.
     pub topics: Topics,
     /// To the helper thread.
@@ -214,7 +214,7 @@ impl Node {
     ) -> Self {
         let id = me.id();
         let metrics = Arc::new(Metrics::new(workers.len()));
-        let busy = workers.iter().map(|_| Busy::default()).collect();
+        let busy = workers.iter().map(|_| Arc::default()).collect();
         let view = ClusterView { me: id, members: Members::default(), leader: None, deputies: vec![], converged: false, version: 0 };
         Self {
             id,
@@ -299,15 +299,13 @@ impl Node {
         exits::with(self, |exits| exits.send(self, entry, slot)).unwrap_or(Err(crate::Refusal::Shutdown))
     }
 
-    /// Sends a message from the calling thread. On `Err` it is given back: nothing was queued.
+    /// Sends a message from the calling thread. On `Err` it is still in its place: nothing was queued.
     #[inline]
-    pub fn send_letter<M: Wire>(self: &Arc<Self>, entry: &TypeEntry, letter: Outgoing<'_, M>) -> Result<(), (crate::Refusal, M)> {
+    pub fn send_letter<M: Wire>(self: &Arc<Self>, entry: &TypeEntry, letter: Outgoing<'_, M>) -> Result<(), crate::Refusal> {
         if self.closing.load(Ordering::Relaxed) {
-            return Err((crate::Refusal::Shutdown, letter.msg));
+            return Err(crate::Refusal::Shutdown);
         }
-        let mut letter = Some(letter);
-        exits::with(self, |exits| exits.send_letter(self, entry, letter.take().expect("it is run once")))
-            .unwrap_or_else(|| Err((crate::Refusal::Shutdown, letter.expect("it was not run").msg)))
+        exits::with(self, |exits| exits.send_letter(self, entry, letter)).unwrap_or(Err(crate::Refusal::Shutdown))
     }
 
     /// Runs `f` with the calling thread's exits, and one bell for all that it sends. `None`: nothing can be sent any more.

@@ -32,14 +32,30 @@ impl Key {
     /// A key from its canonical bytes.
     #[inline]
     pub fn new(bytes: &[u8]) -> Self {
-        let hash = xxhash_rust::xxh3::xxh3_64(bytes);
+        Self::hashed(bytes, Self::hash_of(bytes))
+    }
+
+    /// XXH3-64 of the bytes.
+    #[inline]
+    pub fn hash_of(bytes: &[u8]) -> u64 {
+        xxhash_rust::xxh3::xxh3_64(bytes)
+    }
+
+    /// A key from its canonical bytes and their hash.
+    #[inline]
+    pub fn hashed(bytes: &[u8], hash: u64) -> Self {
         let mut inline = [0; KEY_INLINE];
-        let bytes = match inline.get_mut(..bytes.len()) {
-            Some(room) => {
+        let bytes = match (<[u8; 8]>::try_from(bytes), inline.get_mut(..bytes.len())) {
+            // Most keys are numbers: a word is copied without a call.
+            (Ok(word), _) => {
+                inline[..8].copy_from_slice(&word);
+                KeyBytes::Inline { len: 8, bytes: inline }
+            }
+            (_, Some(room)) => {
                 room.copy_from_slice(bytes);
                 KeyBytes::Inline { len: bytes.len() as u8, bytes: inline }
             }
-            None => KeyBytes::Shared(bytes.into()),
+            (_, None) => KeyBytes::Shared(bytes.into()),
         };
         Self { bytes, hash }
     }

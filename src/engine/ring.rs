@@ -268,6 +268,27 @@ impl Consumer {
         }
     }
 
+    /// Shows `f` kind and payload of the records at the front, the oldest first, until it has seen enough. They stay there.
+    #[inline]
+    pub fn ahead(&mut self, mut f: impl FnMut(u32, *mut u8) -> bool) {
+        if self.at == self.seen {
+            self.seen = self.shared.tail.load(Ordering::Acquire);
+        }
+        let (mut at, mut offset) = (self.at, self.offset);
+        while at != self.seen {
+            // SAFETY: a published record that was not released begins here.
+            let header = unsafe { self.shared.header(offset) };
+            if header.kind != PAD && !f(header.kind, self.shared.place(offset + HEADER)) {
+                return;
+            }
+            at += u64::from(header.len);
+            offset += header.len as usize;
+            if offset == self.capacity {
+                offset = 0;
+            }
+        }
+    }
+
     #[inline]
     fn skip(&mut self, len: u32) {
         self.at += u64::from(len);
@@ -312,6 +333,17 @@ impl Drop for Consumer {
     fn drop(&mut self) {
         self.release();
     }
+}
+
+/// Has what stands there fetched into the cache, for a look at it soon. Only a hint.
+#[inline]
+pub fn fetch<T: ?Sized>(what: &T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a hint reads nothing, and never faults.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(ptr::from_ref(what).cast());
+    }
+    let _ = what;
 }
 
 /// Writes a value as the payload of a record.

@@ -139,7 +139,7 @@ pub struct Env<'a> {
     /// The node.
     pub node: &'a Arc<Node>,
     /// Where and when.
-    pub at: Place,
+    pub at: &'a Place,
     /// The worker's way out.
     pub out: &'a mut Out,
 }
@@ -275,6 +275,15 @@ impl TypeEntry {
     #[inline]
     pub fn shard_of(&self, hash: u64) -> ShardKey {
         ShardKey { ty: self.id, shard: self.words.get().map_or(UNSIZED, |words| shard_of(hash, words.len() as u32)) }
+    }
+
+    /// The shard of a key with this hash, and its routing word.
+    #[inline]
+    pub fn route(&self, hash: u64) -> (ShardKey, Word) {
+        let Some(words) = self.words.get() else { return (ShardKey { ty: self.id, shard: UNSIZED }, Word::ELSEWHERE) };
+        let shard = shard_of(hash, words.len() as u32);
+        let word = words.get(shard.0 as usize).map_or(0, |word| word.load(Ordering::Acquire));
+        (ShardKey { ty: self.id, shard }, Word::from_bits(word))
     }
 
     /// The shard's routing word: one load. Elsewhere if there is no such shard.

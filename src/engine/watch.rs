@@ -44,6 +44,11 @@ impl Busy {
         (self.slow.load(Ordering::Acquire) == turn).then(|| Time::from_nanos(self.since.load(Ordering::Relaxed)))
     }
 
+    /// Whether the worker is in an entity's code. For that worker.
+    pub fn is_inside(&self) -> bool {
+        self.turn.load(Ordering::Relaxed) % 2 == 1
+    }
+
     fn inside(&self) -> Option<(u64, ShardKey)> {
         let turn = self.turn.load(Ordering::Acquire);
         let at = self.at.load(Ordering::Acquire);

@@ -3,7 +3,7 @@
 use std::{
     any::Any,
     collections::{BTreeMap, HashMap, VecDeque},
-    panic::{AssertUnwindSafe, catch_unwind},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -21,9 +21,11 @@ use crate::{
         node::{Node, ToNet, ToWorker},
         panics,
         parcel::{Answered, EngineParcel, Key},
+        ring::fetch,
         sys,
         topics::{TopicEntry, Value},
         types::{Env, Instance, Mail, TypeEntry},
+        watch::Busy,
         watches::{Ended, Watches},
     },
     metrics::WorkerCounters,
@@ -31,14 +33,16 @@ use crate::{
         handoff::{Ask, DropReason, Envelope, ReplyBody},
         rng::Rng,
         shard::{
-            Aftermath, Directive, Host, LaneId, LaneItem, Parcel, Place, ShardCommand, ShardCore, ShardReport, StartCause, StopReason,
-            Turn, TypeOptions, WatchRecord, Wish,
+            Aftermath, Directive, Host, LaneId, LaneItem, Parcel, Place, ShardCommand, ShardCore, ShardReport, Spot, StartCause,
+            StopReason, Turn, TypeOptions, WatchRecord, Wish,
         },
     },
 };
 
 /// Items taken from one lane before the next one has its turn.
 const BATCH: usize = 64;
+/// Messages whose entities are searched for at once.
+const GROUP: usize = 16;
 
 /// The longest sleep without a timer: a guard, not a tick.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
@@ -179,17 +183,28 @@ impl Out {
 
 /// Few, and looked up for every message: a walk is faster than a search.
 #[derive(Default)]
-struct Types(Vec<Arc<TypeEntry>>);
+struct Types {
+    entries: Vec<Arc<TypeEntry>>,
+    /// One of them wants its messages kept.
+    any_keeps: bool,
+}
 
 impl Types {
     #[inline]
     fn get(&self, ty: TypeId) -> Option<&Arc<TypeEntry>> {
-        self.0.iter().find(|entry| entry.id == ty)
+        self.entries.iter().find(|entry| entry.id == ty)
     }
 
     fn insert(&mut self, entry: Arc<TypeEntry>) {
-        self.0.retain(|old| old.id != entry.id);
-        self.0.push(entry);
+        self.entries.retain(|old| old.id != entry.id);
+        self.entries.push(entry);
+        self.any_keeps = self.entries.iter().any(|entry| entry.keeps());
+    }
+
+    /// Whether messages of that type must be kept until their handlers have returned.
+    #[inline]
+    fn keeps(&self, ty: TypeId) -> bool {
+        self.any_keeps && self.get(ty).is_some_and(|entry| entry.keeps())
     }
 }
 
@@ -201,6 +216,7 @@ struct WorkerHost {
     handled: u64,
     out: Out,
     index: u16,
+    busy: Arc<Busy>,
     /// How long the last turn took at least, if that is worth a word.
     slow: Option<Duration>,
     /// The panic of the turn that failed last, and the message it failed on.
@@ -222,21 +238,25 @@ impl WorkerHost {
         &self.node.metrics.workers[usize::from(self.index)]
     }
 
-    #[inline]
     fn turn<R>(&mut self, at: Place, what: &'static str, f: impl FnOnce(&mut Env<'_>) -> R) -> Result<R, Box<PanicInfo>> {
-        let mut env = Env { node: &self.node, at, out: &mut self.out };
-        let busy = &self.node.busy[usize::from(self.index)];
-        busy.enter(at.shard);
+        let mut env = Env { node: &self.node, at: &at, out: &mut self.out };
+        self.busy.enter(at.shard);
         // The entity is dropped after a panic, so no broken state is seen again.
         let result = catch_unwind(AssertUnwindSafe(|| f(&mut env)));
-        if let Some(since) = busy.leave() {
+        self.leave();
+        result.map_err(|panic| self.panic_info(&at, what, &*panic))
+    }
+
+    /// A turn is over.
+    #[inline(always)]
+    fn leave(&mut self) {
+        if let Some(since) = self.busy.leave() {
             self.slow = Some(self.node.now().since(since));
         }
-        result.map_err(|panic| self.panic_info(at, what, &*panic))
     }
 
     #[cold]
-    fn panic_info(&self, at: Place, what: &'static str, panic: &(dyn Any + Send)) -> Box<PanicInfo> {
+    fn panic_info(&self, at: &Place, what: &'static str, panic: &(dyn Any + Send)) -> Box<PanicInfo> {
         let handling = match self.types.get(at.shard.ty).and_then(|entry| entry.host.get()) {
             Some(host) if what == HANDLE => host.message_name(self.out.handling),
             _ => what,
@@ -245,25 +265,31 @@ impl WorkerHost {
         Box::new(PanicInfo { message: panic_text(panic), location, handling })
     }
 
-    /// One message, one turn.
-    #[inline]
-    fn handle_mail(&mut self, at: Place, entity: &mut Box<dyn Instance>, mut mail: Mail<'_, '_>) -> Turn {
-        self.handled += 1;
-        let turn = self.turn(at, HANDLE, |env| entity.handle(env, &mut mail));
-        if self.slow.is_some()
-            && let Some(took) = self.slow.take()
-        {
-            self.tell_slow(at, &entity.key(), took);
+    /// One message, one turn, where its sender has put it. Whoever calls looks after panics.
+    #[inline(always)]
+    fn handle_letter(&mut self, at: &Place, entity: &mut Box<dyn Instance>, letter: &mut Letter<'_>) -> Turn {
+        self.busy.enter(at.shard);
+        let (ask, reads) = letter.asker();
+        let mut env = Env { node: &self.node, at, out: &mut self.out };
+        let turn = entity.handle(&mut env, &mut Mail::letter(letter, ask, reads));
+        self.leave();
+        if self.slow.is_some() {
+            self.was_slow(at, &**entity);
         }
-        match turn {
-            Ok(turn) => turn,
-            Err(panic) => self.panicked(at, &entity.key(), &mut mail, *panic),
+        turn
+    }
+
+    /// Names the entity of the turn that has just ended, if that was slow.
+    #[cold]
+    fn was_slow(&mut self, at: &Place, entity: &dyn Instance) {
+        if let Some(took) = self.slow.take() {
+            self.tell_slow(*at, &entity.key(), took);
         }
     }
 
     #[cold]
-    fn panicked(&mut self, at: Place, key: &[u8], mail: &mut Mail<'_, '_>, panic: PanicInfo) -> Turn {
-        self.tell_panic(at, key, &panic);
+    fn panicked(&mut self, at: &Place, key: &[u8], mail: &mut Mail<'_, '_>, panic: PanicInfo) -> Turn {
+        self.tell_panic(*at, key, &panic);
         self.panicked = Some(panic);
         let ask = mail.ask;
         self.failed_on = mail.left();
@@ -276,12 +302,6 @@ impl WorkerHost {
             }
         }
         Turn::Failed
-    }
-
-    /// Whether messages of that type must be kept until their handlers have returned.
-    #[inline]
-    fn keeps(&self, ty: TypeId) -> bool {
-        self.types.get(ty).is_some_and(|entry| entry.keeps())
     }
 
     /// Counts and reports a panic.
@@ -340,8 +360,17 @@ impl Host for WorkerHost {
     }
 
     fn handle(&mut self, at: Place, entity: &mut Self::Entity, parcel: EngineParcel) -> Turn {
-        self.out.keep = self.keeps(at.shard.ty);
-        self.handle_mail(at, entity, Mail::parcel(&mut Some(parcel)))
+        (self.out.keep, self.handled) = (self.types.keeps(at.shard.ty), self.handled + 1);
+        let mut parcel = Some(parcel);
+        let mut mail = Mail::parcel(&mut parcel);
+        let ask = mail.ask;
+        let turn = self.turn(at, HANDLE, |env| entity.handle(env, &mut mail));
+        self.out.keep = false;
+        self.was_slow(&at, &**entity);
+        turn.unwrap_or_else(|panic| {
+            mail.ask = ask;
+            self.panicked(&at, &entity.key(), &mut mail, *panic)
+        })
     }
 
     fn hand_over(&mut self, at: Place, entity: &mut Self::Entity) -> Result<Option<Vec<u8>>, String> {
@@ -450,6 +479,8 @@ pub struct Worker {
     host: WorkerHost,
     lanes: Vec<Ring<ToWorker>>,
     until: Time,
+    /// A message of a sender on this node was handled in this turn.
+    local: bool,
 }
 
 /// Runs worker `index` until it is told to quit. The calling thread is the worker.
@@ -462,7 +493,12 @@ pub fn run(node: Arc<Node>, index: u16, seed: u64) {
         let now = sys::now();
         match worker.turn(now) {
             Step::Quit => break,
-            Step::Worked => idler.worked(now),
+            Step::Worked => {
+                idler.worked(now);
+                if worker.awaits_more(idler.looks()) {
+                    continue;
+                }
+            }
             Step::Idle => match idler.rest(now) {
                 Rest::Spin => std::hint::spin_loop(),
                 Rest::Yield => {
@@ -474,6 +510,14 @@ pub fn run(node: Arc<Node>, index: u16, seed: u64) {
         }
     }
     worker.end();
+}
+
+/// What is at the front of a lane, as an item.
+fn long_way(lane: &mut Ring<ToWorker>) -> Option<ToWorker> {
+    lane.with_next(|front| match front {
+        Front::Item(item) => item,
+        Front::Letter(letter) => ToWorker::of_letter(letter).expect("nobody has taken its message"),
+    })
 }
 
 /// What a turn came to.
@@ -497,11 +541,12 @@ impl Worker {
             handled: 0,
             out: Out::new(node.clone(), index, seed),
             index,
+            busy: node.busy[usize::from(index)].clone(),
             slow: None,
             panicked: None,
             failed_on: None,
         };
-        Self { index, core, host, lanes: vec![], until: Time::ZERO, node }
+        Self { index, core, host, lanes: vec![], until: Time::ZERO, local: false, node }
     }
 
     /// One turn without waiting, by the thread that has the worker's lanes.
@@ -520,22 +565,20 @@ impl Worker {
         let mut ended = vec![];
         let mut lanes = std::mem::take(&mut self.lanes);
         for lane in &mut lanes {
-            let id = lane.id;
-            for _ in 0..BATCH {
-                let next = lane.with_next(|front| match front {
-                    Front::Letter(letter) => self.letter(now, id, letter),
-                    Front::Item(item) => Some(item),
-                });
+            let (id, mut left) = (lane.id, BATCH);
+            loop {
+                let handled = self.letters(now, lane, left);
+                (worked, left) = (worked | (handled > 0), left - handled);
+                let next = if left > 0 { long_way(lane) } else { None };
                 let Some(item) = next else { break };
-                worked = true;
+                (worked, left) = (true, left - 1);
                 match item {
-                    None => {}
-                    Some(ToWorker::Quit) => quit = true,
-                    Some(ToWorker::Lane(LaneItem::End)) => {
+                    ToWorker::Quit => quit = true,
+                    ToWorker::Lane(LaneItem::End) => {
                         ended.push(id);
                         self.item(now, id, ToWorker::Lane(LaneItem::End));
                     }
-                    Some(item) => self.item(now, id, item),
+                    item => self.item(now, id, item),
                 }
             }
             lane.release();
@@ -579,21 +622,84 @@ impl Worker {
         }
     }
 
-    /// A message where its sender has put it: handled there, or, if it has to go the long way, given back as an item.
-    #[inline]
-    fn letter(&mut self, now: Time, lane: LaneId, mut letter: Letter<'_>) -> Option<ToWorker> {
-        let Address { shard, tag, stream, key, hash, ask, reads } = letter.address();
-        let plain = ask.is_none_or(|ask| ask.deadline > now && !letter.is_watch()) && !self.host.keeps(shard.ty);
-        let run = |host: &mut WorkerHost, at, entity: &mut _| {
-            host.out.keep = false;
-            host.handle_mail(at, entity, Mail::letter(&mut letter, ask, reads))
-        };
-        if plain && self.core.short_way(now, shard, tag, stream.is_some(), key, hash, &mut self.host, run) {
+    /// Handles messages where their senders have put them, in one lane, as far as none of them has to go the long way, and at most `most`: how
+    /// many. Some at a time, so that searching for their entities waits for memory once.
+    fn letters(&mut self, now: Time, lane: &mut Ring<ToWorker>, most: usize) -> usize {
+        let mut done = 0;
+        while done < most {
+            let (mut spots, mut found) = ([Spot::default(); GROUP], 0);
+            let wanted = GROUP.min(most - done);
+            lane.ahead(|letter| {
+                let Some(spot) = self.spot(now, letter) else { return false };
+                spots[found] = spot;
+                found += 1;
+                found < wanted
+            });
+            if found == 0 {
+                break;
+            }
+            done += self.run(lane, &spots[..found]);
+        }
+        self.host.handled += done as u64;
+        done
+    }
+
+    /// The entity that the message is for, if it can go the short way.
+    #[inline(always)]
+    fn spot(&mut self, now: Time, letter: &Letter<'_>) -> Option<Spot> {
+        let Address { shard, tag, stream, key, hash, ask, .. } = letter.address();
+        if ask.is_some_and(|ask| ask.deadline <= now || letter.is_watch()) || self.host.types.keeps(shard.ty) {
             return None;
         }
-        let item = ToWorker::of_letter(letter);
-        debug_assert!(item.is_some(), "lane {lane:?}: nobody has taken it");
-        item
+        let (spot, entity) = self.core.spot(now, shard, tag, stream.is_some(), key, hash)?;
+        fetch(&**entity);
+        self.local |= stream.is_none();
+        Some(spot)
+    }
+
+    /// Hands the messages at the front of the lane to the entities at these spots, one after the other, for as long as the spots are good: how
+    /// many.
+    fn run(&mut self, lane: &mut Ring<ToWorker>, spots: &[Spot]) -> usize {
+        let Self { core, host, .. } = self;
+        let (mut done, mut good) = (0, true);
+        // One guard for all of them: what it costs would be a good part of a message. An entity that panics is dropped, so nobody sees a broken
+        // state of it.
+        let run = AssertUnwindSafe(|| {
+            lane.letters(|letter| match spots.get(done) {
+                Some(spot) if good => {
+                    done += 1;
+                    good = core.short_way(*spot, host, |host, at, entity| host.handle_letter(at, entity, letter));
+                    true
+                }
+                _ => false,
+            });
+        });
+        if let Err(panic) = catch_unwind(run) {
+            self.panicked(lane, spots[done - 1], panic);
+        }
+        done
+    }
+
+    /// The entity at that spot has panicked in its turn, whose message is at the front of the lane.
+    #[cold]
+    fn panicked(&mut self, lane: &mut Ring<ToWorker>, spot: Spot, panic: Box<dyn Any + Send>) {
+        let Self { host, core, .. } = self;
+        if !host.busy.is_inside() {
+            // Not code of the entity's.
+            resume_unwind(panic);
+        }
+        let found = lane.with_next(|front| {
+            let Front::Letter(mut letter) = front else { return false };
+            core.short_way(spot, host, |host, at, entity| {
+                host.leave();
+                host.was_slow(at, &**entity);
+                let info = host.panic_info(at, HANDLE, &*panic);
+                let (ask, reads) = letter.asker();
+                host.panicked(at, &entity.key(), &mut Mail::letter(&mut letter, ask, reads), *info)
+            });
+            true
+        });
+        assert_eq!(found, Some(true), "a message at the front stays there until its turn has ended");
     }
 
     fn item(&mut self, now: Time, lane: LaneId, item: ToWorker) {
@@ -614,6 +720,19 @@ impl Worker {
             ToWorker::Broadcast(ty, bytes) => self.broadcast(now, ty, &bytes),
             ToWorker::Quit => {}
         }
+    }
+
+    /// Looks into the lanes again, so often at most, if the last turn's work was of this node: whether there is more.
+    fn awaits_more(&mut self, looks: u32) -> bool {
+        let local = std::mem::take(&mut self.local);
+        local
+            && (0..looks).any(|_| {
+                let more = self.lanes.iter().any(|lane| !lane.is_empty());
+                if !more {
+                    std::hint::spin_loop();
+                }
+                more
+            })
     }
 
     /// Whether a turn has nothing to do before something comes in or a timer is due.

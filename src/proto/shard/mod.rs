@@ -53,6 +53,13 @@ const SHARDS_MAX: usize = 1 << 20;
 /// Timers handled in one turn.
 const TIMERS_PER_TURN: usize = 1024;
 
+/// Where a live entity stands. Good until a verb other than [`ShardCore::short_way`] comes, or that says that it is not.
+#[derive(Copy, Clone, Default, Debug)]
+pub struct Spot {
+    shard: u32,
+    slot: u32,
+}
+
 /// The shards of one worker.
 pub struct ShardCore<H: Host> {
     env: Env,
@@ -110,32 +117,43 @@ impl<H: Host> ShardCore<H> {
         }
     }
 
-    /// The short way of a message: straight into a turn of a live entity that nothing stands in front of. False if it has to go the long way, by
-    /// `handle_lane` or as an item; then nothing was done.
+    /// The short way of a message, first half: the live entity that it is for, if nothing stands in front of that, and nothing has to be known of
+    /// the message but its address. `None`: it has to go the long way, by `handle_lane` or as an item.
     ///
-    /// `tag` is the epoch of the word used, or, for a message of a settled stream from another node, that of the stream (`arrived`).
-    #[allow(clippy::too_many_arguments, reason = "the parts of one message, where they stand")]
-    pub fn short_way(
-        &mut self,
-        now: Time,
-        shard: ShardKey,
-        tag: Epoch,
-        arrived: bool,
-        key: &[u8],
-        hash: u64,
-        host: &mut H,
-        turn: impl FnOnce(&mut H, Place, &mut H::Entity) -> Turn,
-    ) -> bool {
+    /// `tag` is the epoch of the word used, or, for a message of a settled stream from another node, that of the stream (`arrived`). In two halves,
+    /// so that the entities of several messages can be searched for at once: most of the search is waiting for memory.
+    #[inline(always)]
+    pub fn spot(&mut self, now: Time, shard: ShardKey, tag: Epoch, arrived: bool, key: &[u8], hash: u64) -> Option<(Spot, &H::Entity)> {
         self.env.now = now;
         if self.stopped.is_some() || !self.env.may_run() || !(arrived || self.exits.is_clear()) {
-            return false;
+            return None;
         }
-        let Some(at) = self.find(shard) else { return false };
-        let home = &mut self.shards[at];
+        let at = self.find(shard)?;
+        let home = &self.shards[at];
         let takes = if arrived { home.takes_settled(tag) } else { home.takes(tag) };
+        let (slot, entity) = home.entities.spot(self.env.tag(hash), key).filter(|_| takes)?;
+        Some((Spot { shard: at as u32, slot }, entity))
+    }
+
+    /// Second half: a turn of that entity. True: all spots that were found since the last verb other than this are as good as they were.
+    #[inline(always)]
+    pub fn short_way(&mut self, spot: Spot, host: &mut H, turn: impl FnOnce(&mut H, &Place, &mut H::Entity) -> Turn) -> bool {
+        let home = &mut self.shards[spot.shard as usize];
+        let place = Place { shard: home.key, epoch: home.cur, now: self.env.now };
+        let turn = home.entities.short_way(&mut self.env, spot, &place, host, turn);
+        turn.is_none_or(|turn| {
+            self.after_short_way(spot, turn, host);
+            false
+        })
+    }
+
+    /// What a turn has led to.
+    #[inline(never)]
+    fn after_short_way(&mut self, spot: Spot, turn: Turn, host: &mut H) {
+        let home = &mut self.shards[spot.shard as usize];
         let mut cx = Cx { env: &mut self.env, host };
         let mut turns = home.turns(&mut cx);
-        takes && home.entities.short_way(&mut turns, hash, key, turn)
+        home.entities.after_turn(&mut turns, spot.slot, turn);
     }
 
     /// A command of the network thread, in the order of its ring.
@@ -305,6 +323,7 @@ impl<H: Host> ShardCore<H> {
         self.numbers.find(shard, || self.tag(shard), |at| self.shards[at as usize].key == shard).map(|at| at as usize)
     }
 
+    #[inline]
     fn tag(&self, shard: ShardKey) -> u32 {
         self.env.tag(u64::from(shard.ty.0) << 32 | u64::from(shard.shard.0))
     }

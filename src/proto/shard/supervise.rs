@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::{
-    Directive, Host, Parcel, Place, StartCause, StopReason, Turn,
-    entities::{Entities, discard_wishes},
-    env::{Timer, Turns},
+    Directive, Host, Parcel, Place, Spot, StartCause, StopReason, Turn,
+    entities::{Entities, Slot, discard_wishes},
+    env::{Env, Timer, Turns},
+    index::Tag,
     own,
 };
 use crate::{NodeId, Time, proto::handoff::DropReason};
@@ -50,33 +51,37 @@ impl<H: Host> Entities<H> {
         self.go_on(t, at);
     }
 
-    /// Runs `turn` if the entity is live and nothing stands in front of it; else does nothing, and says so.
+    /// The live entity of that key, if nothing stands in front of it.
+    #[inline(always)]
+    pub fn spot(&self, tag: Tag, key: &[u8]) -> Option<(u32, &H::Entity)> {
+        let at = self.find(tag, key)?;
+        let Some(Slot { entity: Some(entity), side, .. }) = self.slots.get(at as usize)? else { return None };
+        // `None` in the steady state.
+        let waits = side.as_ref().is_some_and(|side| !side.mailbox.is_empty());
+        (!waits).then_some((at, entity))
+    }
+
+    /// A turn of the entity at that spot. What it came to, unless there is nothing to do about that.
+    #[inline(always)]
     pub fn short_way(
         &mut self,
-        t: &mut Turns<'_, H>,
-        hash: u64,
-        key: &[u8],
-        turn: impl FnOnce(&mut H, Place, &mut H::Entity) -> Turn,
-    ) -> bool {
-        let Some(at) = self.find(t.env.tag(hash), key) else { return false };
-        let Some(slot) = self.slots.get_mut(at as usize).and_then(Option::as_mut) else { return false };
-        let Some(entity) = slot.entity.as_mut() else { return false };
-        let bare = slot.side.is_none();
-        if slot.side.as_ref().is_some_and(|side| !side.mailbox.is_empty()) {
-            return false;
-        }
-        let turn = turn(t.host, t.place(), entity);
-        slot.used = own::stamp(t.env.now);
+        env: &mut Env,
+        spot: Spot,
+        place: &Place,
+        host: &mut H,
+        turn: impl FnOnce(&mut H, &Place, &mut H::Entity) -> Turn,
+    ) -> Option<Turn> {
+        let slot = self.slots[spot.slot as usize].as_mut().expect("a spot is that of an entity for as long as it is good");
+        let turn = turn(host, place, slot.entity.as_mut().expect("the entity of a good spot is live"));
+        slot.used = own::stamp(env.now);
+        let plain = slot.side.is_none() && turn == Turn::Continue && !host.has_wishes();
         self.handled = self.handled.saturating_add(1);
-        self.touch(t.env, t.number);
-        if !(bare && turn == Turn::Continue && !t.host.has_wishes()) {
-            self.after_turn(t, at, turn);
-        }
-        true
+        self.touch(env, spot.shard);
+        (!plain).then_some(turn)
     }
 
     /// What a turn has led to, and what it had put aside: that may stand in the mailbox now.
-    fn after_turn(&mut self, t: &mut Turns<'_, H>, at: u32, turn: Turn) {
+    pub fn after_turn(&mut self, t: &mut Turns<'_, H>, at: u32, turn: Turn) {
         if self.ended(t, at, turn) && self.slot(at).is_some_and(|s| s.side.is_some()) {
             self.go_on(t, at);
         }

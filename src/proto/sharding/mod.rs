@@ -11,6 +11,7 @@ pub const SHARDS_MAX: u32 = 1 << 20;
 pub const UNSIZED: ShardId = ShardId(u32::MAX);
 
 /// The shard of a key with this hash, where a type has `shards` of them (at least one).
+#[inline]
 pub fn shard_of(hash: u64, shards: u32) -> ShardId {
     ShardId((hash % u64::from(shards)) as u32)
 }

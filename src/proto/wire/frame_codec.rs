@@ -111,6 +111,7 @@ pub enum FrameError {
 }
 
 /// Finds the end of the first frame in `input`. Looks at the length only, so that a frame above `max` bytes is refused before room for it is made.
+#[inline]
 pub fn cut(input: &[u8], max: usize) -> Result<Cut, FrameError> {
     let Some(raw) = input.first_chunk::<LENGTH_BYTES>() else { return Ok(Cut::Wait(LENGTH_BYTES)) };
     let size = u64::from(u32::from_le_bytes(*raw)) + LENGTH_BYTES as u64;
@@ -137,10 +138,12 @@ pub(super) struct Header {
 const NO_SHARD: ShardKey = ShardKey { ty: TypeId(0), shard: ShardId(0) };
 
 impl Header {
+    #[inline]
     pub fn new(kind: u8, shard: ShardKey) -> Self {
         Self { kind, flags: 0, shard, epoch: 0, correlation: 0 }
     }
 
+    #[inline]
     pub fn bytes(&self) -> [u8; HEADER_BYTES] {
         let mut raw = [0; HEADER_BYTES];
         raw[4] = self.kind;

@@ -1,11 +1,15 @@
-//! `bench codec`: the envelope of a 64-byte message, written and read, beside postcard with the same fields.
+//! `bench codec`: the envelope of a 64-byte message, written and read, beside prost with the same fields.
 
 use std::{
     hint::black_box,
     time::{Duration, Instant},
 };
 
-use serde::{Deserialize, Serialize};
+use bytes::{Buf, BufMut};
+use prost::{
+    DecodeError, Message as _,
+    encoding::{self, DecodeContext, WireType},
+};
 use wingbeat::{
     Epoch, NodeId, ShardId, ShardKey, Time, TypeId,
     proto::wire::{Context, Cut, Message, cut, encode_message, message_in},
@@ -25,20 +29,81 @@ const MESSAGES: u64 = 500;
 /// Largest frame.
 const FRAME_MAX: usize = 1 << 20;
 
-/// The fields of the envelope, as postcard writes them.
-#[derive(Serialize, Deserialize, PartialEq, Debug)]
-struct Plain<'a> {
-    kind: u8,
-    flags: u8,
-    version: u16,
+/// The fields of the envelope, as a message of prost's: what its derive would write, without its macros.
+#[derive(Clone, Default, PartialEq, Debug)]
+struct Plain {
+    kind: u32,
+    flags: u32,
+    version: u32,
     ty: u32,
     shard: u32,
     epoch: u64,
     correlation: u64,
-    #[serde(with = "serde_bytes")]
-    key: &'a [u8],
-    #[serde(with = "serde_bytes")]
-    payload: &'a [u8],
+    key: Vec<u8>,
+    payload: Vec<u8>,
+}
+
+/// The short fields, in the order of their numbers.
+macro_rules! for_numbers {
+    ($do:ident, $($rest:tt)*) => {
+        $do!(uint32, 1, kind, $($rest)*);
+        $do!(uint32, 2, flags, $($rest)*);
+        $do!(uint32, 3, version, $($rest)*);
+        $do!(fixed32, 4, ty, $($rest)*);
+        $do!(uint32, 5, shard, $($rest)*);
+        $do!(uint64, 6, epoch, $($rest)*);
+        $do!(uint64, 7, correlation, $($rest)*);
+    };
+}
+
+impl prost::Message for Plain {
+    fn encode_raw(&self, out: &mut impl BufMut) {
+        macro_rules! number {
+            ($codec:ident, $tag:literal, $field:ident,) => {
+                if self.$field != 0 {
+                    encoding::$codec::encode($tag, &self.$field, out);
+                }
+            };
+        }
+        for_numbers!(number,);
+        encoding::bytes::encode(8, &self.key, out);
+        encoding::bytes::encode(9, &self.payload, out);
+    }
+
+    fn merge_field(&mut self, tag: u32, wire: WireType, input: &mut impl Buf, cx: DecodeContext) -> Result<(), DecodeError> {
+        match tag {
+            1 => encoding::uint32::merge(wire, &mut self.kind, input, cx),
+            2 => encoding::uint32::merge(wire, &mut self.flags, input, cx),
+            3 => encoding::uint32::merge(wire, &mut self.version, input, cx),
+            4 => encoding::fixed32::merge(wire, &mut self.ty, input, cx),
+            5 => encoding::uint32::merge(wire, &mut self.shard, input, cx),
+            6 => encoding::uint64::merge(wire, &mut self.epoch, input, cx),
+            7 => encoding::uint64::merge(wire, &mut self.correlation, input, cx),
+            8 => encoding::bytes::merge(wire, &mut self.key, input, cx),
+            9 => encoding::bytes::merge(wire, &mut self.payload, input, cx),
+            _ => encoding::skip_field(wire, tag, input, cx),
+        }
+    }
+
+    fn encoded_len(&self) -> usize {
+        let mut len = encoding::bytes::encoded_len(8, &self.key) + encoding::bytes::encoded_len(9, &self.payload);
+        macro_rules! number {
+            ($codec:ident, $tag:literal, $field:ident,) => {
+                if self.$field != 0 {
+                    len += encoding::$codec::encoded_len($tag, &self.$field);
+                }
+            };
+        }
+        for_numbers!(number,);
+        len
+    }
+
+    fn clear(&mut self) {
+        let (mut key, mut payload) = (std::mem::take(&mut self.key), std::mem::take(&mut self.payload));
+        key.clear();
+        payload.clear();
+        *self = Self { key, payload, ..Self::default() };
+    }
 }
 
 const TYPE: u32 = 0x9e37_79b9;
@@ -48,23 +113,27 @@ fn context() -> Context {
     Context { sender: NodeId::from_raw(7), now: Time::from_nanos(1_000_000) }
 }
 
-/// Fixed layout and postcard in turns.
+/// Fixed layout and prost in turns.
 pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     report.figure("ns_per_envelope");
     report.rounds(
-        "postcard: the same fields, borrowed",
+        "prost: the same fields, in a message that is used again",
         args.runs,
-        || timed(args.window() / 4, write_postcard, read_postcard),
-        || timed(args.window() / 2, write_fixed, read_fixed),
+        || timed(args.window() / 4, &mut Prost::default()),
+        || timed(args.window() / 2, &mut Fixed),
     )
 }
 
-type Write = fn(u64, &[u8; PAYLOAD_BYTES], &mut Vec<u8>) -> Result<(), Error>;
-/// Bytes of the first message, and the sum of the numbers that were written into it.
-type Read = fn(&[u8]) -> Result<(usize, u64), Error>;
+/// A layout: writes messages behind each other, and reads them.
+trait Layout {
+    /// Appends the message with that number.
+    fn write(&mut self, i: u64, payload: &[u8; PAYLOAD_BYTES], out: &mut Vec<u8>) -> Result<(), Error>;
+    /// Bytes of the first message, and its number.
+    fn read(&mut self, bytes: &[u8]) -> Result<(usize, u64), Error>;
+}
 
 /// Writes a block, reads it, and so on; fails if it does not read what was written.
-fn timed(window: Duration, write: Write, read: Read) -> Result<Run, Error> {
+fn timed<L: Layout>(window: Duration, layout: &mut L) -> Result<Run, Error> {
     let (mut block, payload) = (Vec::with_capacity(BLOCK), [7u8; PAYLOAD_BYTES]);
     let (mut encoding, mut decoding, mut done) = (Duration::ZERO, Duration::ZERO, 0u64);
     let (result, allocated) = alloc::counted(|| {
@@ -73,12 +142,12 @@ fn timed(window: Duration, write: Write, read: Read) -> Result<Run, Error> {
             block.clear();
             let start = Instant::now();
             for i in done..done + MESSAGES {
-                write(black_box(i), black_box(&payload), &mut block)?;
+                layout.write(black_box(i), black_box(&payload), &mut block)?;
             }
             encoding += start.elapsed();
             let (start, mut rest, mut sum) = (Instant::now(), black_box(&block[..]), 0);
             while !rest.is_empty() {
-                let (size, number) = read(rest)?;
+                let (size, number) = layout.read(rest)?;
                 (rest, sum) = (&rest[size..], sum + number);
             }
             decoding += start.elapsed();
@@ -96,80 +165,77 @@ fn timed(window: Duration, write: Write, read: Read) -> Result<Run, Error> {
     Ok(Run { details, allocations: Some(allocated as f64 / done as f64), ..Run::figure(each(encoding + decoding)) })
 }
 
-fn write_fixed(i: u64, payload: &[u8; PAYLOAD_BYTES], out: &mut Vec<u8>) -> Result<(), Error> {
-    let shard = ShardKey { ty: TypeId(TYPE), shard: ShardId(SHARD) };
-    let message = Message { shard, tag: Epoch::ZERO.next(), ask: None, key: &i.to_le_bytes(), payload };
-    encode_message(&message, context(), FRAME_MAX, out)?;
-    Ok(())
-}
+/// What travels between nodes.
+struct Fixed;
 
-fn read_fixed(bytes: &[u8]) -> Result<(usize, u64), Error> {
-    let Cut::Frame(size) = cut(bytes, FRAME_MAX)? else { return Err("the block ends within a frame".into()) };
-    let message = message_in(&bytes[..size], context()).ok_or("not the frame of a message")?;
-    black_box((message.shard, message.tag, message.payload));
-    Ok((size, u64::from_le_bytes(message.key.try_into()?)))
-}
-
-/// Length, then what postcard makes of the fields, as every stream of its messages has to have it.
-fn write_postcard(i: u64, payload: &[u8; PAYLOAD_BYTES], out: &mut Vec<u8>) -> Result<(), Error> {
-    let key = i.to_le_bytes();
-    let plain = Plain { kind: 3, flags: 0, version: 1, ty: TYPE, shard: SHARD, epoch: 5, correlation: 0, key: &key, payload };
-    let start = out.len();
-    out.extend_from_slice(&[0; 4]);
-    postcard::serialize_with_flavor(&plain, Append(out))?;
-    let size = (out.len() - start - 4) as u32;
-    out[start..start + 4].copy_from_slice(&size.to_le_bytes());
-    Ok(())
-}
-
-/// Postcard's way to write behind what is there, without a copy.
-struct Append<'a>(&'a mut Vec<u8>);
-
-impl postcard::ser_flavors::Flavor for Append<'_> {
-    type Output = ();
-
-    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
-        self.0.extend_from_slice(bytes);
+impl Layout for Fixed {
+    #[inline]
+    fn write(&mut self, i: u64, payload: &[u8; PAYLOAD_BYTES], out: &mut Vec<u8>) -> Result<(), Error> {
+        let shard = ShardKey { ty: TypeId(TYPE), shard: ShardId(SHARD) };
+        let message = Message { shard, tag: Epoch::ZERO.next(), ask: None, key: &i.to_le_bytes(), payload };
+        encode_message(&message, context(), FRAME_MAX, out)?;
         Ok(())
     }
 
-    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
-        self.0.push(byte);
-        Ok(())
-    }
-
-    fn finalize(self) -> postcard::Result<()> {
-        Ok(())
+    #[inline]
+    fn read(&mut self, bytes: &[u8]) -> Result<(usize, u64), Error> {
+        let Cut::Frame(size) = cut(bytes, FRAME_MAX)? else { return Err("the block ends within a frame".into()) };
+        let message = message_in(&bytes[..size], context()).ok_or("not the frame of a message")?;
+        black_box((message.shard, message.tag, message.payload));
+        Ok((size, u64::from_le_bytes(message.key.try_into()?)))
     }
 }
 
-fn read_postcard(bytes: &[u8]) -> Result<(usize, u64), Error> {
-    let size = u32::from_le_bytes(*bytes.first_chunk::<4>().ok_or("the block ends within a length")?) as usize;
-    let plain: Plain<'_> = postcard::from_bytes(bytes.get(4..4 + size).ok_or("the block ends within a message")?)?;
-    black_box((plain.ty, plain.shard, plain.epoch, plain.correlation, plain.payload));
-    Ok((4 + size, u64::from_le_bytes(plain.key.try_into()?)))
+/// Length, then what prost makes of the fields, as every stream of its messages has to have it. One message is used again and again, so that nothing
+/// is allocated.
+#[derive(Default)]
+struct Prost(Plain);
+
+impl Layout for Prost {
+    #[inline]
+    fn write(&mut self, i: u64, payload: &[u8; PAYLOAD_BYTES], out: &mut Vec<u8>) -> Result<(), Error> {
+        let Self(plain) = self;
+        plain.clear();
+        (plain.kind, plain.version, plain.ty, plain.shard, plain.epoch) = (3, 1, TYPE, SHARD, 1);
+        plain.key.extend_from_slice(&i.to_le_bytes());
+        plain.payload.extend_from_slice(payload);
+        plain.encode_length_delimited(out)?;
+        Ok(())
+    }
+
+    #[inline]
+    fn read(&mut self, bytes: &[u8]) -> Result<(usize, u64), Error> {
+        let (Self(plain), mut rest) = (self, bytes);
+        plain.clear();
+        plain.merge_length_delimited(&mut rest)?;
+        black_box((plain.ty, plain.shard, plain.epoch, plain.correlation, &plain.payload));
+        Ok((bytes.len() - rest.len(), u64::from_le_bytes(plain.key.as_slice().try_into()?)))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn comes_back<L: Layout>(mut layout: L) {
+        let mut block = vec![];
+        for i in 0..MESSAGES {
+            layout.write(i, &[9; PAYLOAD_BYTES], &mut block).unwrap();
+        }
+        assert!(block.len() <= BLOCK, "{} bytes", block.len());
+        let (mut rest, mut i) = (&block[..], 0);
+        while !rest.is_empty() {
+            let (size, number) = layout.read(rest).unwrap();
+            assert_eq!(number, i);
+            (rest, i) = (&rest[size..], i + 1);
+        }
+        assert_eq!(i, MESSAGES);
+        assert!(layout.read(&block[..30]).is_err());
+    }
+
     #[test]
     fn both_layouts_read_what_they_wrote_and_fit_into_a_block() {
-        for (write, read) in [(write_fixed as Write, read_fixed as Read), (write_postcard, read_postcard)] {
-            let mut block = vec![];
-            for i in 0..MESSAGES {
-                write(i, &[9; PAYLOAD_BYTES], &mut block).unwrap();
-            }
-            assert!(block.len() <= BLOCK, "{} bytes", block.len());
-            let (mut rest, mut i) = (&block[..], 0);
-            while !rest.is_empty() {
-                let (size, number) = read(rest).unwrap();
-                assert_eq!(number, i);
-                (rest, i) = (&rest[size..], i + 1);
-            }
-            assert_eq!(i, MESSAGES);
-            assert!(read(&block[..30]).is_err());
-        }
+        comes_back(Fixed);
+        comes_back(Prost::default());
     }
 }
