@@ -136,7 +136,11 @@ async fn swarm(other: Option<&str>) -> Result<String, Error> {
         }
     };
     if let Some(other) = other {
-        swarm.dial(other.parse::<Multiaddr>()?)?;
+        let (address, peer) = other.rsplit_once("/p2p/").ok_or("an address without the name of the peer")?;
+        let address = address.parse::<Multiaddr>()?;
+        // For the registry's routing table; what mDNS would have said.
+        swarm.add_peer_address(peer.parse()?, address.clone());
+        swarm.dial(address)?;
         while !matches!(swarm.select_next_some().await, SwarmEvent::ConnectionEstablished { .. }) {}
     }
     tokio::spawn(async move {

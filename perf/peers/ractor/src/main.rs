@@ -91,7 +91,7 @@ async fn start_all(n: u64) -> Result<Vec<Anywhere>, Error> {
     let mut all = Vec::new();
     for _ in 0..n {
         // `spawn_instant` does not wait for the actor's start, so that many start at once.
-        let (actor, _) = Actor::spawn_instant(None, Counter, ()).map_err(|e| e.to_string())?;
+        let (actor, _) = ractor::ActorRuntime::spawn_instant(None, Counter, ()).map_err(|e| e.to_string())?;
         all.push(Anywhere(actor));
     }
     Ok(all)
