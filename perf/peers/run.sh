@@ -10,7 +10,8 @@
 # RUN_PREFIX     put in front of each run of a harness, for instance to hold other work still meanwhile
 # WINGBEAT       this library's program, if it is built already
 # LINES          a file that keeps the raw lines; with APPEND=1 those that it has count too, so that a run can be done in pieces
-# BUILD_ONLY=1   builds and runs nothing;   REPORT_ONLY=1 makes the table of LINES and runs nothing
+# RETRIES        2: a run with a void measurement, or that failed, is done again, at most so often; what was void stays in the lines and is not counted
+# BUILD_ONLY=1   builds and runs nothing; NO_BUILD=1 runs what was built before; REPORT_ONLY=1 makes the table of LINES and runs nothing
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -20,9 +21,11 @@ modes=${MODES:-two one awake}
 groups=${GROUPS_:-local remote population}
 rounds=${ROUNDS:-3}
 secs=${SECS:-1}
+retries=${RETRIES:-2}
 out=${OUT:-$root/perf/results}
 target=$root/target/peers
 lines=${LINES:-$target/lines.jsonl}
+export WINGBEAT=${WINGBEAT:-$root/target/release/wingbeat}
 read -ra prefix <<<"${RUN_PREFIX:-}"
 mkdir -p "$target/logs" "$out"
 
@@ -33,15 +36,11 @@ for peer in $peers; do
     [[ " $all_peers " == *" $peer "* ]] || { echo "run.sh: $peer is none of: $all_peers" >&2; exit 1; }
 done
 
-# build PEER: leaves the words of its command in `command`.
 build() {
+    [ -z "${NO_BUILD:-}" ] || return 0
     case $1 in
     wingbeat)
-        if [ -z "${WINGBEAT:-}" ]; then
-            cargo build --manifest-path "$root/Cargo.toml" --release --features cli --target-dir "$root/target"
-            WINGBEAT=$root/target/release/wingbeat
-        fi
-        export WINGBEAT
+        [ "$WINGBEAT" != "$root/target/release/wingbeat" ] || cargo build --manifest-path "$root/Cargo.toml" --release --features cli --target-dir "$root/target"
         ;;
     pekko | pekko-aeron) mvn -q -B -f "$here/pekko/pom.xml" -DbuildDirectory="$target/pekko" package ;;
     protoactor) (cd "$here/protoactor" && go build -o "$target/protoactor" .) ;;
@@ -74,8 +73,6 @@ if [ -z "${REPORT_ONLY:-}" ]; then
         fi
     done
     [ -z "${BUILD_ONLY:-}" ] || exit 0
-    # Built here, wingbeat stands in the environment of its harness.
-    [[ " ${built[*]} " != *" wingbeat "* ]] || export WINGBEAT
     for ((round = 1; round <= rounds; round++)); do
         for mode in $modes; do
             for group in $groups; do
@@ -84,8 +81,12 @@ if [ -z "${REPORT_ONLY:-}" ]; then
                 for peer in "${built[@]}"; do
                     echo "round $round of $rounds, $mode, $group: $peer" >&2
                     mapfile -t words < <(command_of "$peer")
-                    "${prefix[@]}" "$here/measure.sh" "$mode" "$peer" "$group" "${words[@]}" "$group" "$secs" |
-                        jq -c --arg folder "$peer" '. + {folder: $folder}' >>"$lines" || true
+                    for ((try = 0; try <= retries; try++)); do
+                        "${prefix[@]}" "$here/measure.sh" "$mode" "$peer" "$group" "${words[@]}" "$group" "$secs" >"$target/run.jsonl" || true
+                        jq -c --arg folder "$peer" '. + {folder: $folder}' "$target/run.jsonl" >>"$lines"
+                        # What a peer lacks takes no time, so that its load means nothing.
+                        jq -es 'any(.[]; .error or (.void and (.lacks | not)))' "$target/run.jsonl" >/dev/null || break
+                    done
                 done
             done
         done

@@ -239,7 +239,7 @@ async fn tell_some<P: Peer>(all: Arc<[P]>, teller: usize, began: Instant, window
     let share = &all[teller * all.len() / P::TELLERS..(teller + 1) * all.len() / P::TELLERS];
     let (mut sent, mut marks) = (0u64, VecDeque::new());
     while began.elapsed() < window {
-        for _ in 0..STRIDE {
+        for _ in 0..STRIDE.div_ceil(P::TELLERS as u64) {
             let peer = &share[(sent % share.len() as u64) as usize];
             peer.tell(Payload([sent; 8])).await?;
             if sent % MARK_EVERY == 0 {

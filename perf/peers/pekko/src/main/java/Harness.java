@@ -128,15 +128,17 @@ public final class Harness {
   /** Tells, asks, and for other processes asks many at once; each kind of load warms up by itself, and the first waits until all entities are there. */
   void measure(String peer, String prefix, ActorRef driver) throws Exception {
     tell(driver, 0.2);
-    tell(driver, WARM);
+    tell(driver, 2 * WARM);
     Driver.Run told = tell(driver, secs);
     value(peer, prefix + "-tell", "messages/s", told.perSecond(), told.n());
-    ask(driver, 1, WARM);
-    latencies(peer, prefix + "-ask", ask(driver, 1, secs));
+    ask(driver, 128, WARM);
+    Driver.Run many = ask(driver, 128, secs);
     if (prefix.equals("remote")) {
-      ask(driver, 128, WARM);
-      latencies(peer, prefix + "-ask-128", ask(driver, 128, secs));
+      latencies(peer, prefix + "-ask-128", many);
     }
+    // One at a time there are too few of them to get anything compiled.
+    ask(driver, 1, WARM / 2);
+    latencies(peer, prefix + "-ask", ask(driver, 1, secs));
   }
 
   void latencies(String peer, String measurement, Driver.Run run) {
