@@ -11,7 +11,7 @@ def ours: startswith("wingbeat");
 def floor_: . == "crossbeam-channel" or . == "raw TCP";
 
 def fixed($digits): . as $x | (if $digits == 0 then 1 elif $digits == 1 then 10 else 100 end) as $by | ($x * $by | round / $by | tostring);
-def short: if . >= 100 then fixed(0) elif . >= 10 then fixed(1) else fixed(2) end;
+def short: if . >= 100 then fixed(0) elif . >= 10 then fixed(1) elif . >= 0.1 then fixed(2) else . * 10000 | round / 10000 | tostring end;
 def us: if . == null then "-" else . / 1000 | short end;
 def percent: . * 100 | round | tostring + " %";
 

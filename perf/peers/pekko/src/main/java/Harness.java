@@ -30,7 +30,7 @@ public final class Harness {
   static final int ACTORS = 1000;
   static final int POPULATION = 250_000;
   /** Warm-up before a measurement, in seconds. */
-  static final double WARM = 2.0;
+  static final double WARM = Double.parseDouble(System.getProperty("warm", "3"));
 
   static Config config(String transport, int pool, String role) {
     return ConfigFactory.parseString(
