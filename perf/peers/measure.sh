@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # measure.sh MODE PEER GROUP COMMAND...: runs one harness and passes its lines on, each with the mode and with the share of the machine that others
-# used since the line before. What others used is what /proc/stat counts as busy, less what the harness, its other process and the spinners used.
+# used since it began. What others used is what /proc/stat counts as busy, less what the harness, its other process and the spinners used.
 #
 # MODE: one    everything on the first core
 #       two    on the first two cores
@@ -51,6 +51,11 @@ exec 3< <(exec taskset -c $cores setsid timeout -k 5 "$limit" "$@" 2>"$errors")
 session=$!
 while IFS= read -r line <&3; do
     read -r busy_now all_now own_now < <(ticks)
+    # A measurement begins: what was used before is not its concern.
+    if [ "$line" = '{"begin":true}' ]; then
+        busy=$busy_now all=$all_now own=$own_now
+        continue
+    fi
     jq -c --arg mode "$mode" --argjson d "[$((busy_now - busy)), $((all_now - all)), $((own_now - own))]" \
         '. + {mode: $mode, foreign: ([0, ($d[0] - $d[2]) / ([$d[1], 1] | max)] | max | . * 1000 | round / 1000)} | . + {void: (.foreign > 0.15)}' <<<"$line"
     busy=$busy_now all=$all_now own=$own_now

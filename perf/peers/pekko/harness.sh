@@ -2,7 +2,7 @@
 # harness.sh DIRECTORY tcp|aeron GROUP SECS: Pekko from the class files and libraries in DIRECTORY, once for each size of pool worth trying.
 #
 # The virtual machine: a heap that is there from the start and never grows, the parallel collector, which has the best throughput and no threads that
-# run beside the program, and no biased start: classes are compiled by both compilers as usual and everything is warmed up before it is measured.
+# run beside the program. Everything is warmed up before it is measured, as its code has to be compiled first.
 set -euo pipefail
 directory=$1 transport=$2 group=$3 secs=$4
 peer=pekko

@@ -232,6 +232,9 @@ func (p printer) line(measurement, rest string) {
 	fmt.Printf(`{"peer":"protoactor-go","version":%q,"variant":%q,"measurement":%q,%s}`+"\n", version(), p.variant, measurement, rest)
 }
 
+// begin says that a measurement begins: what others used before is not its concern.
+func (p printer) begin() { fmt.Println(`{"begin":true}`) }
+
 func (p printer) value(measurement, unit string, value float64, n uint64) {
 	p.line(measurement, fmt.Sprintf(`"unit":%q,"value":%.1f,"p50":null,"p99":null,"p999":null,"n":%d`, unit, value, n))
 }
@@ -256,6 +259,7 @@ func version() string {
 
 func measure(print printer, prefix string, all []peer, window time.Duration) error {
 	short := time.Duration(float64(window) * warm)
+	print.begin()
 	if _, _, err := tellFor(all, short); err != nil {
 		return err
 	}
@@ -272,6 +276,7 @@ func measure(print printer, prefix string, all []peer, window time.Duration) err
 			}
 			name += "-128"
 		}
+		print.begin()
 		if _, _, err := askMany(all, inFlight, short); err != nil {
 			return err
 		}
@@ -323,6 +328,7 @@ func inUse() uint64 {
 }
 
 func measurePopulation(print printer) {
+	print.begin()
 	system := system()
 	populate(system, actors)
 	before, began := inUse(), time.Now()

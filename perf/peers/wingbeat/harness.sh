@@ -12,6 +12,7 @@ group=$1 secs=$2
 bench() {
     local measurement=$1 variant=$2 peer=$3
     shift 3
+    echo '{"begin":true}'
     "$WINGBEAT" bench "$@" --json --runs 1 --secs "$secs" | jq -c --arg measurement "$measurement" --arg variant "$variant" --arg peer "$peer" '
         (.environment.version) as $version
         | {peer: $peer, version: $version, variant: $variant, measurement: $measurement} as $head

@@ -193,6 +193,11 @@ impl Printer {
         println!(r#"{{"peer":"{peer}","version":"{version}","variant":"{variant}","measurement":"{measurement}",{rest}}}"#);
     }
 
+    /// A measurement begins: what others used before is not its concern.
+    pub fn begin(&self) {
+        println!(r#"{{"begin":true}}"#);
+    }
+
     /// A rate or a size without latencies.
     pub fn value(&self, measurement: &str, unit: &str, value: f64, n: u64) {
         self.line(measurement, &format!(r#""unit":"{unit}","value":{value:.1},"p50":null,"p99":null,"p999":null,"n":{n}"#));
@@ -324,9 +329,11 @@ async fn ask_many<P: Peer>(all: &[P], in_flight: u64, window: Duration) -> Resul
 const WARM: f64 = 0.3;
 
 async fn tell_and_ask<P: Peer>(printer: &Printer, prefix: &str, all: &[P], window: Duration) -> Result<(), Error> {
+    printer.begin();
     tell_for(all, window.mul_f64(WARM)).await?;
     let (sent, took) = tell_for(all, window).await?;
     printer.value(&format!("{prefix}-tell"), "messages/s", sent as f64 / took.as_secs_f64(), sent);
+    printer.begin();
     ask_for(all, window.mul_f64(WARM)).await?;
     let (seen, took) = ask_for(all, window).await?;
     printer.latencies(&format!("{prefix}-ask"), &seen, took);
@@ -341,6 +348,7 @@ pub async fn local<P: Peer>(printer: Printer, all: Vec<P>, window: Duration) -> 
 /// Everything that is measured between two processes.
 pub async fn remote<P: Peer>(printer: Printer, all: Vec<P>, window: Duration) -> Result<(), Error> {
     tell_and_ask(&printer, "remote", &all, window).await?;
+    printer.begin();
     ask_many(&all, 128, window.mul_f64(WARM)).await?;
     let (seen, took) = ask_many(&all, 128, window).await?;
     printer.latencies("remote-ask-128", &seen, took);
@@ -372,6 +380,7 @@ pub async fn population<P: Peer, F: Future<Output = Result<Vec<P>, Error>>>(prin
         }
         Ok::<_, Error>(all)
     };
+    printer.begin();
     // So that tables of the runtime have come to their usual size.
     drop(populate(ACTORS).await?);
     let began = Instant::now();

@@ -74,9 +74,11 @@ fn run(args: &Args) -> Result<(), Error> {
     let printer = Printer::new("crossbeam-channel", version(include_str!("../Cargo.lock"), "crossbeam-channel"));
     match args.group {
         Group::Local => {
+            printer.begin();
             tell(args.window().mul_f64(0.3))?;
             let (sent, took) = tell(args.window())?;
             printer.value("local-tell", "messages/s", sent as f64 / took.as_secs_f64(), sent);
+            printer.begin();
             ask(&printer, args.window())
         }
         Group::Remote => {

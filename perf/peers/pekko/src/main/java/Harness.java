@@ -29,8 +29,6 @@ import org.apache.pekko.cluster.sharding.ClusterShardingSettings;
 public final class Harness {
   static final int ACTORS = 1000;
   static final int POPULATION = 250_000;
-  /** Warm-up before a measurement, in seconds. */
-  static final double WARM = Double.parseDouble(System.getProperty("warm", "3"));
 
   static Config config(String transport, int pool, String role) {
     return ConfigFactory.parseString(
@@ -105,6 +103,12 @@ public final class Harness {
     System.out.flush();
   }
 
+  /** A measurement begins: what others used before is not its concern. */
+  static void begin() {
+    System.out.println("{\"begin\":true}");
+    System.out.flush();
+  }
+
   void value(String peer, String measurement, String unit, double value, long n) {
     line(peer, measurement, "\"unit\":\"%s\",\"value\":%.1f,\"p50\":null,\"p99\":null,\"p999\":null,\"n\":%d".formatted(unit, value, n));
   }
@@ -127,17 +131,22 @@ public final class Harness {
 
   /** Tells, asks, and for other processes asks many at once; each kind of load warms up by itself, and the first waits until all entities are there. */
   void measure(String peer, String prefix, ActorRef driver) throws Exception {
+    // Seconds; there is more code on the way to another process.
+    double warm = prefix.equals("remote") ? 3 : 2;
     tell(driver, 0.2);
-    tell(driver, 2 * WARM);
+    begin();
+    tell(driver, 2 * warm);
     Driver.Run told = tell(driver, secs);
     value(peer, prefix + "-tell", "messages/s", told.perSecond(), told.n());
-    ask(driver, 128, WARM);
+    begin();
+    ask(driver, 128, warm);
     Driver.Run many = ask(driver, 128, secs);
     if (prefix.equals("remote")) {
       latencies(peer, prefix + "-ask-128", many);
     }
     // One at a time there are too few of them to get anything compiled.
-    ask(driver, 1, WARM / 2);
+    begin();
+    ask(driver, 1, warm / 2);
     latencies(peer, prefix + "-ask", ask(driver, 1, secs));
   }
 
@@ -191,6 +200,7 @@ public final class Harness {
     ActorRef driver = driver(system, new ActorRef[] {region});
     // Shards, and the compiled code of a start; their entities are others.
     populate(driver, POPULATION, 50_000);
+    begin();
     long before = inUse();
     double took = populate(driver, 0, POPULATION);
     value(peer, "memory", "bytes", (double) (inUse() - before) / POPULATION, POPULATION);
