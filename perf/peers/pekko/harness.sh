@@ -13,8 +13,9 @@ if [ "$transport" = aeron ]; then
     flags+=(--add-opens=java.base/sun.nio.ch=ALL-UNNAMED --add-opens=java.base/jdk.internal.misc=ALL-UNNAMED)
     [ "$group" = remote ] || exit 0
 fi
+# POOLS may leave one out.
 pools=(1)
-[ "$(nproc)" -eq 1 ] || pools=(1 2)
+[ "$(nproc)" -eq 1 ] || read -ra pools <<<"${POOLS:-1 2}"
 for pool in "${pools[@]}"; do
     pin=()
     # One thread for each process: each on a core of its own.

@@ -18,7 +18,7 @@ use coerce::{
     remote::{actor_ref::RemoteActorRef, system::RemoteActorSystem},
 };
 use peer_common::{
-    ACTORS, Args, Error, Group, Payload, Peer, Printer, Server, alloc::Weighing, handle, local, on_runtime, population, threads, until_stdin_ends,
+    ACTORS, Args, Error, Group, Payload, Peer, Printer, Server, alloc::Weighing, handle, local, on_runtime, population, runtime, threads, until_stdin_ends,
     version,
 };
 
@@ -208,8 +208,7 @@ async fn node(id: u64, seed: Option<&str>) -> Result<(RemoteActorSystem, String)
     Ok((system, address))
 }
 
-async fn serve() -> Result<(), Error> {
-    let (system, address) = node(SERVER, None).await?;
+async fn serve(system: RemoteActorSystem, address: String) -> Result<(), Error> {
     let mut all = vec![];
     for i in 0..ACTORS {
         let actor = system.actor_system().new_actor(name(i), Counter { notes: 0 }, coerce::actor::scheduler::ActorType::Tracked).await;
@@ -218,8 +217,7 @@ async fn serve() -> Result<(), Error> {
     tokio::task::spawn_blocking(move || until_stdin_ends(&address)).await?
 }
 
-async fn remote(printer: Printer, server: Server, window: Duration) -> Result<(), Error> {
-    let (system, _) = node(CLIENT, Some(&server.says)).await?;
+async fn remote(printer: Printer, system: RemoteActorSystem, window: Duration) -> Result<(), Error> {
     let all = (0..ACTORS).map(|i| There(RemoteActorRef::new(name(i), SERVER, system.clone()))).collect();
     peer_common::remote(printer, all, window).await
 }
@@ -231,10 +229,17 @@ fn run(args: &Args) -> Result<(), Error> {
         Group::Local => on_runtime(n, async move { local(printer, start_all(ACTORS).await?, window).await }),
         Group::Remote => {
             let server = Server::start(n, &[])?;
-            on_runtime(n, remote(printer, server, window))
+            // The start of a node is no future that a task could run.
+            runtime(n)?.block_on(async {
+                let (system, _) = node(CLIENT, Some(&server.says)).await?;
+                tokio::spawn(remote(printer, system, window)).await?
+            })
         }
         Group::Population => on_runtime(n, population(printer, start_all)),
-        Group::Serve => on_runtime(n, serve()),
+        Group::Serve => runtime(n)?.block_on(async {
+            let (system, address) = node(SERVER, None).await?;
+            tokio::spawn(serve(system, address)).await?
+        }),
     }
 }
 
