@@ -18,8 +18,8 @@ use coerce::{
     remote::{actor_ref::RemoteActorRef, system::RemoteActorSystem},
 };
 use peer_common::{
-    ACTORS, Args, Error, Group, Payload, Peer, Printer, Server, alloc::Weighing, handle, local, on_runtime, population, runtime, threads, until_stdin_ends,
-    version,
+    ACTORS, Args, Error, Group, Payload, Peer, Printer, Server, alloc::Weighing, handle, local, on_runtime, population, runtime, threads,
+    until_stdin_ends, version,
 };
 
 #[global_allocator]
@@ -175,7 +175,9 @@ async fn start_all(n: u64) -> Result<Vec<Here>, Error> {
     let mut all = vec![];
     for _ in 0..n {
         // Does not wait for the actor's start, so that many start at once.
-        all.push(Here(system.new_actor_deferred(new_actor_id(), Counter { notes: 0 }, coerce::actor::scheduler::ActorType::Anonymous).await));
+        all.push(Here(
+            system.new_actor_deferred(new_actor_id(), Counter { notes: 0 }, coerce::actor::scheduler::ActorType::Anonymous).await,
+        ));
     }
     Ok(all)
 }

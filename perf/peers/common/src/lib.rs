@@ -152,10 +152,7 @@ pub fn runtime(threads: usize) -> Result<tokio::runtime::Runtime, Error> {
 }
 
 /// Runs `work` as a task of a runtime with `threads` threads. `block_on` alone would keep it on a thread that is none of the runtime's workers.
-pub fn on_runtime<T: Send + 'static>(
-    threads: usize,
-    work: impl Future<Output = Result<T, Error>> + Send + 'static,
-) -> Result<T, Error> {
+pub fn on_runtime<T: Send + 'static>(threads: usize, work: impl Future<Output = Result<T, Error>> + Send + 'static) -> Result<T, Error> {
     runtime(threads)?.block_on(async { tokio::spawn(work).await? })
 }
 
@@ -368,7 +365,10 @@ pub fn handle(payload: &[u8], notes: &mut u64) {
 }
 
 /// `start` and `memory`: `start_all` starts so many actors and tells each a message; it is done when all were handled.
-pub async fn population<P: Peer, F: Future<Output = Result<Vec<P>, Error>>>(printer: Printer, start_all: impl Fn(u64) -> F) -> Result<(), Error> {
+pub async fn population<P: Peer, F: Future<Output = Result<Vec<P>, Error>>>(
+    printer: Printer,
+    start_all: impl Fn(u64) -> F,
+) -> Result<(), Error> {
     let populate = async |n: u64| {
         let before = STARTED.load(Ordering::Relaxed);
         let all = start_all(n).await?;

@@ -15,8 +15,18 @@ use kameo::{
     prelude::*,
     remote::{self, messaging},
 };
-use libp2p::{Multiaddr, SwarmBuilder, core::upgrade::Version, identity::Keypair, plaintext, swarm::{NetworkBehaviour, SwarmEvent}, tcp, yamux};
-use peer_common::{ACTORS, Args, Error, Group, Payload, Peer, Printer, Server, alloc::Weighing, handle, local, on_runtime, population, threads, until_stdin_ends, version};
+use libp2p::{
+    Multiaddr, SwarmBuilder,
+    core::upgrade::Version,
+    identity::Keypair,
+    plaintext,
+    swarm::{NetworkBehaviour, SwarmEvent},
+    tcp, yamux,
+};
+use peer_common::{
+    ACTORS, Args, Error, Group, Payload, Peer, Printer, Server, alloc::Weighing, handle, local, on_runtime, population, threads,
+    until_stdin_ends, version,
+};
 use serde::{Deserialize, Serialize};
 
 #[global_allocator]

@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use peer_common::{
-    ACTORS, Args, Error, Group, Payload, Peer, Printer, Server, alloc::Weighing, handle, local, on_runtime, population, threads, until_stdin_ends,
-    version,
+    ACTORS, Args, Error, Group, Payload, Peer, Printer, Server, alloc::Weighing, handle, local, on_runtime, population, threads,
+    until_stdin_ends, version,
 };
 use ractor::{Actor, ActorProcessingErr, ActorRef, BytesConvertable, RpcReplyPort, pg, rpc::CallResult};
 use ractor_cluster::{NodeServer, NodeServerMessage, RactorClusterMessage, client_connect};
@@ -100,7 +100,8 @@ async fn start_all(n: u64) -> Result<Vec<Anywhere>, Error> {
 const GROUP: &str = "counters";
 
 async fn node(name: &str, port: u16) -> Result<ActorRef<NodeServerMessage>, Error> {
-    let server = NodeServer::new(port, "cookie".into(), name.into(), "localhost".into(), None, None).with_listen_addr([127, 0, 0, 1].into());
+    let server =
+        NodeServer::new(port, "cookie".into(), name.into(), "localhost".into(), None, None).with_listen_addr([127, 0, 0, 1].into());
     let (node, _) = Actor::spawn(None, server, ()).await.map_err(|e| e.to_string())?;
     Ok(node)
 }

@@ -12,8 +12,8 @@ use std::{
 };
 
 use peer_common::{
-    ACTORS, Args, Error, Group, Payload, Peer, Printer, Server, alloc::Weighing, handle, local, on_runtime, population, threads, until_stdin_ends,
-    version,
+    ACTORS, Args, Error, Group, Payload, Peer, Printer, Server, alloc::Weighing, handle, local, on_runtime, population, threads,
+    until_stdin_ends, version,
 };
 use serde::{Deserialize, Serialize};
 use tellus::{
