@@ -89,6 +89,7 @@ def page:
       "Each figure is the median of its rounds; ± is the largest deviation of a round from it. Asks: p50 / p99 / p99.9, one in flight; with 128 in flight the throughput, and latencies in brackets. In square brackets the variant that did best (threads of the runtime, idle preset); all of them are in peers.csv. Rounds during which others used more than 15 % of the machine are not counted; where all were such the figure is void. What each harness does is in its header, how to read this in `perf/peers/README.md`.\n",
       "Versions: \($lines | versions).\n",
       "Rounds: \($measured | length) measurements, \($measured | map(select(.void)) | length) of them void; foreign load in the others: median \($measured | map(select(.void | not) | .foreign) | if length > 0 then median | percent else "-" end).\n",
+      (if ($measured | map(select(.void)) | length) * 2 > ($measured | length) then "**Others used the machine during most of this: what is void proves nothing, and shows the form of the page and orders of magnitude.**\n" else empty end),
       section($cells; $lines; "two"; "Two cores"),
       section($cells; $lines; "one"; "One core"),
       section($cells; $lines; "awake"; "Two cores kept awake by spinners of idle priority"),

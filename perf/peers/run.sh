@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the harnesses of the peers from package registries, runs them and this library in turns, and writes one table.
 #
-#   perf/peers/run.sh                          everything; about 40 minutes after the builds
+#   perf/peers/run.sh                          everything; about 45 minutes after the builds, more where others disturb
 #   PEERS="wingbeat kameo" ROUNDS=1 perf/peers/run.sh
 #
 # PEERS          names from the list below              MODES     one, two, awake (see measure.sh)

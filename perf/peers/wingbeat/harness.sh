@@ -23,7 +23,8 @@ bench() {
                      value: .throughput_per_s, p50: .latency_ns.p50, p99: .latency_ns.p99, p999: .latency_ns.p999,
                      n: (if $measurement == "start" then .config.entities else (.throughput_per_s * .config.secs | round) end)}
           end,
-          if $measurement == "remote-ask" and $variant == "" then
+          # Two that poll on one core would measure the scheduler.
+          if $measurement == "remote-ask" and $variant == "" and .environment.cores > 1 then
             {peer: "raw TCP", version: "", variant: "", measurement: "remote-ask", unit: "asks/s", value: null,
              p50: .limit.latency_ns.p50, p99: .limit.latency_ns.p99, p999: null, n: null}
           elif $measurement == "remote-tell" and $peer == "wingbeat" then
