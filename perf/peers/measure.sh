@@ -46,6 +46,7 @@ ticks() {
 }
 
 read -r busy all own < <(ticks)
+busy_last=0 all_last=0 own_last=0
 # The session's number is the process's, as `setsid` has no need to fork here.
 exec 3< <(exec taskset -c $cores setsid timeout -k 5 "$limit" "$@" 2>"$errors")
 session=$!
@@ -60,9 +61,14 @@ while IFS= read -r line <&3; do
         busy=$busy_now all=$all_now own=$own_now
         continue
     fi
+    # Printed together with the line before: measured in the same time.
+    if [ $((all_now - all)) -lt 10 ]; then
+        busy_now=$((busy + busy_last)) all_now=$((all + all_last)) own_now=$((own + own_last))
+    fi
+    busy_last=$((busy_now - busy)) all_last=$((all_now - all)) own_last=$((own_now - own))
     jq -c --arg mode "$mode" --argjson d "[$((busy_now - busy)), $((all_now - all)), $((own_now - own))]" \
         '. + {mode: $mode, foreign: ([0, ($d[0] - $d[2]) / ([$d[1], 1] | max)] | max | . * 1000 | round / 1000)} | . + {void: (.foreign > 0.15)}' <<<"$line"
-    busy=$busy_now all=$all_now own=$own_now
+    read -r busy all own < <(ticks)
 done
 status=0
 wait "$session" || status=$?

@@ -99,4 +99,6 @@ def csv:
     "mode,peer,version,variant,measurement,unit,value,p50_ns,p99_ns,p999_ns,n,foreign,void",
     (lines[] | [.mode, .peer, .version, .variant, .measurement, .unit, .value, .p50, .p99, .p999, .n, .foreign, .void] | @csv);
 
-if $what == "csv" then csv else page end
+# Bytes in use are the same whoever else uses the machine.
+map(if .measurement == "memory" then .void = false else . end)
+| if $what == "csv" then csv else page end
