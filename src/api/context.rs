@@ -13,10 +13,10 @@ use crate::{
     engine::{
         message::AnyMessage,
         node::Node,
+        out::{OpenAsk, Out, Then},
         parcel::{Answered, EngineParcel, version_byte, with_scratch},
         topics::Value,
         types::Env,
-        worker::{OpenAsk, Out, Then},
     },
     proto::{
         handoff::{Ask, Envelope, ReplyBody},

@@ -34,6 +34,7 @@ pub mod mailbox;
 pub mod message;
 pub mod network;
 pub mod node;
+pub mod out;
 pub mod panics;
 pub mod parcel;
 pub mod ring;

@@ -16,8 +16,8 @@ use crate::{
         clock::{Clock, Waited},
         letter::Letter,
         node::{Job, Node},
+        out::Out,
         parcel::EngineParcel,
-        worker::Out,
     },
     proto::{
         handoff::{Ask, Word},

@@ -1,0 +1,180 @@
+//! A worker's way out: to the network thread, to askers, and to its own entities by topics.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, atomic::Ordering},
+};
+
+use foldhash::fast::FixedState;
+
+use crate::{
+    AskError, ShardKey,
+    engine::{
+        exits,
+        message::AnyMessage,
+        node::{Node, ToNet},
+        parcel::{Answered, EngineParcel, Key},
+        topics::{TopicEntry, Value},
+        watches::Watches,
+    },
+    proto::{
+        handoff::{Ask, Envelope},
+        rng::Rng,
+        shard::Wish,
+    },
+};
+
+/// Items for the network thread that are moved into its ring at once.
+const PUSHED_MAX: usize = 64;
+
+/// A worker's way to the network thread and to askers.
+pub struct Out {
+    node: Arc<Node>,
+    /// What found no room in the ring, in order (moves.md X6).
+    waiting: VecDeque<ToNet>,
+    /// Something was pushed since this was last looked at.
+    pub used: bool,
+    /// This worker's number.
+    pub index: u16,
+    /// What the entity at work wants for itself.
+    pub wishes: Vec<Wish<EngineParcel>>,
+    /// Asks of this worker's entities that have no answer yet.
+    pub asks: HashMap<u64, OpenAsk, FixedState>,
+    /// Number of the message that is being handled.
+    pub handling: u16,
+    /// The type wants messages kept until their handler has returned.
+    pub keep: bool,
+    /// For entities.
+    pub rng: Rng,
+    topics: BTreeMap<u64, Subscribers>,
+    /// Entities that this worker's entities watch.
+    pub watches: Watches,
+    /// Messages of entities to themselves that come in the next turn of the worker.
+    pub own_later: Vec<(ShardKey, Envelope)>,
+}
+
+/// Makes a message of a published value, if it is of the right type.
+pub type Convert = Box<dyn Fn(&Value) -> Option<AnyMessage>>;
+
+/// This worker's entities that have subscribed to one topic.
+struct Subscribers {
+    entry: Arc<TopicEntry>,
+    by_entity: BTreeMap<(ShardKey, Box<[u8]>), Convert>,
+}
+
+/// Makes a message of an answer.
+pub type Then = Box<dyn FnOnce(Result<Answered, AskError>) -> AnyMessage>;
+
+/// An ask of an entity: whose it is, and what its answer is to become.
+pub struct OpenAsk {
+    /// Shard of the entity.
+    pub shard: ShardKey,
+    /// The entity.
+    pub key: Key,
+    /// What to make of the answer.
+    pub then: Then,
+}
+
+impl Out {
+    /// The way out of worker `index`.
+    pub fn new(node: Arc<Node>, index: u16, seed: u64) -> Self {
+        Self {
+            node,
+            waiting: VecDeque::new(),
+            used: false,
+            index,
+            wishes: vec![],
+            asks: HashMap::default(),
+            handling: 0,
+            keep: false,
+            rng: Rng::new(seed),
+            topics: BTreeMap::new(),
+            watches: Watches::default(),
+            own_later: vec![],
+        }
+    }
+
+    /// An entity gets the values of a topic from now on.
+    pub fn subscribe(&mut self, entry: &Arc<TopicEntry>, shard: ShardKey, key: &Key, convert: Convert) {
+        let empty = || Subscribers { entry: entry.clone(), by_entity: BTreeMap::new() };
+        let subscribers = self.topics.entry(entry.id).or_insert_with(empty);
+        if subscribers.by_entity.insert((shard, key.bytes().into()), convert).is_none() {
+            entry.entities.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// It gets no more of that topic, or of any.
+    pub fn unsubscribe(&mut self, topic: Option<u64>, shard: ShardKey, key: &[u8]) {
+        if self.topics.is_empty() {
+            return;
+        }
+        let at = (shard, Box::from(key));
+        for (_, subscribers) in self.topics.iter_mut().filter(|(id, _)| topic.is_none_or(|topic| topic == **id)) {
+            if subscribers.by_entity.remove(&at).is_some() {
+                subscribers.entry.entities.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+        self.topics.retain(|_, subscribers| !subscribers.by_entity.is_empty());
+    }
+
+    /// Queues an item for the network thread.
+    pub fn push(&mut self, item: ToNet) {
+        self.used = true;
+        self.waiting.push_back(item);
+        if self.waiting.len() >= PUSHED_MAX {
+            self.flush();
+        }
+    }
+
+    /// Moves what waits into the ring, as far as there is room, and rings the bell once.
+    pub fn flush(&mut self) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let Self { node, waiting, .. } = self;
+        exits::with(node, |exits| {
+            while let Some(item) = waiting.pop_front() {
+                if let Err(item) = exits.network().push(item) {
+                    waiting.push_front(item);
+                    break;
+                }
+            }
+            exits.network().ring_bell();
+        })
+        .expect("a worker's lanes live as long as its thread, and no turn is inside a send");
+    }
+
+    /// Brings an answer to its asker.
+    pub fn answer(&mut self, ask: Ask, answered: Answered) {
+        if ask.node == self.node.id {
+            self.node.complete(ask.correlation, answered);
+            return;
+        }
+        let body = match answered {
+            Answered::Wire(body) => body,
+            Answered::Typed(_) | Answered::Timeout => unreachable!("answers for other nodes are encoded where they are given"),
+        };
+        self.push(ToNet::Reply { to: ask.node, correlation: ask.correlation, body });
+    }
+
+    /// Whether the asker is on this node, so that the reply need not be encoded.
+    pub fn is_local(&self, ask: Ask) -> bool {
+        ask.node == self.node.id
+    }
+
+    /// Everything pushed is in the ring, and no entity has a message for itself under way.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.own_later.is_empty()
+    }
+
+    /// What the subscribers of a topic get for a published value.
+    pub fn published(&self, topic: u64, value: &Value) -> Vec<(ShardKey, EngineParcel)> {
+        let Some(subscribers) = self.topics.get(&topic) else { return vec![] };
+        let message = |((shard, key), convert): (&(ShardKey, Box<[u8]>), &Convert)| {
+            let msg = catch_unwind(AssertUnwindSafe(|| convert(value))).ok()??;
+            Some((*shard, EngineParcel::told(Key::new(key), msg)))
+        };
+        subscribers.by_entity.iter().filter_map(message).collect()
+    }
+}
