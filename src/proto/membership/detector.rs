@@ -8,6 +8,12 @@ use crate::{Time, config::DetectorConfig};
 const OUTSTANDING: usize = 64;
 /// Round trips kept.
 const TRIPS: usize = 128;
+/// Beats that a debt of missed replies is reckoned over.
+const DEBT_BEATS: usize = 20;
+/// What one reply takes off the debt; a missed one adds one.
+const DEBT_PAID: u32 = 2;
+/// Replies one after the other that show that a subject is back, whatever it missed before.
+const BACK: u32 = 3;
 
 /// Suspicion of an elapsed time, in units of -log10 of the chance that a beat still comes: the normal distribution's tail in the
 /// logistic approximation that the reference table uses.
@@ -176,12 +182,29 @@ impl Subject {
         if self.heard.is_some() { missed } else { missed + self.assumed }
     }
 
+    /// Missed replies less what the others made good, as far as the newest beats tell. On a link that loses most of what it carries a run ends with
+    /// any reply that comes through; a debt grows in spite of them. Chance adds to it hardly more than to a run where few replies are lost.
+    pub(crate) fn debt(&self, now: Time, tuning: &Tuning) -> u32 {
+        let (mut debt, mut answered) = (0u32, 0);
+        let newest = self.sent.len().min(DEBT_BEATS);
+        for (at, &sent) in self.sent.range(self.sent.len() - newest..).enumerate().map(|(i, sent)| (newest - 1 - i, sent)) {
+            if self.answered >> at & 1 == 1 {
+                answered += 1;
+                debt = if answered >= BACK { 0 } else { debt.saturating_sub(DEBT_PAID) };
+            } else if self.excused.is_some_and(|until| until >= sent) {
+                debt = 0;
+            } else if now.since(sent) >= tuning.answer_due {
+                (debt, answered) = (debt + 1, 0);
+            }
+        }
+        debt
+    }
+
     /// The newest replies came one after the other: it is back.
     pub(crate) fn recovered(&self, now: Time, tuning: &Tuning) -> bool {
         let due = tuning.answer_due;
         let waits = self.sent.back().is_some_and(|&sent| self.answered & 1 == 0 && now.since(sent) < due);
-        let answers = self.answered >> u32::from(waits) & 0b111;
-        answers == 0b111
+        (self.answered >> u32::from(waits)).trailing_ones() >= BACK
     }
 
     /// Beats missed and beats judged before the present run.
@@ -390,6 +413,22 @@ mod tests {
         beat(&mut s, 300_000);
         let after = beat(&mut s, 1000);
         assert!(after <= before, "{after:?} {before:?}");
+    }
+
+    #[test]
+    fn a_debt_outlives_a_reply_and_ends_with_three() {
+        let (t, mut s) = (tuning(), Subject::new(&tuning()));
+        let mut debts = vec![];
+        for (n, answered) in [1, 0, 0, 0, 0, 1, 0, 0, 0, 1, 1, 0, 1, 1, 1, 0].into_iter().enumerate() {
+            let seq = s.beat(ms(n as u64 * 1000), &t);
+            if answered == 1 {
+                s.reply(ms(n as u64 * 1000 + 1), seq).unwrap();
+            }
+            debts.push(s.debt(ms(n as u64 * 1000 + 950), &t));
+        }
+        assert_eq!(debts, [0, 1, 2, 3, 4, 2, 3, 4, 5, 3, 1, 2, 0, 0, 0, 1]);
+        s.restart(ms(16_000));
+        assert_eq!(s.debt(ms(16_000), &t), 0, "this node itself was away");
     }
 
     #[test]

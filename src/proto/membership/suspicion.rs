@@ -6,6 +6,7 @@ use super::{
     Membership, Phase,
     counters::Count,
     datagram::{self, Part},
+    detector::Subject,
     pooled,
     state::Mark,
 };
@@ -15,6 +16,8 @@ use crate::{NodeId, Time, config::DetectorVerdict};
 const HINT_RUN: u32 = 2;
 /// Beats at which most subjects are silent after which it is this node that cannot be reached.
 const CUT_OFF: u32 = 3;
+/// Loss below which a single reply does not end what a subject owes: there chance adds up to no debt.
+const DEBT_LOSS: f64 = 0.1;
 /// Score of late wake-ups at most.
 const HEALTH_MAX: u32 = 4;
 /// Beats without a late wake-up after which the score falls by one.
@@ -148,11 +151,20 @@ impl Membership {
         if subject.unanswered(now) < self.floor() {
             return None;
         }
-        let run = subject.run(now, tuning);
-        if self.pool_convicts(now, id, run) {
+        if self.pool_convicts(now, id, self.missing(now, subject)) {
             return Some(Mark::Convicted);
         }
-        (beyond_phi && (run >= pooled::convicts_at(1, self.suspicion.loss) || cut_off())).then_some(Mark::Silent)
+        (beyond_phi && (subject.run(now, tuning) >= pooled::convicts_at(1, self.suspicion.loss) || cut_off())).then_some(Mark::Silent)
+    }
+
+    /// What a subject's replies add to the pool: the present run of missed ones, or its debt.
+    fn missing(&self, now: Time, subject: &Subject) -> u32 {
+        let run = subject.run(now, &self.watch.tuning);
+        if self.suspicion.loss < DEBT_LOSS { run.max(subject.debt(now, &self.watch.tuning)) } else { run }
+    }
+
+    fn missing_of(&self, now: Time, id: NodeId) -> u32 {
+        self.watch.subject(id).map_or(0, |subject| self.missing(now, subject))
     }
 
     /// The monitors of a subject that can be asked, this node left out.
@@ -220,7 +232,7 @@ impl Membership {
     fn measure_loss(&mut self) {
         let (mut shares, mut judged_all) = (vec![], 0);
         for id in self.watch.subjects().filter(|&id| self.own_mark(id).is_none()) {
-            if let Some((missed, judged)) = self.watch.subject(id).map(super::detector::Subject::before_run)
+            if let Some((missed, judged)) = self.watch.subject(id).map(Subject::before_run)
                 && judged > 0
             {
                 shares.push(f64::from(missed) / f64::from(judged));
@@ -243,7 +255,8 @@ impl Membership {
         if !self.pools() || self.watch.cut_off > CUT_OFF || self.suspicion.sick || self.suspicion.isolated {
             return;
         }
-        let runs: Vec<(NodeId, u32)> = self.watch.runs_by_subject(now).filter(|&(_, run)| run >= HINT_RUN).collect();
+        let runs: Vec<(NodeId, u32)> =
+            self.watch.subjects().map(|id| (id, self.missing_of(now, id))).filter(|&(_, run)| run >= HINT_RUN).collect();
         let mut told: BTreeMap<NodeId, u32> = runs.iter().copied().collect();
         let back: Vec<NodeId> = self.suspicion.hinted.keys().copied().filter(|id| !told.contains_key(id)).collect();
         let mut by_fellow: BTreeMap<NodeId, Vec<(NodeId, u8)>> = BTreeMap::new();
@@ -265,11 +278,13 @@ impl Membership {
 
     /// The run of a subject was broken: who was told of it is told so at once.
     pub(super) fn withdraw_hint(&mut self, now: Time, subject: NodeId) {
-        if self.suspicion.hinted.remove(&subject).is_some() {
-            for fellow in self.fellows(now, subject) {
-                self.counters.add(Count::HintsSent);
-                self.send_parts(fellow, &[Part::Hint { subject, run: 0 }]);
-            }
+        if !self.suspicion.hinted.contains_key(&subject) || self.missing_of(now, subject) >= HINT_RUN {
+            return;
+        }
+        self.suspicion.hinted.remove(&subject);
+        for fellow in self.fellows(now, subject) {
+            self.counters.add(Count::HintsSent);
+            self.send_parts(fellow, &[Part::Hint { subject, run: 0 }]);
         }
     }
 

@@ -117,10 +117,6 @@ impl Watch {
         (longest, self.subjects.len().min(N))
     }
 
-    pub(crate) fn runs_by_subject(&self, now: Time) -> impl Iterator<Item = (NodeId, u32)> + '_ {
-        self.subjects.iter().map(move |(&id, s)| (id, s.run(now, &self.tuning)))
-    }
-
     /// When the last beat that was answered was sent.
     pub(crate) fn proven(&self) -> Option<Time> {
         self.proven
