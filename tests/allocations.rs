@@ -17,7 +17,7 @@ use std::{hint::black_box, time::Instant};
 
 use entity::{Bench, BenchMsg, Echo, Payload};
 use rig::{PATIENCE, Teller};
-use wingbeat::{Cluster, Cx, Entity, EntityRef, HostOptions, Region};
+use wingbeat::{AskQueue, Cluster, Cx, Entity, EntityRef, HostOptions, Region};
 
 #[global_allocator]
 static ALLOCATOR: alloc::Counting = alloc::Counting;
@@ -28,16 +28,17 @@ const MESSAGES: u64 = 20_000;
 const ASKS: u64 = 5_000;
 /// Entities they go to, round robin.
 const ENTITIES: u64 = 16;
+const IN_FLIGHT: u64 = 64;
 
 /// Allocations of all threads together that this many messages may come with: one in a hundred, as the limit of `wingbeat bench` is, which is
 /// for the questions how far the entities have come (about 4 allocations each, one every 8,192 told messages and one for each entity at the end)
-/// and the blocks of the queue that deadlines go through.
+/// and the blocks of the queue that answers of other nodes wait in.
 const fn others(messages: u64) -> u64 {
     messages / 100
 }
 
-/// Allocations of two nodes in a second, whether there are messages or not: heartbeats, gossip, the coordinator's review, published counters.
-const PER_SECOND: f64 = 400.0;
+/// Allocations of two nodes in a second, whether there are messages or not: heartbeats and gossip each two seconds, the coordinator, counters.
+const PER_SECOND: f64 = 150.0;
 
 /// Counts the allocations of the whole process while `run` sends so many messages. `Err` if there are more than `bound`, and so many for each
 /// second that it took.
@@ -67,9 +68,29 @@ fn ask(all: &[EntityRef<Bench>], messages: u64) {
     }
 }
 
+/// As `ask`, with many in flight: the deadlines are kept by the node.
+fn ask_many(all: &[EntityRef<Bench>], messages: u64) {
+    let queue = AskQueue::new(IN_FLIGHT as usize);
+    let mut answers = Vec::with_capacity(IN_FLIGHT as usize);
+    let (mut sent, mut done) = (0, 0);
+    while done < messages {
+        while sent < messages && sent - done < IN_FLIGHT {
+            all[(sent % ENTITIES) as usize].ask_into(Echo(Payload([sent; 8])), PATIENCE, sent, &queue).unwrap();
+            sent += 1;
+        }
+        assert!(queue.wait(&mut answers, PATIENCE) > 0, "{done} of {messages} are answered");
+        for answer in answers.drain(..) {
+            assert_eq!(answer.result.unwrap().0, [answer.tag; 8]);
+            done += 1;
+        }
+    }
+}
+
 fn start(seeds: &[String]) -> Cluster {
     let name = toml::Value::String(format!("allocations-{}", std::process::id()));
-    rig::start(&[("cluster.name".to_owned(), name)], seeds).unwrap()
+    let rare = |key: &str| (key.to_owned(), toml::Value::String("2s".into()));
+    rig::start(&[("cluster.name".to_owned(), name), rare("detector.heartbeat_interval"), rare("membership.gossip_interval")], seeds)
+        .unwrap()
 }
 
 /// Counts and echoes, with an allocation for each message if one is `planted`.
@@ -121,6 +142,7 @@ impl Place {
             gate(&format!("{place} tell, batches"), MESSAGES, others(MESSAGES), |n| tell(all, Some(region), n)),
             gate(&format!("{place} tell, single"), MESSAGES, others(MESSAGES), |n| tell(all, None, n)),
             gate(&format!("{place} ask"), ASKS, others(ASKS), |n| ask(all, n)),
+            gate(&format!("{place} ask, {IN_FLIGHT} in flight"), ASKS, others(ASKS), |n| ask_many(all, n)),
         ]
     }
 }

@@ -4,6 +4,8 @@
 
 #[path = "../../src/engine/bell.rs"]
 pub mod bell;
+#[path = "../../src/engine/deadlines.rs"]
+pub mod deadlines;
 pub mod exits;
 pub mod faults;
 #[path = "../../src/id.rs"]

@@ -86,6 +86,17 @@ atomics!(
     AtomicU64 of u64, ordered: false
 );
 
+impl AtomicU64 {
+    pub fn fetch_min(&self, value: u64, order: Ordering) -> u64 {
+        if planted(Fault::TornExchange) {
+            let old = self.0.load(Ordering::Acquire);
+            self.0.store(old.min(value), Ordering::Release);
+            return old;
+        }
+        self.0.fetch_min(value, change_by(order))
+    }
+}
+
 /// Loom fails if two threads are in it at once, or one after the other without an order between them.
 #[derive(Debug)]
 pub struct UnsafeCell<T>(loom::cell::UnsafeCell<T>);

@@ -4,8 +4,9 @@ use std::sync::Mutex;
 
 use loom::thread;
 use wingbeat_loom::{
+    deadlines::COARSE,
     faults::{Fault, check, must_find},
-    slot_table::SlotTable,
+    slot_table::{SlotTable, UNTIMED},
     sync::Arc,
 };
 
@@ -13,8 +14,8 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Two threads answer the same ask while a third opens the next, which gets its slot if it is free by then.
 fn race() {
-    let table = Arc::new(SlotTable::new(1));
-    let ask = table.open(Box::new(1u32)).unwrap();
+    let table = Arc::new(SlotTable::new(1, COARSE));
+    let ask = table.open(Box::new(1u32), UNTIMED).unwrap();
     let takers: Vec<_> = (0..2)
         .map(|_| {
             let table = table.clone();
@@ -26,7 +27,7 @@ fn race() {
             })
         })
         .collect();
-    let next = table.open(Box::new(2u32));
+    let next = table.open(Box::new(2u32), UNTIMED);
     let taken = takers.into_iter().map(|taker| taker.join().unwrap()).filter(|taken| *taken).count();
     assert_eq!(taken, 1);
     if let Some(next) = next {
@@ -38,14 +39,14 @@ fn race() {
 
 /// The opener hands the ask on by a queue of no memory order at all, and another thread answers it.
 fn handed_over() {
-    let table = Arc::new(SlotTable::new(1));
+    let table = Arc::new(SlotTable::new(1, COARSE));
     let name = Arc::new(loom::sync::atomic::AtomicU64::new(u64::MAX));
     let (theirs, named) = (table.clone(), name.clone());
     let taker = thread::spawn(move || {
         let ask = named.load(loom::sync::atomic::Ordering::Relaxed);
         theirs.take(ask).is_some()
     });
-    let ask = table.open(Box::new(1u32)).unwrap();
+    let ask = table.open(Box::new(1u32), UNTIMED).unwrap();
     name.store(ask, loom::sync::atomic::Ordering::Relaxed);
     let taken = taker.join().unwrap();
     assert_eq!(table.take(ask).is_none(), taken);

@@ -12,9 +12,10 @@ use crate::{
         asker::Asker,
         clock::Clock,
         exits::Outgoing,
-        node::Node,
+        node::{Node, Timed},
         parcel::{Key, version_byte},
         slot::Waiter,
+        slot_table::UNTIMED,
         sys,
         types::TypeEntry,
     },
@@ -172,7 +173,7 @@ impl<T: EntityType> EntityRef<T> {
         }
         let deadline = resolve(&self.node, deadline);
         let mut asker = Asker::take(self.node.config.node.idle);
-        let correlation = match self.open(req, deadline, false, Waiter::Thread(asker.mailbox())) {
+        let correlation = match self.open(req, deadline, Timed::ByAsker, Waiter::Thread(asker.mailbox())) {
             Ok(correlation) => correlation,
             Err(error) => {
                 asker.keep();
@@ -205,7 +206,7 @@ impl<T: EntityType> EntityRef<T> {
             let then = once.lock().take().expect("a slot is answered at most once");
             node.help(Box::new(move || then(read_answer(answered))));
         }));
-        let asked = self.open(req, deadline, true, waiter);
+        let asked = self.open(req, deadline, Timed::ByNode, waiter);
         if let Err(error) = asked
             && let Some(then) = then.lock().take()
         {
@@ -229,9 +230,9 @@ impl<T: EntityType> EntityRef<T> {
         let deadline = resolve(&self.node, deadline);
         let waiter = Waiter::Call(Box::new(move |answered| waiter(read_answer(answered))));
         let give_up = self.node.now() + patience;
-        let ask = self.node.open_ask(deadline, waiter)?;
-        let (correlation, reads) = (ask.correlation, newest::<R::Reply>());
-        let (slot, mut msg, mut room) = (Unsent { node: &self.node, correlation }, Some(req.into_msg()), AwaitRoom::new(&self.node));
+        let ask = self.node.open_ask(deadline, Timed::ByNode, waiter).ok_or(AskError::Refused(Refusal::Overloaded))?;
+        let (slot, reads) = (Unsent { node: &self.node, correlation: ask.correlation }, newest::<R::Reply>());
+        let (mut msg, mut room) = (Some(req.into_msg()), AwaitRoom::new(&self.node));
         loop {
             match self
                 .node
@@ -239,13 +240,12 @@ impl<T: EntityType> EntityRef<T> {
             {
                 Ok(()) => {
                     slot.sent();
-                    self.node.time_ask(deadline, correlation);
                     return Ok(());
                 }
                 Err(refusal) if is_for_now(&refusal) && self.node.now() < give_up => {}
                 Err(refusal) => {
                     self.count_refusal();
-                    return Err(AskError::Refused(refusal));
+                    return if slot.withdraw() { Err(AskError::Refused(refusal)) } else { Ok(()) };
                 }
             }
             room.wait();
@@ -260,58 +260,41 @@ impl<T: EntityType> EntityRef<T> {
         self.node.send_letter(&self.entry, Outgoing { key: self.key.bytes(), hash: self.key.hash, ask, reads, msg: &mut Some(msg) })
     }
 
-    pub(crate) fn open<R: Request<T>>(&self, req: R, deadline: Time, timed: bool, waiter: Waiter) -> Result<u64, AskError> {
-        if let Some(refusal) = bad_key(self.key.bytes()) {
-            return Err(AskError::Refused(refusal));
-        }
-        let opened = self.node.open_ask(deadline, waiter).and_then(|ask| {
-            let slot = Unsent { node: &self.node, correlation: ask.correlation };
-            let letter = Outgoing {
-                key: self.key.bytes(),
-                hash: self.key.hash,
-                ask: Some(ask),
-                reads: newest::<R::Reply>(),
-                msg: &mut Some(req.into_msg()),
-            };
-            self.node.send_letter(&self.entry, letter).map(|()| slot.sent()).map_err(AskError::Refused)
-        });
-        let correlation = opened.inspect_err(|_| self.count_refusal())?;
-        if timed {
-            self.node.time_ask(deadline, correlation);
-        }
-        Ok(correlation)
+    /// Asks; the number of the ask. On `Err` nothing was sent, and `waiter` is dropped unanswered.
+    pub(crate) fn open<R: Request<T>>(&self, req: R, deadline: Time, timed: Timed, waiter: Waiter) -> Result<u64, AskError> {
+        let opened = self.send_ask(&mut Some(req.into_msg()), newest::<R::Reply>(), deadline, timed, waiter);
+        opened.inspect_err(|_| self.count_refusal()).map_err(AskError::Refused)
     }
 
     /// As `open` with a deadline that the node watches, for an entity of that worker of `asker`; the number is one of `asker`'s. A reference of
     /// another node (of this process) answers through a slot of its own.
     pub(crate) fn open_for<R: Request<T>>(&self, asker: &Arc<Node>, worker: u16, req: R, deadline: Time) -> Result<u64, AskError> {
         if Arc::ptr_eq(&self.node, asker) {
-            return self.open(req, deadline, true, Waiter::Entity(worker));
+            return self.open(req, deadline, Timed::ByNode, Waiter::Entity(worker));
         }
-        let mine = asker.slots.open(Waiter::Entity(worker)).ok_or(AskError::Refused(Refusal::Overloaded))?;
+        let mine = asker.slots.open(Waiter::Entity(worker), UNTIMED).ok_or(AskError::Refused(Refusal::Overloaded))?;
         let home = asker.clone();
         let waiter = Waiter::Call(Box::new(move |answered| home.complete(mine, answered)));
-        self.open(req, deadline, true, waiter).map(|_| mine).inspect_err(|_| drop(asker.slots.take(mine)))
+        self.open(req, deadline, Timed::ByNode, waiter).map(|_| mine).inspect_err(|_| drop(asker.slots.take(mine)))
     }
 
-    /// As `open` with a deadline that the node watches, but gives the message back.
+    /// As `open` with a deadline that the node watches, but gives the message back, and counts no refusal.
     pub(crate) fn open_or_back<R: Request<T>>(&self, req: R, deadline: Time, waiter: Waiter) -> Result<u64, TellError<T::Msg>> {
-        let (msg, reads) = (req.into_msg(), newest::<R::Reply>());
+        let mut msg = Some(req.into_msg());
+        let opened = self.send_ask(&mut msg, newest::<R::Reply>(), deadline, Timed::ByNode, waiter);
+        opened.map_err(|refusal| TellError::new(refusal, msg.expect(REFUSED_STAYS)))
+    }
+
+    fn send_ask(&self, msg: &mut Option<T::Msg>, reads: u8, deadline: Time, timed: Timed, waiter: Waiter) -> Result<u64, Refusal> {
         if let Some(refusal) = bad_key(self.key.bytes()) {
-            return Err(TellError::new(refusal, msg));
+            return Err(refusal);
         }
-        let Some(correlation) = self.node.slots.open(waiter) else { return Err(TellError::new(Refusal::Overloaded, msg)) };
-        let ask = Ask { node: self.node.id, correlation, deadline };
-        let (slot, mut msg) = (Unsent { node: &self.node, correlation }, Some(msg));
-        match self
-            .node
-            .send_letter(&self.entry, Outgoing { key: self.key.bytes(), hash: self.key.hash, ask: Some(ask), reads, msg: &mut msg })
-        {
-            Ok(()) => {
-                self.node.time_ask(deadline, correlation);
-                Ok(slot.sent())
-            }
-            Err(refusal) => Err(TellError::new(refusal, msg.expect(REFUSED_STAYS))),
+        let ask = self.node.open_ask(deadline, timed, waiter).ok_or(Refusal::Overloaded)?;
+        let slot = Unsent { node: &self.node, correlation: ask.correlation };
+        let letter = Outgoing { key: self.key.bytes(), hash: self.key.hash, ask: Some(ask), reads, msg };
+        match self.node.send_letter(&self.entry, letter) {
+            Err(refusal) if slot.withdraw() => Err(refusal),
+            _ => Ok(slot.sent()),
         }
     }
 }
@@ -329,6 +312,11 @@ impl Unsent<'_> {
     /// The request is sent, under this number.
     fn sent(self) -> u64 {
         std::mem::ManuallyDrop::new(self).correlation
+    }
+
+    /// Nobody waits any more. False if the waiter has had its answer, as its time ran out meanwhile.
+    fn withdraw(&self) -> bool {
+        self.node.slots.take(self.correlation).is_some()
     }
 }
 
@@ -439,7 +427,7 @@ mod tests {
         let fuse = EntityRef::<Fuse>::new(node.clone(), entry, 7);
         // The first message to a shard goes another way than those behind it.
         for set in [true, false, true] {
-            let asked = catch_unwind(AssertUnwindSafe(|| fuse.open(Charge(set), Time::MAX, false, Waiter::Entity(0)).unwrap()));
+            let asked = catch_unwind(AssertUnwindSafe(|| fuse.open(Charge(set), Time::MAX, Timed::ByAsker, Waiter::Entity(0)).unwrap()));
             assert_eq!(asked.is_err(), set);
             let queued = catch_unwind(AssertUnwindSafe(|| fuse.open_or_back(Charge(set), Time::MAX, Waiter::Entity(0)).ok().unwrap()));
             assert_eq!(queued.is_err(), set);

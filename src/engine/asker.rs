@@ -1,6 +1,6 @@
 //! A thread that waits for the answer to its ask: it stays awake for a while, as in [`idle`](super::idle), and parks only then.
 
-use std::{cell::Cell, sync::Arc};
+use std::{cell::Cell, sync::Arc, time::Duration};
 
 use super::{
     clock::{Clock, Waited},
@@ -21,6 +21,17 @@ const _: () = {
     const fn is_send<T: Send>() {}
     is_send::<Answered>();
 };
+
+/// What came of waiting without sleep.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Awake {
+    /// It is there.
+    Ready,
+    /// The deadline has passed.
+    Late,
+    /// Time to sleep, for so long at most.
+    Tired(Duration),
+}
 
 /// The waiting side, which belongs to one thread.
 pub struct Asker {
@@ -57,30 +68,14 @@ impl Asker {
             Waited::Late => return None,
             Waited::Machine => {}
         }
-        for _ in 0..LOOKS {
-            if self.mailbox.is_full() {
-                return self.open();
-            }
-            std::hint::spin_loop();
-        }
         loop {
-            let now = sys::now();
-            if self.mailbox.is_full() {
-                return self.open();
-            }
-            if now >= deadline {
-                return None;
-            }
-            match self.idler.rest(now) {
-                Rest::Spin => std::hint::spin_loop(),
-                Rest::Yield => {
-                    std::thread::yield_now();
-                    self.idler.yielded(now, sys::now());
-                }
-                Rest::Park => {
+            match self.stay_awake(deadline, |mailbox| mailbox.is_full()) {
+                Awake::Ready => return self.mailbox.take(),
+                Awake::Late => return None,
+                Awake::Tired(left) => {
                     self.mailbox.bell().announce_sleep();
                     if !self.mailbox.is_full() {
-                        std::thread::park_timeout(deadline.since(now));
+                        std::thread::park_timeout(left);
                     }
                     self.mailbox.bell().awake();
                 }
@@ -88,14 +83,38 @@ impl Asker {
         }
     }
 
+    /// Looks for what is waited for until it is there, until `deadline`, or until it is better to sleep.
+    pub fn stay_awake(&mut self, deadline: Time, is_there: impl Fn(&Mailbox) -> bool) -> Awake {
+        let is_there = || is_there(&self.mailbox);
+        for _ in 0..LOOKS {
+            if is_there() {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        loop {
+            let now = sys::now();
+            if is_there() {
+                self.idler.worked(now);
+                return Awake::Ready;
+            }
+            if now >= deadline {
+                return Awake::Late;
+            }
+            match self.idler.rest(now) {
+                Rest::Spin => std::hint::spin_loop(),
+                Rest::Yield => {
+                    std::thread::yield_now();
+                    self.idler.yielded(now, sys::now());
+                }
+                Rest::Park => return Awake::Tired(deadline.since(now)),
+            }
+        }
+    }
+
     /// Waits for an answer that is on its way: somebody else took the slot.
     pub fn wait_on(&mut self, clock: &Clock) -> Option<Answered> {
         self.wait(clock, Time::MAX)
-    }
-
-    fn open(&mut self) -> Option<Answered> {
-        self.idler.worked(sys::now());
-        self.mailbox.take()
     }
 
     /// Keeps it for the thread's next ask. Not for one whose answer may still come.
@@ -107,8 +126,6 @@ impl Asker {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::{engine::message::AnyMessage, proto::handoff::ReplyBody};
 

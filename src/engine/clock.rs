@@ -42,6 +42,11 @@ impl Clock {
         }
     }
 
+    /// Whether somebody steps the node.
+    pub const fn is_virtual(&self) -> bool {
+        matches!(self, Self::Virtual(_))
+    }
+
     /// The moment it is for calendars.
     pub fn wall(&self) -> SystemTime {
         match self {

@@ -13,11 +13,11 @@ use crossbeam::queue::ArrayQueue;
 use parking_lot::{Mutex, RwLock};
 
 use super::{
+    asker::{Asker, Awake},
     clock::{Clock, Waited},
     parcel::Answered,
-    sys,
 };
-use crate::Deadline;
+use crate::{Deadline, config::Idle};
 
 /// Called when a queue may have become non-empty.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
@@ -28,8 +28,8 @@ pub struct Completions {
     /// Asks accepted whose answers have not been taken.
     reserved: AtomicUsize,
     wake: RwLock<Option<Wake>>,
-    /// That of the node of its first ask.
-    clock: OnceLock<Clock>,
+    /// Those of the node of its first ask.
+    clock: OnceLock<(Clock, Idle)>,
     /// Threads that wait for an answer.
     sleepers: Mutex<Vec<Thread>>,
     sleeping: AtomicUsize,
@@ -100,23 +100,21 @@ impl Completions {
         }
     }
 
-    /// Says how time passes for who waits. All asks of a queue go through nodes with one kind of clock, so the first one decides.
-    pub fn timed_by(&self, clock: &Clock) {
-        self.clock.get_or_init(|| clock.clone());
+    /// Says how time passes for who waits, and how long it stays awake. All asks of a queue go through nodes with one kind of clock, so the first
+    /// one decides.
+    pub fn timed_by(&self, clock: &Clock, idle: Idle) {
+        self.clock.get_or_init(|| (clock.clone(), idle));
     }
 
     /// Waits until there is an answer, at most until the deadline.
     pub fn wait(&self, deadline: impl Into<Deadline>) {
-        let clock = self.clock.get().unwrap_or(&Clock::Machine);
+        let (clock, idle) = self.clock.get().map_or((&Clock::Machine, Idle::default()), |(clock, idle)| (clock, *idle));
         let deadline = deadline.into().resolve(clock.now());
         if !matches!(clock.wait(deadline, || (!self.ready.is_empty()).then_some(())), Waited::Machine) {
             return;
         }
-        while self.ready.is_empty() {
-            let left = deadline.since(sys::now());
-            if left.is_zero() {
-                return;
-            }
+        let mut asker = Asker::take(idle);
+        while let Awake::Tired(left) = asker.stay_awake(deadline, |_| !self.ready.is_empty()) {
             self.sleepers.lock().push(std::thread::current());
             self.sleeping.fetch_add(1, Ordering::Relaxed);
             std::sync::atomic::fence(Ordering::SeqCst);
@@ -127,6 +125,7 @@ impl Completions {
             let me = std::thread::current().id();
             self.sleepers.lock().retain(|thread| thread.id() != me);
         }
+        asker.keep();
     }
 }
 

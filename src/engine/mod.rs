@@ -25,6 +25,7 @@ pub mod bell;
 pub mod carrier;
 pub mod clock;
 pub mod completion;
+pub mod deadlines;
 pub mod exits;
 pub mod helper;
 pub mod idle;

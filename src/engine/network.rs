@@ -34,7 +34,6 @@ use crate::{
         node::{Command, Effect, NodeCore},
         shard::{LaneItem, Parcel, ShardCommand},
         sharding::TypeInfo,
-        wheel::Wheel,
         wire::{Frame, Message},
     },
 };
@@ -117,8 +116,6 @@ pub struct Network<N> {
     /// Small numbers of the peers that requests went to.
     peers: HashMap<NodeId, u32, FixedState>,
     next_peer: u32,
-    asks: Wheel<u64>,
-    fired: Vec<u64>,
     quit_at: Option<Time>,
     workers_left: usize,
     /// When counters were last copied for readers.
@@ -177,8 +174,6 @@ impl<N: Carrier> Network<N> {
             next_command: 1,
             peers: HashMap::default(),
             next_peer: 0,
-            asks: Wheel::new(now),
-            fired: vec![],
             quit_at: None,
             counted: Time::ZERO,
             workers_left: node.workers.len(),
@@ -364,7 +359,6 @@ impl<N: Carrier> Network<N> {
                 self.core.handle_command(now, Command::Register { info });
             }
             ToNet::Cast(nodes, frame) => self.cast(now, &nodes, &frame),
-            ToNet::Deadline(at, correlation) => self.asks.insert(at, correlation),
             ToNet::Resolved(addr, result) => self.net.resolved(now, &addr, result),
             ToNet::Lease(id, answer) => self.core.handle_lease(now, id, answer),
             ToNet::WorkerDone => self.workers_left = self.workers_left.saturating_sub(1),
@@ -432,17 +426,8 @@ impl<N: Carrier> Network<N> {
             self.core.handle_timeout(now);
             worked = true;
         }
-        if self.asks.next_due().is_some_and(|due| due <= now) {
-            let mut fired = std::mem::take(&mut self.fired);
-            self.asks.advance(now, &mut fired);
-            for correlation in fired.drain(..) {
-                // Most asks have been answered long before: their slot then has another generation.
-                if let Some(waiter) = self.node.slots.take(correlation) {
-                    self.node.metrics.shared.ask_timeouts.add(1);
-                    waiter.answer(correlation, Answered::Timeout, &self.node.workers);
-                }
-            }
-            self.fired = fired;
+        if self.node.asks_due().is_some_and(|due| due <= now) {
+            self.node.expire_asks(now);
             worked = true;
         }
         if worked {
@@ -608,7 +593,7 @@ impl<N: Carrier> Network<N> {
 
     /// When a turn has something to do even if nothing comes in.
     pub fn due(&self) -> Option<Time> {
-        [self.net.poll_timeout(), self.core.poll_timeout(), self.asks.next_due(), self.quit_at].into_iter().flatten().min()
+        [self.net.poll_timeout(), self.core.poll_timeout(), self.node.asks_due(), self.quit_at].into_iter().flatten().min()
     }
 
     /// Waits for sockets, producers or the next timer.

@@ -20,11 +20,13 @@ use crate::{
     Config, DeadLetter, Lease, NodeAddr, NodeId, Nodes, Time, TypeId, Wire,
     engine::{
         clock::{Clock, Waited},
+        deadlines,
         exits::{self, Exits, Outgoing},
         lane::{Door, Item},
         letter::{Address, Letter},
         parcel::{Answered, EngineParcel},
         slot::{Slots, Waiter},
+        slot_table::UNTIMED,
         topics::{Topics, Value},
         types::TypeEntry,
         watch::{Busy, LogGate},
@@ -99,8 +101,6 @@ pub enum ToNet {
     Type(Arc<TypeEntry>, bool),
     /// For everybody on those nodes whom it concerns; not for this one.
     Cast(Nodes, Frame),
-    /// Give the ask up at that moment, if it is not answered by then.
-    Deadline(Time, u64),
     /// The helper has looked a name up.
     Resolved(NodeAddr, Result<Vec<SocketAddr>, String>),
     /// The lease has answered a call.
@@ -119,6 +119,15 @@ impl Item for ToNet {
             EngineParcel::Typed { .. } => unreachable!("only encodings are written into the ring of the network thread"),
         }
     }
+}
+
+/// Who ends an ask at its deadline.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Timed {
+    /// Its asker, who watches the clock.
+    ByAsker,
+    /// The node, within a millisecond.
+    ByNode,
 }
 
 /// How far a node is in its life.
@@ -214,6 +223,7 @@ impl Node {
     ) -> Self {
         let id = me.id();
         let metrics = Arc::new(Metrics::new(workers.len()));
+        let unit = if clock.is_virtual() { deadlines::EXACT } else { deadlines::COARSE };
         let busy = workers.iter().map(|_| Arc::default()).collect();
         let view = ClusterView { me: id, members: Members::default(), leader: None, deputies: vec![], converged: false, version: 0 };
         Self {
@@ -223,7 +233,7 @@ impl Node {
             workers,
             network,
             helper,
-            slots: Slots::new(config.limits.asks),
+            slots: Slots::new(config.limits.asks, unit),
             metrics,
             busy,
             topics: Topics::default(),
@@ -317,14 +327,26 @@ impl Node {
     }
 
     /// Reserves a slot for `waiter`.
-    pub fn open_ask(&self, deadline: Time, waiter: Waiter) -> Result<Ask, crate::AskError> {
-        let correlation = self.slots.open(waiter).ok_or(crate::AskError::Refused(crate::Refusal::Overloaded))?;
-        Ok(Ask { node: self.id, correlation, deadline })
+    pub fn open_ask(&self, deadline: Time, timed: Timed, waiter: Waiter) -> Option<Ask> {
+        let due = if timed == Timed::ByNode { deadline.as_nanos() } else { UNTIMED };
+        let correlation = self.slots.open(waiter, due)?;
+        if self.slots.watch(correlation, due) {
+            self.network.bell().ring();
+        }
+        Some(Ask { node: self.id, correlation, deadline })
     }
 
-    /// Has an ask given up at its deadline. For askers that do not watch their own clock.
-    pub fn time_ask(&self, deadline: Time, correlation: u64) {
-        self.network.post(ToNet::Deadline(deadline, correlation));
+    /// When to call `expire_asks`.
+    pub fn asks_due(&self) -> Option<Time> {
+        self.slots.next_due().map(Time::from_nanos)
+    }
+
+    /// Ends the asks whose deadlines have passed. By one thread at a time.
+    pub fn expire_asks(&self, now: Time) {
+        self.slots.expire(now.as_nanos(), |correlation, waiter| {
+            self.metrics.shared.ask_timeouts.add(1);
+            waiter.answer(correlation, Answered::Timeout, &self.workers);
+        });
     }
 
     /// Completes an ask of this node.

@@ -42,7 +42,10 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::engine::slot_table::{INDEX_BITS, INDEX_MASK};
+    use crate::engine::{
+        deadlines::COARSE,
+        slot_table::{INDEX_BITS, INDEX_MASK, UNTIMED},
+    };
 
     fn counting(n: &Arc<AtomicUsize>) -> Waiter {
         let n = n.clone();
@@ -54,12 +57,12 @@ mod tests {
     // failures: row 53
     #[test]
     fn an_ask_is_answered_once() {
-        let (slots, n) = (Slots::new(2), Arc::new(AtomicUsize::new(0)));
-        let ask = slots.open(counting(&n)).unwrap();
+        let (slots, n) = (Slots::new(2, COARSE), Arc::new(AtomicUsize::new(0)));
+        let ask = slots.open(counting(&n), UNTIMED).unwrap();
         assert_eq!(slots.in_flight(), 1);
         slots.take(ask).unwrap().answer(ask, Answered::Timeout, &[]);
         assert!(slots.take(ask).is_none(), "answered");
-        let again = slots.open(counting(&n)).unwrap();
+        let again = slots.open(counting(&n), UNTIMED).unwrap();
         assert!(slots.take(ask).is_none(), "an old answer does not hit the slot's next ask");
         assert!(slots.take(again).is_some());
         assert_eq!(n.load(Ordering::SeqCst), 1);
@@ -67,23 +70,23 @@ mod tests {
 
     #[test]
     fn room_is_bounded_and_comes_back() {
-        let (slots, n) = (Slots::new(2), Arc::new(AtomicUsize::new(0)));
-        let (a, _b) = (slots.open(counting(&n)).unwrap(), slots.open(counting(&n)).unwrap());
-        assert!(slots.open(counting(&n)).is_none());
+        let (slots, n) = (Slots::new(2, COARSE), Arc::new(AtomicUsize::new(0)));
+        let (a, _b) = (slots.open(counting(&n), UNTIMED).unwrap(), slots.open(counting(&n), UNTIMED).unwrap());
+        assert!(slots.open(counting(&n), UNTIMED).is_none());
         assert!(slots.take(a).is_some());
-        assert!(slots.open(counting(&n)).is_some());
+        assert!(slots.open(counting(&n), UNTIMED).is_some());
         assert!(slots.take(u64::MAX).is_none() && slots.take(1 << INDEX_BITS | 77).is_none(), "names of no slot");
     }
 
     #[test]
     fn a_dead_peer_has_the_asks_that_went_to_it_and_are_still_open() {
-        let (slots, n) = (Slots::new(8), Arc::new(AtomicUsize::new(0)));
-        let asks: Vec<u64> = (0..4).map(|_| slots.open(counting(&n)).unwrap()).collect();
+        let (slots, n) = (Slots::new(8, COARSE), Arc::new(AtomicUsize::new(0)));
+        let asks: Vec<u64> = (0..4).map(|_| slots.open(counting(&n), UNTIMED).unwrap()).collect();
         slots.sent_to(asks[0], 1);
         slots.sent_to(asks[1], 2);
         slots.sent_to(asks[2], 1);
         drop(slots.take(asks[2]));
-        let reopened: Vec<u64> = (0..5).map(|_| slots.open(counting(&n)).unwrap()).collect();
+        let reopened: Vec<u64> = (0..5).map(|_| slots.open(counting(&n), UNTIMED).unwrap()).collect();
         assert!(reopened.iter().any(|ask| ask & INDEX_MASK == asks[2] & INDEX_MASK), "the slot serves another ask");
         assert_eq!(slots.at(1).collect::<Vec<_>>(), [asks[0]], "not the answered one, and not its slot's next");
         slots.sent_to(asks[1], 1);
@@ -93,9 +96,9 @@ mod tests {
 
     #[test]
     fn two_threads_never_both_answer() {
-        let (slots, n) = (Arc::new(Slots::new(4)), Arc::new(AtomicUsize::new(0)));
+        let (slots, n) = (Arc::new(Slots::new(4, COARSE)), Arc::new(AtomicUsize::new(0)));
         for _ in 0..2_000 {
-            let ask = slots.open(counting(&n)).unwrap();
+            let ask = slots.open(counting(&n), UNTIMED).unwrap();
             let other = std::thread::scope(|s| {
                 let t = s.spawn(|| slots.take(ask).is_some());
                 let mine = slots.take(ask).is_some();

@@ -2,7 +2,10 @@
 //!
 //! A slot is named by index and generation; its state word changes by compare-exchange, and only the winner may touch the waiter.
 
-use super::sync::{ArrayQueue, AtomicU64, Ordering, UnsafeCell};
+use super::{
+    deadlines::Deadlines,
+    sync::{ArrayQueue, AtomicU64, Ordering, UnsafeCell},
+};
 
 struct Slot<W> {
     /// Generation in the upper 63 bits, lowest bit: somebody waits.
@@ -12,6 +15,8 @@ struct Slot<W> {
     waiter: UnsafeCell<Option<W>>,
     /// The peer that has the request, under its number, below the ask's generation. Written and read by the network thread only.
     peer: AtomicU64,
+    /// When the ask ends at the latest, in nanoseconds. Written by the opener before the state says that somebody waits.
+    due: AtomicU64,
 }
 
 // SAFETY: `waiter` is the only field that is not `Sync`. It is touched by one thread at a time, as said there, each of which sees what the
@@ -23,7 +28,11 @@ unsafe impl<W: Send> Sync for Slot<W> {}
 pub struct SlotTable<W> {
     slots: Box<[Slot<W>]>,
     free: ArrayQueue<u32>,
+    deadlines: Deadlines,
 }
+
+/// Of an ask whose asker watches the clock itself.
+pub const UNTIMED: u64 = u64::MAX;
 
 /// Index and generation of a slot as they travel: generation in the upper 40 bits.
 pub const INDEX_BITS: u32 = 24;
@@ -32,28 +41,65 @@ pub const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
 const GENERATION_MASK: u64 = (1 << (64 - INDEX_BITS)) - 1;
 
 impl<W> SlotTable<W> {
-    /// Room for `n` asks in flight, at most 2^24.
-    pub fn new(n: u32) -> Self {
+    /// Room for `n` asks in flight, at most 2^24, whose deadlines are kept to 2^`unit` ns.
+    pub fn new(n: u32, unit: u32) -> Self {
         let n = n.clamp(1, 1 << INDEX_BITS);
         let free = ArrayQueue::new(n as usize);
         for i in 0..n {
             free.push(i).expect("the queue has room for every index");
         }
-        let slots = (0..n).map(|_| Slot { state: AtomicU64::new(0), waiter: UnsafeCell::new(None), peer: AtomicU64::new(0) }).collect();
-        Self { slots, free }
+        let slot =
+            || Slot { state: AtomicU64::new(0), waiter: UnsafeCell::new(None), peer: AtomicU64::new(0), due: AtomicU64::new(UNTIMED) };
+        Self { slots: (0..n).map(|_| slot()).collect(), free, deadlines: Deadlines::new(n as usize, unit) }
     }
 
-    /// Reserves a slot for `waiter`; `None` when all are in use, with the waiter dropped unanswered.
-    pub fn open(&self, waiter: W) -> Option<u64> {
+    /// Reserves a slot for `waiter`; `None` when all are in use, with the waiter dropped unanswered. `due`: the ask's deadline in nanoseconds, or
+    /// [`UNTIMED`]. [`watch`](Self::watch) has it kept.
+    pub fn open(&self, waiter: W, due: u64) -> Option<u64> {
         let index = self.free.pop()?;
         let slot = &self.slots[index as usize];
         debug_assert_eq!(slot.state.load(Ordering::Relaxed) & 1, 0, "nobody waits in a free slot");
         // SAFETY: the index came out of `free`, where it stands at most once, so no other thread opens this slot; nobody takes its waiter
         // before the state below says that there is one.
         slot.waiter.with_mut(|place| unsafe { *place = Some(waiter) });
+        slot.due.store(due, Ordering::Relaxed);
         let generation = (slot.state.load(Ordering::Relaxed) >> 1) + 1;
         slot.state.store(generation << 1 | 1, Ordering::Release);
         Some((generation & GENERATION_MASK) << INDEX_BITS | u64::from(index))
+    }
+
+    /// Sees to it that the ask ends at its deadline; after `open`, with the same `due`. True if who calls `expire` must be told that
+    /// [`next_due`](Self::next_due) is earlier now.
+    pub fn watch(&self, correlation: u64, due: u64) -> bool {
+        due != UNTIMED && self.deadlines.add((correlation & INDEX_MASK) as usize, due)
+    }
+
+    /// When to call `expire`, in nanoseconds: no ask is then ended later than one unit after its deadline.
+    pub fn next_due(&self) -> Option<u64> {
+        self.deadlines.due()
+    }
+
+    /// Takes the waiters whose deadlines have passed. By one thread at a time.
+    pub fn expire(&self, now: u64, mut ended: impl FnMut(u64, W)) {
+        self.deadlines.sweep(now, |block| {
+            let slots = self.slots.iter().zip(0u64..).take(block.end).skip(block.start);
+            let open = slots.filter_map(|(slot, index)| {
+                let state = slot.state.load(Ordering::Acquire);
+                // Of this ask, or of a later one of the slot: then this one is over, and taking it fails.
+                let due = slot.due.load(Ordering::Relaxed);
+                (state & 1 == 1 && due != UNTIMED).then_some((state, index, due))
+            });
+            let mut next = None;
+            for (state, index, due) in open {
+                if due > now {
+                    next = Some(next.map_or(due, |next: u64| next.min(due)));
+                } else {
+                    let correlation = ((state >> 1) & GENERATION_MASK) << INDEX_BITS | index;
+                    self.take(correlation).into_iter().for_each(|waiter| ended(correlation, waiter));
+                }
+            }
+            next
+        });
     }
 
     /// Takes the waiter of an ask, so that it can be answered; `None` if it was answered before, or never was.

@@ -12,6 +12,7 @@ use super::{
     node::Node,
     parcel::{Answered, EngineParcel, Key},
     slot::Waiter,
+    slot_table::UNTIMED,
 };
 use crate::{
     ShardKey, Time, TypeId,
@@ -58,7 +59,7 @@ impl Watches {
         message: Envelope,
     ) -> Result<(), Envelope> {
         let Some(entry) = node.type_entry(ty) else { return Err(message) };
-        let Some(correlation) = node.slots.open(Waiter::Entity(worker)) else { return Err(message) };
+        let Some(correlation) = node.slots.open(Waiter::Entity(worker), UNTIMED) else { return Err(message) };
         let ask = Ask { node: node.id, correlation, deadline: Time::MAX };
         let sign = watch_of(entry.shard_of(target.hash), ask, target.bytes());
         let mut parcel = Some(EngineParcel::Wire { envelope: sign, hash: target.hash });

@@ -3,7 +3,7 @@
 use std::{
     any::Any,
     cell::{Ref, RefCell},
-    collections::{BTreeSet, VecDeque},
+    collections::VecDeque,
     fmt,
     rc::Rc,
     sync::Arc,
@@ -116,7 +116,6 @@ struct State {
     /// Nodes where asks may have been opened, this one's predecessors among them.
     askers: Vec<Arc<Node>>,
     /// Asks that end at that moment, by node and slot.
-    deadlines: BTreeSet<(Time, NodeId, u64)>,
     sent: Vec<Envelope>,
     /// What the entity has published: number of the topic, and the value.
     published: Vec<(u64, Box<[u8]>)>,
@@ -223,13 +222,9 @@ impl Inner {
         let mut worked = self.take_in(&mut state);
         worked |= state.home.turn(now);
         worked |= self.take_in(&mut state);
-        while let Some(&(due, node, correlation)) = state.deadlines.first().filter(|(due, ..)| *due <= now) {
-            state.deadlines.remove(&(due, node, correlation));
+        for asker in state.askers.iter().filter(|asker| asker.asks_due().is_some_and(|due| due <= now)) {
             worked = true;
-            let asker = state.askers.iter().find(|asker| asker.id == node);
-            if let Some((waiter, asker)) = asker.and_then(|asker| Some((asker.slots.take(correlation)?, asker))) {
-                waiter.answer(correlation, Answered::Timeout, &asker.workers);
-            }
+            asker.expire_asks(now);
         }
         let (home, ground) = (state.home.jobs.clone(), self.ground.jobs.clone());
         let letters: Vec<_> = state.home.letters.try_iter().collect();
@@ -250,20 +245,18 @@ impl Inner {
         let node = state.home.node.clone();
         let own = drain(&node, &mut state.home.rings);
         let worked = !outside.is_empty() || !own.is_empty();
-        outside.into_iter().for_each(|item| self.incoming(state, self.ground.node.id, item));
-        own.into_iter().for_each(|item| self.incoming(state, node.id, item));
+        outside.into_iter().chain(own).for_each(|item| self.incoming(state, item));
         worked
     }
 
     /// What a network thread would get.
-    fn incoming(&self, state: &mut State, from: NodeId, item: ToNet) {
+    fn incoming(&self, state: &mut State, item: ToNet) {
         match item {
             ToNet::Lane(LaneItem::Msg { parcel, .. }) => self.message(state, parcel),
             ToNet::Report(_, ShardReport::Handoff { item: HandoffItem::Transfer(chunk), .. }) => state.leaving.push(chunk),
             ToNet::Report(_, ShardReport::MoveRefused { why, .. }) => state.refused = Some(why),
             ToNet::Cast(_, Frame::Cast { ty: TypeId(0), topic, bytes }) => state.published.push((topic, bytes)),
             ToNet::Reply { to, correlation, body } => reply(state, to, correlation, body),
-            ToNet::Deadline(at, correlation) => drop(state.deadlines.insert((at, from, correlation))),
             // Membership, routes and lookups are what a lone entity has none of.
             _ => {}
         }
@@ -312,8 +305,7 @@ impl Driver for Inner {
 
     fn due(&self) -> Option<Time> {
         let state = self.state.borrow();
-        let ask = state.deadlines.first().map(|(due, ..)| *due);
-        [state.home.worker.due(), ask].into_iter().flatten().min()
+        state.askers.iter().filter_map(|asker| asker.asks_due()).chain(state.home.worker.due()).min()
     }
 }
 
@@ -396,7 +388,6 @@ impl<E: Entity> Solo<E> {
             askers: vec![ground.node.clone(), home.node.clone()],
             home,
             epoch: Epoch(1),
-            deadlines: BTreeSet::new(),
             sent: vec![],
             published: vec![],
             watches: vec![],

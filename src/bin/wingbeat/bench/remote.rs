@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use wingbeat::{AskError, Cluster, EntityRef, HostOptions, Region};
+use wingbeat::{AskQueue, Cluster, EntityRef, HostOptions, Region};
 
 use super::{
     BenchArgs, alloc,
@@ -119,24 +119,28 @@ pub fn ask(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
 
 /// Asks with `window` requests in flight: each answer lets the next request go.
 fn ask_many(all: &[EntityRef<Bench>], in_flight: u32, window: Duration) -> Result<Run, Error> {
-    let (tx, rx) = wingbeat::channel::unbounded::<(Instant, Result<Payload, AskError>)>();
+    let queue = AskQueue::new(in_flight as usize);
     let mut seen = limits::histogram();
     let (result, allocated) = alloc::counted(|| {
         let (began, mut sent, mut done) = (Instant::now(), 0u64, 0u64);
-        let ask = |sent: u64| {
-            let (tx, at) = (tx.clone(), Instant::now());
-            let entity = &all[(sent % all.len() as u64) as usize];
-            entity.ask_then(Echo(Payload([sent; 8])), PATIENCE, move |answer| drop(tx.send((at, answer))));
-        };
-        while done < sent || began.elapsed() < window {
-            while sent - done < u64::from(in_flight) && began.elapsed() < window {
-                ask(sent);
+        let mut at = vec![began; in_flight as usize];
+        let (mut free, mut answers) = ((0..u64::from(in_flight)).collect::<Vec<u64>>(), Vec::with_capacity(in_flight as usize));
+        let due = |began: Instant| began.elapsed() < window;
+        while done < sent || due(began) {
+            while let Some(tag) = free.pop_if(|_| due(began)) {
+                at[tag as usize] = Instant::now();
+                all[(sent % all.len() as u64) as usize].ask_into(Echo(Payload([sent; 8])), PATIENCE, tag, &queue)?;
                 sent += 1;
             }
-            let Ok((at, answer)) = rx.recv_timeout(PATIENCE) else { return Err("no answer in time".into()) };
-            answer?;
-            seen.saturating_record(at.elapsed().as_nanos() as u64);
-            done += 1;
+            if queue.wait(&mut answers, PATIENCE) == 0 {
+                return Err("no answer in time".into());
+            }
+            for answer in answers.drain(..) {
+                answer.result?;
+                seen.saturating_record(at[answer.tag as usize].elapsed().as_nanos() as u64);
+                free.push(answer.tag);
+                done += 1;
+            }
         }
         Ok::<_, Error>((done, began.elapsed()))
     });
