@@ -8,6 +8,7 @@ mod support;
 use std::{
     collections::VecDeque,
     fmt::Write,
+    io::Read,
     net::{TcpListener, TcpStream},
     sync::{
         Arc, OnceLock,
@@ -36,7 +37,7 @@ const STANDSTILL: Duration = Duration::from_secs(10);
 
 messages! {
     pub enum WorkMsg for Work(String) = "test.work" {
-        Part { number: u64, filler: Vec<u8> },
+        Part { number: u64, filler: String },
         Count -> u64,
         Block -> u64,
     }
@@ -202,7 +203,7 @@ fn metric(node: &Cluster, name: &str) -> u64 {
 }
 
 fn part(number: u64, size: usize) -> Part {
-    Part { number, filler: vec![7; size] }
+    Part { number, filler: "7".repeat(size) }
 }
 
 // failures: row 11
@@ -218,7 +219,9 @@ fn ten_thousand_connections_from_one_address_leave_a_cluster_at_work() {
     for n in 0..FLOOD {
         open.push_back(TcpStream::connect(("127.0.0.1", port)).unwrap());
         if open.len() > OPEN {
-            open.pop_front();
+            // The node closes the oldest, without a word.
+            let closed = open.pop_front().map(|mut oldest| oldest.read(&mut [0]));
+            assert!(!matches!(closed, Some(Ok(1))), "{closed:?}");
         }
         if n % 500 == 0 {
             assert_eq!(entity.ask(Count, PATIENCE), Ok(n / 500 + 1), "an old peer goes on");
@@ -228,8 +231,9 @@ fn ten_thousand_connections_from_one_address_leave_a_cluster_at_work() {
         }
     }
     until_holds("all were taken in", || metric(&home, "wingbeat_net_accepted_total") > FLOOD);
-    let evicted = metric(&home, "wingbeat_net_per_ip_evicted_total");
-    assert!(evicted > FLOOD - 2 * OPEN as u64, "{evicted} were closed for those that came after them");
+    // A slow machine may find some of them late for their greeting before it needs their place.
+    let evicted = metric(&home, "wingbeat_net_per_ip_evicted_total") + metric(&home, "wingbeat_net_hello_timeouts_total");
+    assert!(evicted >= FLOOD - OPEN as u64, "{evicted} were closed for those that came after them");
     // The oldest are gone, the newest not yet: a newcomer of the same address finds room.
     let third = start(config("flood"), Some(home.addr()));
     third.wait_members(3, PATIENCE).unwrap();
@@ -382,5 +386,37 @@ fn a_handler_that_blocks_for_five_seconds_is_named_and_no_other_worker_notices()
     // It is measured from when it was first seen.
     assert!(took.is_some_and(|took| took > 4.0 && took < held.as_secs_f64() + 60.0), "{line}");
     assert_eq!(log.line(&["slow turn", "key=k"]), None, "nobody else was slow");
+    calm.check();
+}
+
+// failures: row 40
+#[test]
+fn what_waits_for_a_worker_is_bounded_in_bytes_and_refused_as_overload() {
+    const SIZE: usize = 900 << 10;
+    let (home, sender, region, shared) = pair("bytes", |config| config.node.workers = Workers::Count(1));
+    let calm = Calm::of(&[&home, &sender]);
+    let (letters, entity) = (home.dead_letters(), region.get("a"));
+    let waiting = thread::spawn({
+        let entity = entity.clone();
+        move || entity.ask(Block, PATIENCE)
+    });
+    until_holds("a handler blocks", || shared.blocked.load(Ordering::SeqCst) > 0);
+    let mut sent = 0;
+    let first = until("messages are given up where they wait", || {
+        entity.tell_within(part(sent, SIZE), PATIENCE).unwrap();
+        sent += 1;
+        letters.try_recv().ok()
+    });
+    assert_eq!((first.reason, &*first.key), (DropReason::Overloaded, &b"a"[..]));
+    assert!(sent * (SIZE as u64) < 160 << 20, "{sent} messages of {SIZE} bytes are held");
+    // Whoever asks is told, and at once.
+    assert_eq!(entity.ask(Count, PATIENCE), Err(AskError::Dropped(DropReason::Overloaded)));
+    shared.let_go();
+    assert_eq!(waiting.join().unwrap(), Ok(1));
+    let handled = until("an answer", || entity.ask(Count, PATIENCE).ok());
+    let dropped = metric(&home, "wingbeat_messages_dropped_total{reason=\"overloaded\"}");
+    // The ask that was refused, those of the wait for an answer, and parts.
+    assert!(dropped > 1 && handled + dropped >= sent + 2, "{handled} were handled and {dropped} dropped, of {sent} parts");
+    assert_eq!(shared.misplaced.load(Ordering::SeqCst), 0, "what was dropped came last");
     calm.check();
 }
