@@ -46,8 +46,9 @@ const BATCH_BYTES: usize = 32 << 10;
 /// The network thread's ring to a worker is so many times as large as that of other threads: many senders stand behind it, and what finds no
 /// room in it goes a long way.
 const PORT_FACTOR: usize = 16;
-/// Messages that may wait for a worker whose ring is full, before newer ones are refused, and their bytes.
+/// Messages that may wait for a worker whose ring is full, before newer ones are refused.
 const WAITING_MAX: usize = 1 << 16;
+/// Their bytes, with those of long messages in its ring.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 /// A turn that begins so much later than its timer asked for is counted as late.
 const LATE: Duration = Duration::from_millis(50);
@@ -64,28 +65,19 @@ struct Port {
     used: bool,
 }
 
-/// Bytes of an item that is refused when there are too many.
-fn weight(item: &ToWorker) -> usize {
-    match item {
-        ToWorker::Command(ShardCommand::Item { item: Item::Msg { envelope, .. }, .. }) => envelope.bytes.len(),
-        ToWorker::Broadcast(_, bytes) => bytes.len(),
-        _ => 0,
-    }
-}
-
 impl Port {
     fn push(&mut self, item: ToWorker) {
         self.used = true;
         let rest = if self.waiting.is_empty() { self.lane.push(item) } else { Err(item) };
         if let Err(item) = rest {
-            self.waiting_bytes += weight(&item);
+            self.waiting_bytes += item.outside();
             self.waiting.push_back(item);
         }
     }
 
     /// Whether messages are refused.
     fn is_full(&self) -> bool {
-        self.waiting.len() >= WAITING_MAX || self.waiting_bytes >= WAITING_BYTES_MAX
+        self.waiting.len() >= WAITING_MAX || self.waiting_bytes + self.lane.outside() >= WAITING_BYTES_MAX
     }
 
     /// A message of another node, as a letter. False: it has to be a command, behind what waits, or because it is no letter.
@@ -105,7 +97,7 @@ impl Port {
     fn flush(&mut self) {
         while let Some(item) = self.waiting.pop_front() {
             self.used = true;
-            let bytes = weight(&item);
+            let bytes = item.outside();
             if let Err(item) = self.lane.push(item) {
                 self.waiting.push_front(item);
                 break;
