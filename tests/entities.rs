@@ -346,7 +346,9 @@ fn a_handler_that_does_not_return_is_named_and_its_shard_runs_nowhere_else() {
     assert!(get("/metrics").text().contains("\nwingbeat_workers_stuck 1\n"));
 
     let again = Arc::new(Shared::default());
-    let other = Cluster::builder(config("stuck")).seeds([home.addr().to_string()]).start().unwrap();
+    let mut third = config("stuck");
+    third.sharding.handoff_timeout = Span::millis(700);
+    let other = Cluster::builder(third).seeds([home.addr().to_string()]).start().unwrap();
     host(&other, &again).wait_ready(PATIENCE).unwrap();
     let events = home.events();
     // The shard has to move to the other node, by itself or because it is told to, and cannot.
