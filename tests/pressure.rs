@@ -119,7 +119,8 @@ fn host(cluster: &Cluster, shared: &Arc<Shared>) -> Region<Work> {
 /// A node that hosts, and one that only sends.
 fn pair(name: &str, change: impl Fn(&mut Config)) -> (Cluster, Cluster, Region<Work>, Arc<Shared>) {
     let (mut first, mut second) = (config(name), config(name));
-    (change(&mut first), change(&mut second));
+    change(&mut first);
+    change(&mut second);
     let home = start(first, None);
     let shared = Arc::new(Shared::default());
     host(&home, &shared);
