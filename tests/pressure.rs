@@ -250,6 +250,7 @@ fn ten_thousand_connections_from_one_address_leave_a_cluster_at_work() {
 // failures: row 9
 #[test]
 fn a_frame_that_trickles_ends_its_link_and_nobody_else_waits() {
+    let log = Log::of_this_process();
     let cluster = three("trickle", |config| config.limits.frame_deadline = Span::millis(500));
     let Three { slow, valve, quick, sender, on_slow, on_quick, .. } = &cluster;
     let calm = Calm::of(&[slow, quick, sender]);
@@ -260,6 +261,7 @@ fn a_frame_that_trickles_ends_its_link_and_nobody_else_waits() {
         assert!(on_quick.ask(Count, PATIENCE).is_ok(), "others are not concerned");
         metric(slow, "wingbeat_net_frame_timeouts_total") > 0
     });
+    assert!(log.line(&["FrameTimeout", "limits.frame_deadline"]).is_some(), "with peer, limit and reason");
     valve.set(Flow::Open);
     until_holds("the link is back", || on_slow.ask(Count, Duration::from_secs(5)).is_ok());
     calm.check();

@@ -376,10 +376,13 @@ impl Net {
         self.counters.sessions_too_slow += 1;
         conn.stream.abort();
         let Phase::Up(session) = conn.phase else { return };
+        let waiting = conn.outbox.len();
         let rest = conn.outbox.into_rest();
         let lost = rest.frames + u64::from(rest.torn);
         self.counters.frames_lost += lost;
         let Session { peer, addr, .. } = session;
+        let limit = self.limits.link_bytes;
+        tracing::warn!(target: "wingbeat::net", %peer, waiting, limit, lost, "link closed: the peer takes nothing, and four times limits.link_bytes wait for it");
         self.link(LinkEvent::Down { peer: Some(peer), addr, cause: LinkDown::TimedOut, lost });
         self.link(LinkEvent::Writable { peer });
     }
