@@ -274,6 +274,8 @@ fn a_peer_that_reads_nothing_for_ten_seconds_concerns_those_alone_who_write_to_i
         config.limits.message_bytes = 64 << 10;
         config.limits.frame_bytes = 128 << 10;
         config.limits.link_bytes = 256 << 10;
+        // The valve may close in the middle of a frame; how long that may last is another test's subject.
+        config.limits.frame_deadline = Span::secs(120);
     });
     let Three { slow, valve, quick, sender, on_slow, on_quick, shared } = &cluster;
     let calm = Calm::of(&[slow, quick, sender]);
@@ -302,6 +304,7 @@ fn a_peer_that_reads_nothing_for_ten_seconds_concerns_those_alone_who_write_to_i
     valve.set(Flow::Open);
     until_holds("all that was accepted has arrived", || on_slow.ask(Count, PATIENCE).is_ok_and(|handled| handled > before + sent));
     assert_eq!(shared.misplaced.load(Ordering::SeqCst), 0, "in order");
+    assert_eq!(metric(slow, "wingbeat_net_sessions_down_total"), 0, "over the link that was there");
     assert!(letters.iter().all(|letters| letters.try_recv().is_err()), "nothing was given up");
     calm.check();
 }
@@ -413,7 +416,7 @@ fn what_waits_for_a_worker_is_bounded_in_bytes_and_refused_as_overload() {
         letters.try_recv().ok()
     });
     assert_eq!((first.reason, &*first.key), (DropReason::Overloaded, &b"a"[..]));
-    assert!(sent * (SIZE as u64) < 160 << 20, "{sent} messages of {SIZE} bytes are held");
+    assert!(sent * (SIZE as u64) < 224 << 20, "{sent} messages of {SIZE} bytes are held");
     // Whoever asks is told, and at once. What is short has room still.
     let weigh = || Weigh { filler: "7".repeat(SIZE) };
     assert_eq!(entity.ask(weigh(), PATIENCE), Err(AskError::Dropped(DropReason::Overloaded)));

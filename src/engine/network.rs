@@ -49,7 +49,7 @@ const PORT_FACTOR: usize = 16;
 /// Messages that may wait for a worker whose ring is full, before newer ones are refused.
 const WAITING_MAX: usize = 1 << 16;
 /// Their bytes, with those of long messages in its ring.
-const WAITING_BYTES_MAX: usize = 64 << 20;
+const WAITING_BYTES_MAX: usize = 128 << 20;
 /// A turn that begins so much later than its timer asked for is counted as late.
 const LATE: Duration = Duration::from_millis(50);
 /// After the end of membership, links are kept so long to write out what was answered last.
