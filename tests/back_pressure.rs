@@ -5,17 +5,18 @@
 mod support;
 
 use std::{
-    io::{ErrorKind, Read, Write},
-    net::{TcpListener, TcpStream, UdpSocket},
+    net::TcpListener,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
-    thread,
     time::Duration,
 };
 
-use support::until_holds;
+use support::{
+    until_holds,
+    valve::{Flow, Valve},
+};
 use wingbeat::{
     Cluster, Config, Cx, Entity, HostOptions, NodeAddr, Refusal,
     config::{Preset, Workers},
@@ -50,70 +51,6 @@ impl Entity for InOrder {
     }
 }
 
-/// Stands in front of a node: passes datagrams always, and bytes of connections while it is open.
-struct Valve {
-    addr: NodeAddr,
-    closed: Arc<AtomicBool>,
-}
-
-impl Valve {
-    fn before(port: u16) -> Self {
-        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = tcp.local_addr().unwrap();
-        let udp = UdpSocket::bind(at).unwrap();
-        let closed = Arc::new(AtomicBool::new(false));
-        thread::spawn(move || {
-            let mut bytes = vec![0; 65_536];
-            while let Ok((n, _)) = udp.recv_from(&mut bytes) {
-                // The node may be gone already.
-                let _ = udp.send_to(&bytes[..n], ("127.0.0.1", port));
-            }
-        });
-        let gate = closed.clone();
-        thread::spawn(move || {
-            for outer in tcp.incoming().flatten() {
-                let Ok(inner) = TcpStream::connect(("127.0.0.1", port)) else { continue };
-                let (from, to) = (outer.try_clone().unwrap(), inner.try_clone().unwrap());
-                let (one, other) = (gate.clone(), gate.clone());
-                thread::spawn(move || pass(from, to, &one));
-                thread::spawn(move || pass(inner, outer, &other));
-            }
-        });
-        Self { addr: NodeAddr::new("127.0.0.1", at.port()), closed }
-    }
-
-    fn close(&self) {
-        self.closed.store(true, Ordering::SeqCst);
-    }
-
-    fn open(&self) {
-        self.closed.store(false, Ordering::SeqCst);
-    }
-}
-
-fn pass(mut from: TcpStream, mut to: TcpStream, closed: &AtomicBool) {
-    from.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-    let mut bytes = vec![0; 65_536];
-    loop {
-        if closed.load(Ordering::SeqCst) {
-            thread::park_timeout(Duration::from_millis(5));
-            continue;
-        }
-        match from.read(&mut bytes) {
-            Ok(0) => break,
-            Ok(n) => {
-                if to.write_all(&bytes[..n]).is_err() {
-                    break;
-                }
-            }
-            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-            Err(_) => break,
-        }
-    }
-    let _ = to.shutdown(std::net::Shutdown::Both);
-    let _ = from.shutdown(std::net::Shutdown::Both);
-}
-
 /// A node that others reach through a valve.
 fn behind_a_valve(name: &str, seed: Option<&NodeAddr>) -> (Cluster, Valve) {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -146,7 +83,7 @@ fn a_link_that_takes_nothing_gives_messages_back_and_loses_none() {
     let mut number = 0;
     for _ in 0..3 {
         // Whoever dialled, both directions stand still.
-        [&home_valve, &sender_valve].into_iter().for_each(Valve::close);
+        [&home_valve, &sender_valve].into_iter().for_each(|valve| valve.set(Flow::Closed));
         let refused = loop {
             let part = Part { number, filler: vec![7; 2000] };
             match sink.tell_within(part, Duration::from_millis(300)) {
@@ -162,7 +99,7 @@ fn a_link_that_takes_nothing_gives_messages_back_and_loses_none() {
         let (room, hear) = wingbeat::channel::bounded(1);
         region.on_room(&"a".into(), move || room.send(()).unwrap());
         assert!(hear.recv_timeout(Duration::from_millis(50)).is_err(), "there is no room yet");
-        [&home_valve, &sender_valve].into_iter().for_each(Valve::open);
+        [&home_valve, &sender_valve].into_iter().for_each(|valve| valve.set(Flow::Open));
         hear.recv_timeout(PATIENCE).unwrap();
         sink.tell_within(back, PATIENCE).unwrap();
         number += 1;

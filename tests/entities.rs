@@ -346,7 +346,9 @@ fn a_handler_that_does_not_return_is_named_and_its_shard_runs_nowhere_else() {
     assert!(get("/metrics").text().contains("\nwingbeat_workers_stuck 1\n"));
 
     let again = Arc::new(Shared::default());
-    let other = Cluster::builder(config("stuck")).seeds([home.addr().to_string()]).start().unwrap();
+    let mut third = config("stuck");
+    third.sharding.handoff_timeout = Span::millis(700);
+    let other = Cluster::builder(third).seeds([home.addr().to_string()]).start().unwrap();
     host(&other, &again).wait_ready(PATIENCE).unwrap();
     let events = home.events();
     // The shard has to move to the other node, by itself or because it is told to, and cannot.
@@ -357,8 +359,14 @@ fn a_handler_that_does_not_return_is_named_and_its_shard_runs_nowhere_else() {
     until_holds("the move is reported as slow", || {
         events.try_iter().any(|event| matches!(event, Event::Warning { code: "slow_move", text } if text.contains("handoff_timeout")))
     });
-    let error = entity.ask(Count, Duration::from_secs(1)).unwrap_err();
-    assert_ne!(error.ran(), Ran::Yes, "{error}");
+    // What senders send on, to where the shard is to be, is refused after the same time: no message waits for ever.
+    let letters = other.dead_letters();
+    until_holds("a message is refused", || {
+        entity.tell(Count).unwrap();
+        letters.try_iter().any(|letter| letter.reason == DropReason::HandoffTimeout)
+    });
+    let error = entity.ask(Count, PATIENCE).unwrap_err();
+    assert_eq!((&error, error.ran()), (&AskError::Dropped(DropReason::HandoffTimeout), Ran::No));
     assert_eq!(again.starts("stuck"), 0, "never a second instance");
     shared.open();
     assert_eq!(waiting.join().unwrap(), Ok(1));

@@ -586,8 +586,16 @@ pub enum StartError {
         source: io::Error,
     },
     /// The system gave no thread.
-    #[error("cannot start a thread: {0}")]
-    Thread(#[source] io::Error),
+    #[error(
+        "cannot start the thread `{name}`: {source}; raise the limits of threads and memory (`ulimit -u`, `ulimit -v`), or lower `node.workers`"
+    )]
+    Thread {
+        /// Its name.
+        name: String,
+        /// The system's error.
+        #[source]
+        source: io::Error,
+    },
     /// The network poller or its waker could not be made.
     #[error("cannot set up the network thread: {0}")]
     Network(#[source] io::Error),

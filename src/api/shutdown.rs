@@ -200,7 +200,14 @@ impl Reaper {
         let reaper = Self::new(engine.node.clone());
         let end = reaper.end();
         let name = "wingbeat-end".to_owned();
-        let body = move || {
+        // What a thread that did not start was to run is lost, so it is given the engine once it has.
+        let (give, take) = crossbeam::channel::bounded::<Box<dyn FnOnce() + Send>>(1);
+        let wait = move || take.recv().map_or((), |run| run());
+        if let Err(source) = std::thread::Builder::new().name(name.clone()).spawn(wait) {
+            engine.stop(THREADS);
+            return Err(StartError::Thread { name, source });
+        }
+        let run = move || {
             run_to_the_end(
                 end,
                 engine,
@@ -208,7 +215,7 @@ impl Reaper {
                 server,
             );
         };
-        std::thread::Builder::new().name(name).spawn(body).map_err(StartError::Thread)?;
+        give.send(Box::new(run)).expect("the thread waits for this and for nothing else");
         Ok(reaper)
     }
 

@@ -159,14 +159,14 @@ pub(crate) fn listen(config: &crate::Config) -> Result<Option<Listening>, StartE
 
 /// Starts the HTTP surface where it was told to listen.
 pub(crate) fn serve(node: &Arc<Node>, listening: Option<Listening>) -> Result<Option<ServerHandle>, StartError> {
-    let (Some(listening), Some(listen)) = (listening, node.config.admin.listen) else { return Ok(None) };
+    let Some(listening) = listening else { return Ok(None) };
     let source = Arc::new(Surface { node: node.clone() });
     let api = Arc::new(crate::admin::Api::new(source, node.metrics.clone(), node.kept_events.clone()));
     let limits = crate::admin::Limits::from(&node.config.limits);
     let token = node.config.admin.token.as_deref();
     crate::admin::Server::start_on(listening, limits, token, node.metrics.clone(), api)
         .map(Some)
-        .map_err(|source| not_bound(listen, source))
+        .map_err(|source| StartError::Thread { name: "wingbeat-admin".into(), source })
 }
 
 struct Surface {

@@ -4,7 +4,15 @@
 //! [letters](super::letter). Each lane has exactly one producer and one consumer, which callers may rely on: room that the producer saw
 //! cannot be taken by anybody else.
 
-use std::{cell::Cell, marker::PhantomData, mem::ManuallyDrop, sync::Arc};
+use std::{
+    cell::Cell,
+    marker::PhantomData,
+    mem::ManuallyDrop,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use crossbeam::queue::SegQueue;
 
@@ -22,7 +30,15 @@ pub const RESERVE: usize = 64;
 pub trait Item: Sized + Send {
     /// A letter as an item; `None` if there is nothing in it any more.
     fn of_letter(letter: Letter<'_>) -> Option<Self>;
+
+    /// Bytes of a message that stand outside of the ring, because it is too long for a letter.
+    fn outside(&self) -> usize {
+        0
+    }
 }
+
+/// User messages find no room in a lane whose items have so many bytes outside of its ring: their number alone would be no bound.
+pub const OUTSIDE_MAX: usize = 32 << 20;
 
 /// Kinds of records.
 const ITEM: u32 = 0;
@@ -54,6 +70,8 @@ pub struct Ring<T> {
     consumer: Consumer,
     /// The letter at the front has lost its value.
     taken: bool,
+    /// Bytes of the items in it that stand outside. A bound, nothing that memory is handed over by: no order is needed.
+    outside: Arc<AtomicUsize>,
     _items: PhantomData<T>,
 }
 
@@ -103,6 +121,11 @@ impl<T: Item> Ring<T> {
                 _ => Front::Letter(Letter::at(place, &mut *gone.1)),
             }
         };
+        if let Front::Item(item) = &front
+            && item.outside() > 0
+        {
+            self.outside.fetch_sub(item.outside(), Ordering::Relaxed);
+        }
         Some(f(front))
     }
 
@@ -169,6 +192,8 @@ pub struct LaneSender<T> {
     /// Something was appended since the bell was rung last.
     news: Cell<bool>,
     bell: Arc<Bell>,
+    /// As in `Ring`.
+    outside: Arc<AtomicUsize>,
     _items: PhantomData<T>,
 }
 
@@ -182,7 +207,12 @@ impl<T: Item> LaneSender<T> {
 
     /// Whether `n` more items fit, the last of them a user message.
     pub fn has_room(&self, n: usize) -> bool {
-        self.producer.has_room(n * Self::RECORD, Self::RECORD, Self::RESERVE_BYTES, n as u32, self.items)
+        self.outside() < OUTSIDE_MAX && self.producer.has_room(n * Self::RECORD, Self::RECORD, Self::RESERVE_BYTES, n as u32, self.items)
+    }
+
+    /// Bytes of the items in it that stand outside of its ring.
+    pub fn outside(&self) -> usize {
+        self.outside.load(Ordering::Relaxed)
     }
 
     /// Whether one that is no user message fits.
@@ -192,8 +222,13 @@ impl<T: Item> LaneSender<T> {
 
     /// Appends, into the reserve too. `Err` gives the item back. Seen by the consumer after [`publish`](Self::publish) at the latest.
     pub fn push(&self, item: T) -> Result<(), T> {
+        let outside = item.outside();
         // SAFETY: `discard` and `Ring` expect a `T` under this kind, and a `T` is `Send`.
         let pushed = unsafe { ring::push(&self.producer, ITEM, self.items + RESERVE as u32, item) };
+        if outside > 0 && pushed.is_ok() {
+            // Before it is shown to the consumer, as that may be in `wrote` already.
+            self.outside.fetch_add(outside, Ordering::Relaxed);
+        }
         self.wrote();
         pushed
     }
@@ -279,9 +314,10 @@ impl<T: Item> Door<T> {
         let bytes = (items as usize * ITEM_BYTES).max(2 * LaneSender::<T>::RECORD * items.min(8) as usize) + LaneSender::<T>::RESERVE_BYTES;
         // SAFETY: only `LaneSender` writes, and `discard` knows its kinds.
         let (producer, consumer) = unsafe { ring::ring(bytes, discard::<T>) };
-        self.new.push(Ring { id, consumer, taken: false, _items: PhantomData });
+        let outside = Arc::new(AtomicUsize::new(0));
+        self.new.push(Ring { id, consumer, taken: false, outside: outside.clone(), _items: PhantomData });
         self.bell.ring();
-        LaneSender { producer, items, news: Cell::new(false), bell: self.bell.clone(), _items: PhantomData }
+        LaneSender { producer, items, news: Cell::new(false), bell: self.bell.clone(), outside, _items: PhantomData }
     }
 
     /// Rare traffic without order towards any lane: shutdown, resolved names, deadlines. Unbounded, so never for messages of users.
@@ -313,15 +349,20 @@ impl<T: Item> Door<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
     use super::*;
 
     impl Item for u32 {
         fn of_letter(mut letter: Letter<'_>) -> Option<Self> {
             letter.take()
         }
+
+        fn outside(&self) -> usize {
+            if *self >= LONG { OUTSIDE_MAX / 2 } else { 0 }
+        }
     }
+
+    /// Numbers from here on are long messages.
+    const LONG: u32 = 1 << 30;
 
     fn door() -> (Door<u32>, Arc<AtomicUsize>) {
         let woken = Arc::new(AtomicUsize::new(0));
@@ -356,6 +397,26 @@ mod tests {
         assert!(!lane.has_room(1), "the reserve is still in use");
         (0..RESERVE - 2).for_each(|_| _ = ring.pop());
         assert!(lane.has_room(1) && !lane.has_room(2));
+    }
+
+    // failures: row 40
+    #[test]
+    fn long_messages_are_bounded_by_their_bytes() {
+        let (door, _) = door();
+        let lane = door.open(LaneId(1), 1000);
+        let mut ring = door.take_new().unwrap();
+        for n in [1, LONG, 2, LONG] {
+            assert!(lane.has_room(1));
+            lane.push(n).unwrap();
+        }
+        assert!(!lane.has_room(1) && lane.outside() == OUTSIDE_MAX);
+        lane.push(3).expect("what is no user message goes on");
+        assert!(lane.letter(&address(), &mut Some(4u32)), "and so do short ones");
+        lane.ring_bell();
+        assert_eq!((ring.pop(), ring.pop()), (Some(1), Some(LONG)));
+        assert!(lane.has_room(1));
+        while ring.pop().is_some() {}
+        assert_eq!(lane.outside(), 0);
     }
 
     #[test]

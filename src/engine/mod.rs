@@ -51,6 +51,7 @@ pub mod watches;
 pub mod worker;
 
 use std::{
+    io,
     net::SocketAddr,
     sync::{Arc, OnceLock},
     thread::{JoinHandle, Thread},
@@ -149,6 +150,9 @@ pub fn stepped<N: Carrier>(config: Arc<Config>, me: Identity, net: N, seed: u64,
     Stepped { network: Network::new(node.clone(), net, me, seed, now), node, workers, jobs }
 }
 
+/// What a thread runs.
+type Body = Box<dyn FnOnce() + Send>;
+
 /// Binds the sockets and starts the threads of a node. The configuration has been validated. `wrap` may put something between node and
 /// sockets.
 pub fn start<N: Carrier + Send + 'static>(
@@ -156,6 +160,17 @@ pub fn start<N: Carrier + Send + 'static>(
     lease: Option<Box<dyn Lease>>,
     wrap: impl FnOnce(Net) -> N,
 ) -> Result<Engine, StartError> {
+    start_by(config, lease, wrap, |name, body| std::thread::Builder::new().name(name.to_owned()).spawn(body))
+}
+
+/// As [`start`], with threads from elsewhere.
+fn start_by<N: Carrier + Send + 'static>(
+    config: Arc<Config>,
+    lease: Option<Box<dyn Lease>>,
+    wrap: impl FnOnce(Net) -> N,
+    mut threads: impl FnMut(&str, Body) -> io::Result<JoinHandle<()>>,
+) -> Result<Engine, StartError> {
+    let mut spawn = |name: &str, body: Body| threads(name, body).map_err(|source| StartError::Thread { name: name.to_owned(), source });
     let sockets = Sockets::bind(config.node.listen).map_err(|e| StartError::Bind {
         proto: match e.proto {
             Transport::Tcp => "TCP",
@@ -191,11 +206,11 @@ pub fn start<N: Carrier + Send + 'static>(
     let spawned = (|| {
         let metrics = node.metrics.clone();
         // Not joined: it ends when the last handle and thread that could give it a job is gone.
-        spawn("wingbeat-help", move || helper::run(&job_queue, &metrics))?;
+        spawn("wingbeat-help", Box::new(move || helper::run(&job_queue, &metrics)))?;
         for index in 0..workers {
             let (node, sleepers) = (node.clone(), sleepers.clone());
             let pin = node.config.node.pin.get(usize::from(index)).copied();
-            engine.threads.push(spawn(&format!("wingbeat-w{index}"), move || {
+            let body = move || {
                 sleepers[usize::from(index)].get_or_init(std::thread::current);
                 if let Some(core) = pin
                     && let Err(error) = sys::pin(core)
@@ -204,25 +219,72 @@ pub fn start<N: Carrier + Send + 'static>(
                 }
                 let seed = node.id.incarnation() ^ u64::from(index);
                 worker::run(node, index, seed);
-            })?);
+            };
+            engine.threads.push(spawn(&format!("wingbeat-w{index}"), Box::new(body))?);
         }
         let (node, id) = (node.clone(), me.id());
-        engine.threads.push(spawn("wingbeat-net", move || network::run(node, net, me, id.incarnation()))?);
+        engine.threads.push(spawn("wingbeat-net", Box::new(move || network::run(node, net, me, id.incarnation())))?);
         Ok(())
     })();
     match spawned {
         Ok(()) => Ok(engine),
         Err(error) => {
-            // Without a network thread nobody tells the workers to quit.
+            // Without a network thread nobody tells the workers to quit. They have nothing to finish.
             for door in &node.workers {
                 door.post(node::ToWorker::Quit);
             }
-            drop(engine);
+            for thread in engine.threads {
+                let _ = thread.join();
+            }
             Err(error)
         }
     }
 }
 
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StartError> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(body).map_err(StartError::Thread)
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    // failures: row 44
+    #[test]
+    fn whichever_thread_cannot_be_started_is_named_and_nothing_is_left_behind() {
+        let names = ["wingbeat-help", "wingbeat-w0", "wingbeat-w1", "wingbeat-net"];
+        for (refused, name) in names.into_iter().enumerate() {
+            let mut config = Config::named("threads");
+            config.node.listen = "127.0.0.1:0".parse().unwrap();
+            config.node.listen = Sockets::bind(config.node.listen).unwrap().local_addr();
+            config.node.workers = Workers::Count(2);
+            let listen = config.node.listen;
+            let (running, mut started) = (Arc::new(AtomicUsize::new(0)), vec![]);
+            let error = start_by(
+                Arc::new(config),
+                None,
+                |net| net,
+                |name, body| {
+                    if started.len() == refused {
+                        return Err(io::ErrorKind::WouldBlock.into());
+                    }
+                    started.push(name.to_owned());
+                    running.fetch_add(1, Ordering::SeqCst);
+                    let running = running.clone();
+                    std::thread::Builder::new().spawn(move || {
+                        body();
+                        running.fetch_sub(1, Ordering::SeqCst);
+                    })
+                },
+            );
+            let error = error.err().expect("a thread is missing");
+            assert_eq!((error.code(), &started[..]), ("E-START-004", &names.map(str::to_owned)[..refused]));
+            assert!(error.to_string().contains(&format!("`{name}`")) && error.to_string().contains("node.workers"), "{error}");
+            Sockets::bind(listen).expect("the sockets are closed");
+            let deadline = sys::now() + Duration::from_secs(20);
+            // The helper goes when it sees that nobody can give it a job.
+            while running.load(Ordering::SeqCst) > 0 {
+                assert!(sys::now() < deadline, "{} threads run on", running.load(Ordering::SeqCst));
+                std::thread::park_timeout(ENDING);
+            }
+        }
+    }
 }

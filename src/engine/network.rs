@@ -47,6 +47,8 @@ const BATCH_BYTES: usize = 32 << 10;
 const PORT_FACTOR: usize = 16;
 /// Messages that may wait for a worker whose ring is full, before newer ones are refused.
 const WAITING_MAX: usize = 1 << 16;
+/// Their bytes, with those of long messages in its ring.
+const WAITING_BYTES_MAX: usize = 128 << 20;
 /// A turn that begins so much later than its timer asked for is counted as late.
 const LATE: Duration = Duration::from_millis(50);
 /// After the end of membership, links are kept so long to write out what was answered last.
@@ -55,21 +57,26 @@ const LINGER: Duration = Duration::from_millis(500);
 /// The network thread's way to one worker.
 struct Port {
     lane: LaneSender<ToWorker>,
-    /// What found no room, in order. Commands are few; messages are bounded by `WAITING_MAX`.
+    /// What found no room, in order. Commands are few; messages are bounded by `WAITING_MAX` and `WAITING_BYTES_MAX`.
     waiting: VecDeque<ToWorker>,
+    /// Bytes of the messages in there.
+    waiting_bytes: usize,
     used: bool,
 }
 
 impl Port {
     fn push(&mut self, item: ToWorker) {
         self.used = true;
-        if self.waiting.is_empty() {
-            if let Err(item) = self.lane.push(item) {
-                self.waiting.push_back(item);
-            }
-        } else {
+        let rest = if self.waiting.is_empty() { self.lane.push(item) } else { Err(item) };
+        if let Err(item) = rest {
+            self.waiting_bytes += item.outside();
             self.waiting.push_back(item);
         }
+    }
+
+    /// Whether messages are refused.
+    fn is_full(&self) -> bool {
+        self.waiting.len() >= WAITING_MAX || self.waiting_bytes + self.lane.outside() >= WAITING_BYTES_MAX
     }
 
     /// A message of another node, as a letter. False: it has to be a command, behind what waits, or because it is no letter.
@@ -89,10 +96,12 @@ impl Port {
     fn flush(&mut self) {
         while let Some(item) = self.waiting.pop_front() {
             self.used = true;
+            let bytes = item.outside();
             if let Err(item) = self.lane.push(item) {
                 self.waiting.push_front(item);
                 break;
             }
+            self.waiting_bytes -= bytes;
         }
         if std::mem::take(&mut self.used) {
             self.lane.ring_bell();
@@ -161,6 +170,7 @@ impl<N: Carrier> Network<N> {
         let ports = node.workers.iter().map(|door| Port {
             lane: door.open(node.next_lane(), (node.config.limits.ring_items as usize).saturating_mul(PORT_FACTOR).min(WAITING_MAX)),
             waiting: VecDeque::new(),
+            waiting_bytes: 0,
             used: false,
         });
         let mut network = Self {
@@ -395,7 +405,9 @@ impl<N: Carrier> Network<N> {
         }
         let bytes: Arc<[u8]> = bytes.into();
         for port in self.ports.iter_mut() {
-            if port.waiting.len() < WAITING_MAX {
+            if port.is_full() {
+                self.node.metrics.drops.add(DropReason::Overloaded, 1);
+            } else {
                 port.push(ToWorker::Broadcast(ty, bytes.clone()));
             }
         }
@@ -537,7 +549,7 @@ impl<N: Carrier> Network<N> {
     fn command_worker(&mut self, now: Time, worker: u16, command: ShardCommand) {
         let port = &mut self.ports[usize::from(worker)];
         if let ShardCommand::Item { shard, item: Item::Msg { envelope, .. }, .. } = &command
-            && port.waiting.len() >= WAITING_MAX
+            && port.is_full()
         {
             let (ask, shard) = (envelope.ask, *shard);
             self.node.bury(shard, &EngineParcel::from_envelope(envelope.clone()), DropReason::Overloaded);

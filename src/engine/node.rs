@@ -78,6 +78,15 @@ impl Item for ToWorker {
             (_, parcel) => Self::Lane(LaneItem::Msg { shard, tag, enter: None, parcel }),
         })
     }
+
+    fn outside(&self) -> usize {
+        match self {
+            Self::Command(ShardCommand::Item { item: handoff::Item::Msg { envelope, .. }, .. })
+            | Self::Lane(LaneItem::Msg { parcel: EngineParcel::Wire { envelope, .. }, .. }) => envelope.bytes.len(),
+            Self::Broadcast(_, bytes) => bytes.len(),
+            _ => 0,
+        }
+    }
 }
 
 /// What comes in to the network thread.
@@ -118,6 +127,10 @@ impl Item for ToNet {
             EngineParcel::Wire { envelope, .. } => Some(Self::Lane(LaneItem::Msg { shard, tag, enter: None, parcel: envelope })),
             EngineParcel::Typed { .. } => unreachable!("only encodings are written into the ring of the network thread"),
         }
+    }
+
+    fn outside(&self) -> usize {
+        if let Self::Lane(LaneItem::Msg { parcel, .. }) = self { parcel.bytes.len() } else { 0 }
     }
 }
 

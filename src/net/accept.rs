@@ -19,12 +19,14 @@ use super::{
     sys,
     udp::canonical,
 };
-use crate::proto::link::LinkDown;
+use crate::{Time, proto::link::LinkDown};
 
 /// Connections accepted per turn, so that a flood of them cannot starve the links.
 const ACCEPTS_PER_TURN: usize = 128;
 /// Pause when there are no descriptors left.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
+/// Lines about it in the log are so far apart.
+const EXHAUSTED_EVERY: Duration = Duration::from_secs(10);
 /// Accepted connections that one address may have: as many as a cluster of the largest size would need from one machine.
 const PER_IP_MAX: u32 = 1024;
 
@@ -36,6 +38,8 @@ pub(super) struct Accept {
     pub ready: bool,
     paused: bool,
     reserve: sys::Reserve,
+    /// When the next line about missing descriptors may be logged.
+    next_line: Time,
     /// Accepted and not greeted, oldest first; entries of connections that got further are skipped when they come up.
     half_open: VecDeque<(IpAddr, ConnId)>,
     per_ip: Map<IpAddr, Counts>,
@@ -50,7 +54,15 @@ struct Counts {
 
 impl Accept {
     pub fn new(listener: TcpListener) -> Self {
-        Self { listener, ready: true, paused: false, reserve: sys::Reserve::new(), half_open: VecDeque::new(), per_ip: Map::default() }
+        Self {
+            listener,
+            ready: true,
+            paused: false,
+            reserve: sys::Reserve::new(),
+            next_line: Time::ZERO,
+            half_open: VecDeque::new(),
+            per_ip: Map::default(),
+        }
     }
 
     pub fn has_work(&self) -> bool {
@@ -108,7 +120,7 @@ impl Net {
             match self.accept.listener.accept() {
                 Ok((stream, from)) => self.admit(stream, canonical(from)),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.accept.ready = false,
-                Err(e) if sys::out_of_descriptors(&e) => self.refuse_one(),
+                Err(e) if sys::out_of_descriptors(&e) => self.refuse_one(&e),
                 // The connection broke before it was taken: the next one is asked for.
                 Err(_) => {}
             }
@@ -164,8 +176,13 @@ impl Net {
     }
 
     /// No descriptor is left: takes one connection by means of the reserve, closes it, and pauses. Those who are connected go on.
-    fn refuse_one(&mut self) {
+    fn refuse_one(&mut self, error: &io::Error) {
         self.counters.descriptors_exhausted += 1;
+        if self.now >= self.accept.next_line {
+            self.accept.next_line = self.now + EXHAUSTED_EVERY;
+            let connections = self.conns.len();
+            tracing::warn!(target: "wingbeat::net", %error, connections, "no descriptor is left for a connection, which was closed; links that are up go on. Raise the process's limit of open files (`ulimit -n`)");
+        }
         if self.accept.reserve.release()
             && let Ok((stream, _)) = self.accept.listener.accept()
         {

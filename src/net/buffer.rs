@@ -1,6 +1,6 @@
 //! The two contiguous buffers of a connection.
 
-use std::io;
+use std::{collections::TryReserveError, io};
 
 /// Room that an empty outbox keeps.
 const OUTBOX_KEPT_BYTES: usize = 1 << 20;
@@ -14,6 +14,9 @@ pub struct Inbox {
     raw: Vec<u8>,
     start: usize,
     end: usize,
+    /// As if the system had no more memory.
+    #[cfg(test)]
+    pub starved: bool,
 }
 
 impl Inbox {
@@ -42,10 +45,11 @@ impl Inbox {
     }
 
     /// Space to read into. The buffer holds `least` bytes, and grows only if those at its end do not suffice for a frame of `wanted` bytes:
-    /// what a peer announces is made room for as it arrives, not before.
-    pub fn space(&mut self, least: usize, wanted: usize) -> &mut [u8] {
+    /// what a peer announces is made room for as it arrives, not before. An error if there is no memory for it: a peer must not be able to end
+    /// the process.
+    pub fn space(&mut self, least: usize, wanted: usize) -> Result<&mut [u8], TryReserveError> {
         if self.raw.len() < least {
-            self.raw.resize(least, 0);
+            self.grow(least)?;
         }
         let free = self.raw.len() - self.end;
         if free < READ_BYTES_MIN.min(self.raw.len()) && self.start > 0 {
@@ -54,9 +58,18 @@ impl Inbox {
         }
         if self.end == self.raw.len() {
             let doubled = self.raw.len().saturating_mul(2).min(wanted.max(self.raw.len() + READ_BYTES_MIN));
-            self.raw.resize(doubled, 0);
+            self.grow(doubled)?;
         }
-        &mut self.raw[self.end..]
+        Ok(&mut self.raw[self.end..])
+    }
+
+    fn grow(&mut self, to: usize) -> Result<(), TryReserveError> {
+        let more = to - self.raw.len();
+        #[cfg(test)]
+        let more = if self.starved { usize::MAX } else { more };
+        self.raw.try_reserve_exact(more)?;
+        self.raw.resize(to, 0);
+        Ok(())
     }
 
     /// So many bytes were read into the space.
@@ -205,7 +218,7 @@ mod tests {
         let data: Vec<u8> = (0..100_000u32).map(|n| n as u8).collect();
         let (mut given, mut taken) = (0, 0);
         while taken < data.len() {
-            let space = inbox.space(1024, 40_000);
+            let space = inbox.space(1024, 40_000).unwrap();
             let n = space.len().min(data.len() - given).min(700);
             space[..n].copy_from_slice(&data[given..given + n]);
             inbox.filled(n);
@@ -218,6 +231,21 @@ mod tests {
             }
         }
         assert!(inbox.is_empty());
+    }
+
+    // failures: row 40
+    #[test]
+    fn an_inbox_without_memory_says_so_and_keeps_what_it_has() {
+        let mut inbox = Inbox { starved: true, ..Inbox::default() };
+        assert!(inbox.space(1024, 1 << 20).is_err());
+        inbox.starved = false;
+        let n = inbox.space(1024, 1 << 20).unwrap().len();
+        inbox.filled(n);
+        inbox.starved = true;
+        assert!(inbox.space(1024, 1 << 20).is_err());
+        assert_eq!(inbox.unread(), &[0; 1024]);
+        inbox.consume(n);
+        assert_eq!(inbox.space(1024, 1 << 20).unwrap().len(), n, "room that is there needs no memory");
     }
 
     #[test]

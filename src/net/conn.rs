@@ -83,6 +83,8 @@ pub struct Conn {
     /// A frame was parsed since `partial_since` was set.
     pub progressed: bool,
     pub timer_armed: bool,
+    /// There was no memory for what the socket has.
+    pub starved: bool,
     /// Over, once what was read is parsed.
     pub ended: Option<LinkDown>,
 }
@@ -106,6 +108,7 @@ impl Conn {
             partial_since: None,
             progressed: false,
             timer_armed: false,
+            starved: false,
             ended: None,
         }
     }

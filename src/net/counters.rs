@@ -66,4 +66,6 @@ counters! {
     hello_refused,
     /// Times that no descriptor was left for a connection.
     descriptors_exhausted,
+    /// Connections closed because there was no memory for what they carried.
+    memory_exhausted,
 }

@@ -167,7 +167,9 @@ impl Net {
             conn.timer_armed = conn.session().is_some();
             return self.arm(due, Timer::Conn(id));
         }
-        if conn.session().is_some() {
+        if let Some(session) = conn.session() {
+            let (peer, ip, held) = (session.peer, conn.ip, conn.inbox.len());
+            tracing::warn!(target: "wingbeat::net", %peer, %ip, held, limit = ?frame_deadline, "link closed: FrameTimeout, a frame was not whole within limits.frame_deadline");
             self.counters.frame_timeouts += 1;
         } else if conn.is_half_open() {
             self.counters.hello_timeouts += 1;

@@ -272,6 +272,11 @@ impl Net {
         }
         let (read, more) = fill(conn, least, wanted, budget);
         self.counters.link_bytes_in += read as u64;
+        if std::mem::take(&mut conn.starved) {
+            self.counters.memory_exhausted += 1;
+            let (ip, peer, held) = (conn.ip, conn.session().map(|s| s.peer), conn.inbox.len());
+            tracing::error!(target: "wingbeat::net", %ip, ?peer, held, "no memory for what the peer sends: its connection is closed");
+        }
         if more {
             self.mark_ready(id);
         }
@@ -371,10 +376,13 @@ impl Net {
         self.counters.sessions_too_slow += 1;
         conn.stream.abort();
         let Phase::Up(session) = conn.phase else { return };
+        let waiting = conn.outbox.len();
         let rest = conn.outbox.into_rest();
         let lost = rest.frames + u64::from(rest.torn);
         self.counters.frames_lost += lost;
         let Session { peer, addr, .. } = session;
+        let limit = self.limits.link_bytes;
+        tracing::warn!(target: "wingbeat::net", %peer, waiting, limit, lost, "link closed: the peer takes nothing, and four times limits.link_bytes wait for it");
         self.link(LinkEvent::Down { peer: Some(peer), addr, cause: LinkDown::TimedOut, lost });
         self.link(LinkEvent::Writable { peer });
     }
@@ -435,7 +443,12 @@ impl Net {
 fn fill(conn: &mut Conn, least: usize, wanted: usize, budget: usize) -> (usize, bool) {
     let mut total = 0;
     while total < budget {
-        let space = conn.inbox.space(least, wanted);
+        let Ok(space) = conn.inbox.space(least, wanted) else {
+            conn.starved = true;
+            // Nothing that the peer did, and nothing that could be waited for: it begins anew when there is memory again.
+            conn.ended = Some(LinkDown::TimedOut);
+            return (total, false);
+        };
         let room = space.len();
         match conn.stream.read(space) {
             Ok(0) => {

@@ -4,6 +4,7 @@
 pub mod cluster;
 pub mod http;
 pub mod process;
+pub mod valve;
 
 use std::{
     thread,

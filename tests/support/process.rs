@@ -29,6 +29,21 @@ pub fn wingbeat() -> Command {
     command
 }
 
+/// As [`wingbeat`], under limits as the shell's `ulimit` sets them.
+pub fn limited(limits: &[&str]) -> Command {
+    let binary = wingbeat();
+    let mut command = Command::new("sh");
+    let set: String = limits.iter().map(|limit| format!("ulimit {limit} && ")).collect();
+    command.args(["-c", &format!("{set}exec \"$0\" \"$@\"")]).arg(binary.get_program());
+    for (name, value) in binary.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command
+}
+
 /// What a command that ends by itself did.
 #[derive(Debug)]
 pub struct Ended {
@@ -86,7 +101,12 @@ impl Node {
 
     #[track_caller]
     pub fn start_with(cluster: &str, args: &[&str], env: &[(&str, &str)]) -> Self {
-        let mut command = wingbeat();
+        Self::start_by(wingbeat(), cluster, args, env)
+    }
+
+    /// As [`start_with`](Self::start_with), by a command that runs the binary in its own way.
+    #[track_caller]
+    pub fn start_by(mut command: Command, cluster: &str, args: &[&str], env: &[(&str, &str)]) -> Self {
         command.args(["node", "--json", "--exit-with-parent"]).args(args);
         if !args.contains(&"--listen") {
             command.args(["--listen", &free_addr()]);

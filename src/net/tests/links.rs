@@ -228,6 +228,24 @@ fn frames_not_yet_written_are_carried_over_to_the_next_session() {
     until([&mut a, &mut b], "the account", |[a, b]| b.sizes.len() as u64 + lost(a) == payload);
 }
 
+// failures: row 40
+#[test]
+fn a_link_without_memory_is_closed_and_counted_and_comes_back() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    let at_b = b.me.clone();
+    a.send(&at_b.addr, Some(at_b.id()), &numbered(0)).unwrap();
+    until([&mut a, &mut b], "up", |[_, b]| b.frames.len() == 1);
+    let id = *b.net.sessions.values().next().unwrap();
+    b.net.conns.get_mut(id).unwrap().inbox.starved = true;
+    // More than the link's read buffer: it would have to grow.
+    a.send(&at_b.addr, Some(at_b.id()), &message(500_000)).unwrap();
+    until([&mut a, &mut b], "closed", |[a, b]| b.downs() == [&LinkDown::TimedOut] && a.downs().len() == 1);
+    assert_eq!(b.counter("memory_exhausted"), 1);
+    a.send(&at_b.addr, Some(at_b.id()), &message(500_000)).unwrap();
+    a.send(&at_b.addr, Some(at_b.id()), &numbered(1)).unwrap();
+    until([&mut a, &mut b], "back", |[_, b]| b.numbers() == [0, 1] && !b.sizes.is_empty());
+}
+
 // failures: row 20
 #[test]
 fn a_name_is_resolved_by_the_caller_and_errors_are_passed_on() {

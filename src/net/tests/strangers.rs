@@ -236,6 +236,28 @@ fn thousands_of_connections_from_one_address_leave_room_for_peers() {
     assert_eq!(a.accept_counts(), (a.counter("connections") as usize, 0..=24));
 }
 
+// failures: row 11
+#[test]
+fn the_oldest_strangers_of_an_address_make_room_and_the_newest_may_still_greet() {
+    let mut a = Node::with(&quick(|l| l.half_open = 32), 1);
+    let mut strangers = vec![];
+    for n in 1..=40 {
+        strangers.push(dial(&a));
+        until([&mut a], "taken in", |[a]| a.counter("accepted") == n);
+    }
+    // One address has three quarters of the room.
+    until([&mut a], "the first are closed", |_| strangers[..16].iter_mut().all(is_closed));
+    assert!(strangers[16..].iter_mut().all(|stream| !is_closed(stream)));
+    let (_, hello) = stranger(1, 1);
+    strangers[16].write_all(&hello).unwrap();
+    until([&mut a], "the oldest that is left has greeted", |[a]| a.ups() == 1);
+    for n in 41..=80 {
+        strangers.push(dial(&a));
+        until([&mut a], "taken in", |[a]| a.counter("accepted") == n);
+    }
+    assert!(!is_closed(&mut strangers[16]) && a.counter("links_up") == 1, "who has greeted is no stranger");
+}
+
 impl Node {
     /// Accepted connections as counted per address, and the range that half-open ones must be in.
     fn accept_counts(&self) -> (usize, std::ops::RangeInclusive<usize>) {

@@ -36,6 +36,11 @@ impl Envelope {
         Some(Self { shard, ask, key_len, bytes: [key, payload].concat().into() })
     }
 
+    /// Bytes it occupies, for bounds.
+    pub fn size(&self) -> usize {
+        self.bytes.len() + size_of::<Self>()
+    }
+
     /// Canonical bytes of the entity's key.
     pub fn key(&self) -> &[u8] {
         &self.bytes[..usize::from(self.key_len)]

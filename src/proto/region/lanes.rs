@@ -35,24 +35,29 @@ pub(crate) struct Lanes {
 
 #[derive(Debug)]
 struct Room {
-    /// Messages held, of all lanes.
+    /// Messages held, of all lanes, and their bytes.
     held: usize,
+    bytes: usize,
     held_max: usize,
     lane_max: usize,
 }
+
+/// Bytes of all messages held.
+const HELD_BYTES: usize = 64 << 20;
 
 #[derive(Debug, Default)]
 struct Lane {
     /// Held since `Enter(k)`, until `Left(k)`.
     hold: Option<(Epoch, VecDeque<Passage>)>,
     messages: usize,
+    bytes: usize,
     /// `Left(k)` that came before its `Enter(k)`.
     left: Vec<Epoch>,
 }
 
 impl Lanes {
     pub fn new(held_max: usize, lane_max: usize) -> Self {
-        Self { lanes: BTreeMap::new(), room: Room { held: 0, held_max, lane_max } }
+        Self { lanes: BTreeMap::new(), room: Room { held: 0, bytes: 0, held_max, lane_max } }
     }
 
     /// True if nothing of this lane is kept: its id may be used anew.
@@ -80,7 +85,8 @@ impl Lanes {
         match state.hold.take() {
             Some((entered, queue)) if entered == k => {
                 self.room.held -= state.messages;
-                state.messages = 0;
+                self.room.bytes -= state.bytes;
+                (state.messages, state.bytes) = (0, 0);
                 for passage in queue {
                     // What was held once has its room; it may have to wait for another change.
                     state.step(passage, &mut self.room, false, out);
@@ -102,17 +108,18 @@ impl Lanes {
 
     /// Gives everything up (the node's membership is over).
     pub fn drain(&mut self) -> impl Iterator<Item = Envelope> {
-        self.room.held = 0;
+        (self.room.held, self.room.bytes) = (0, 0);
         std::mem::take(&mut self.lanes).into_values().flat_map(|l| l.hold.map(|(_, q)| q).unwrap_or_default()).filter_map(|p| p.envelope)
     }
 
     pub fn check(&self) {
-        let held: usize = self.lanes.values().map(|l| l.messages).sum();
-        assert_eq!(held, self.room.held, "held messages are counted");
+        let held = self.lanes.values().map(|l| (l.messages, l.bytes)).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+        assert_eq!(held, (self.room.held, self.room.bytes), "held messages are counted");
         for lane in self.lanes.values() {
             assert!(lane.left.len() <= 1, "an exit is left once before the other is entered");
-            let queued = lane.hold.iter().flat_map(|(_, q)| q).filter(|p| p.envelope.is_some()).count();
-            assert_eq!(queued, lane.messages, "held messages of a lane are counted");
+            let queued = || lane.hold.iter().flat_map(|(_, q)| q).filter_map(|p| p.envelope.as_ref());
+            let counted = (queued().count(), queued().map(Envelope::size).sum());
+            assert_eq!(counted, (lane.messages, lane.bytes), "held messages of a lane are counted");
         }
     }
 }
@@ -129,13 +136,13 @@ impl Lane {
             passage.enter = None;
         }
         let Some((_, queue)) = &mut self.hold else { return let_through(passage, out) };
-        if passage.envelope.is_some() {
-            if bounded && (room.held >= room.held_max || self.messages >= room.lane_max) {
+        if let Some(bytes) = passage.envelope.as_ref().map(Envelope::size) {
+            if bounded && (room.held >= room.held_max || self.messages >= room.lane_max || room.bytes + bytes > HELD_BYTES) {
                 // The newest message is refused, never its tokens.
                 out.extend(passage.envelope.take().map(Passed::Refused));
             } else {
-                room.held += 1;
-                self.messages += 1;
+                (room.held, room.bytes) = (room.held + 1, room.bytes + bytes);
+                (self.messages, self.bytes) = (self.messages + 1, self.bytes + bytes);
             }
         }
         if passage.enter.is_some() || passage.envelope.is_some() || passage.leave.is_some() {
@@ -251,5 +258,21 @@ mod tests {
         let released = run(&mut lanes, |lanes, out| lanes.left(LaneId(9), S, Epoch(1), out));
         assert_eq!(released, []);
         assert!(lanes.is_free(LaneId(9)));
+    }
+
+    // failures: row 40
+    #[test]
+    fn long_messages_are_held_up_to_their_bytes() {
+        let mut lanes = Lanes::new(1000, 1000);
+        let long = |enter: Option<u64>| Passage {
+            enter: enter.map(Epoch),
+            envelope: Envelope::new(S, None, b"k", &vec![0; HELD_BYTES / 2 - 1000]),
+            leave: None,
+        };
+        assert_eq!((pass(&mut lanes, long(Some(1))), pass(&mut lanes, long(None))), (vec![], vec![]));
+        assert!(matches!(pass(&mut lanes, long(None))[..], [Passed::Refused(_)]));
+        assert_eq!(pass(&mut lanes, item(1, None)), [], "a short one has room still");
+        assert_eq!(left(&mut lanes, 1).len(), 3);
+        assert_eq!((lanes.room.held, lanes.room.bytes), (0, 0));
     }
 }

@@ -53,6 +53,9 @@ pub(crate) enum RegionOut {
     WhereIs(ShardKey),
 }
 
+/// Bytes of messages that wait for a home, or for room on the link there, of all shards.
+const BUFFER_BYTES: usize = 256 << 20;
+
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Due {
     /// Ask for the home again: set while items wait for it.
@@ -72,6 +75,7 @@ pub(crate) struct Region {
     fence_deadline: Duration,
     tell_patience: Duration,
     buffer_max: usize,
+    buffer_bytes_max: usize,
     /// Bytes of waiting messages that may be sent at once.
     flush_max: usize,
     /// What is left of that until the link was asked again.
@@ -79,6 +83,7 @@ pub(crate) struct Region {
     shards: BTreeMap<ShardKey, Shard>,
     /// Messages that wait for a home, of all shards.
     buffered: usize,
+    buffered_bytes: usize,
     buffering: BTreeSet<ShardKey>,
     sweep_at: Time,
     no_host: BTreeSet<TypeId>,
@@ -119,10 +124,12 @@ impl Region {
             fence_deadline: sharding.fence_deadline.get(),
             tell_patience: sharding.handoff_timeout.get(),
             buffer_max: sharding.buffer_messages as usize,
+            buffer_bytes_max: BUFFER_BYTES,
             flush_max: config.limits.link_bytes as usize / FLUSH_SHARE,
             flush_left: config.limits.link_bytes as usize / FLUSH_SHARE,
             shards: BTreeMap::new(),
             buffered: 0,
+            buffered_bytes: 0,
             buffering: BTreeSet::new(),
             sweep_at: Time::MAX,
             no_host: BTreeSet::new(),
@@ -188,14 +195,16 @@ impl Region {
             return out.push(RegionOut::GiveUp(envelope, DropReason::NoHost));
         }
         // Behind a link without room only what was in the producers' rings already is buffered: their words say that there is none.
-        if self.buffered >= self.buffer_max || (!goes && shard.buffer.len() >= (self.buffer_max / SHARD_SHARE).max(1)) {
+        let full = self.buffered >= self.buffer_max || self.buffered_bytes + envelope.size() > self.buffer_bytes_max;
+        if full || (!goes && shard.buffer.len() >= (self.buffer_max / SHARD_SHARE).max(1)) {
             let reason = if goes { DropReason::NoCredit } else { DropReason::BufferFull };
             return out.push(RegionOut::GiveUp(envelope, reason));
         }
         let until = envelope.ask.map_or(now + self.tell_patience, |ask| give_up_at(now, ask.deadline));
         self.sweep_at = self.sweep_at.min(until);
-        shard.buffer.push_back(Waiting { envelope, until });
         self.buffered += 1;
+        self.buffered_bytes += envelope.size();
+        shard.buffer.push_back(Waiting { envelope, until });
         self.buffering.insert(key);
         self.settle(now, key, peers, out);
     }
@@ -332,6 +341,7 @@ impl Region {
         let key = ShardKey { ty, shard: UNSIZED };
         let Some(unsized_) = self.shards.remove(&key) else { return };
         self.buffered -= unsized_.buffer.len();
+        self.buffered_bytes -= bytes_of(&unsized_.buffer);
         self.buffering.remove(&key);
         self.timers.clear(Due::Where(key));
         for Waiting { mut envelope, .. } in unsized_.buffer {
@@ -370,6 +380,7 @@ impl Region {
     fn give_up_buffer(&mut self, key: ShardKey, reason: DropReason, out: &mut Vec<RegionOut>) {
         let Some(shard) = self.shards.get_mut(&key) else { return };
         self.buffered -= shard.buffer.len();
+        self.buffered_bytes -= bytes_of(&shard.buffer);
         self.buffering.remove(&key);
         self.timers.clear(Due::Where(key));
         out.extend(shard.buffer.drain(..).map(|w| RegionOut::GiveUp(w.envelope, reason)));
@@ -415,6 +426,7 @@ impl Region {
                     shard.buffer.push_back(waiting);
                 } else {
                     self.buffered -= 1;
+                    self.buffered_bytes -= waiting.envelope.size();
                     let reason = if self.no_host.contains(&key.ty) { DropReason::NoHost } else { DropReason::Expired };
                     out.push(RegionOut::GiveUp(waiting.envelope, reason));
                 }
@@ -450,6 +462,7 @@ impl Region {
             while !peers.is_blocked(to) && self.flush_left > 0 {
                 let Some(waiting) = shard.buffer.pop_front() else { break };
                 self.buffered -= 1;
+                self.buffered_bytes -= waiting.envelope.size();
                 if waiting.envelope.ask.is_some() && waiting.until <= now {
                     out.push(RegionOut::GiveUp(waiting.envelope, DropReason::Expired));
                 } else {
@@ -526,10 +539,11 @@ impl Region {
     }
 
     pub fn check(&self) {
-        let mut buffered = 0;
+        let (mut buffered, mut bytes) = (0, 0);
         for (key, shard) in &self.shards {
             shard.net.check();
             buffered += shard.buffer.len();
+            bytes += bytes_of(&shard.buffer);
             assert_eq!(!shard.buffer.is_empty(), self.buffering.contains(key), "{key:?}: who buffers is known");
             let asked = self.timers.is_set(Due::Where(*key)) || shard.net.target().is_some();
             assert!(shard.buffer.is_empty() || asked, "{key:?}: what waits for a home is asked for");
@@ -538,10 +552,14 @@ impl Region {
             let word = shard.word;
             assert!(word == Epoch::ZERO || (word == shard.net.tag() && shard.net.target() == Some(self.me)), "{key:?}: X1");
         }
-        assert_eq!(buffered, self.buffered, "buffered messages are counted");
-        assert!(self.buffered <= self.buffer_max, "the buffer is bounded");
+        assert_eq!((buffered, bytes), (self.buffered, self.buffered_bytes), "buffered messages are counted");
+        assert!(self.buffered <= self.buffer_max && bytes <= self.buffer_bytes_max, "the buffer is bounded");
         self.lanes.check();
     }
+}
+
+fn bytes_of(buffer: &VecDeque<Waiting>) -> usize {
+    buffer.iter().map(|waiting| waiting.envelope.size()).sum()
 }
 
 impl Shard {

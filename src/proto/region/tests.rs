@@ -185,6 +185,21 @@ fn one_shard_does_not_use_up_the_buffer_of_all() {
     assert!(matches!(out[..], [RegionOut::GiveUp(_, DropReason::BufferFull)]));
 }
 
+// failures: row 40
+#[test]
+fn what_waits_for_a_home_is_bounded_in_bytes() {
+    let mut f = Fixture::new();
+    f.region.buffer_bytes_max = 3 * message(0).size();
+    f.send(0);
+    assert_eq!((f.send(1), f.send(2)), (vec![], vec![]));
+    assert_eq!(f.send(3), [RegionOut::GiveUp(message(3), DropReason::BufferFull)]);
+    f.learn(1, B);
+    assert_eq!(f.region.buffered(), 0, "what had room is on its way");
+    f.learn(2, NodeId::from_raw(99));
+    f.send(4);
+    assert_eq!(f.region.buffered(), 1, "and there is room again");
+}
+
 // failures: row 54
 #[test]
 fn what_nobody_hosts_ends_with_a_reason() {

@@ -29,6 +29,8 @@ pub(super) struct Limits {
     /// Of items that wait for an epoch, per shard; signs without a message may take as much again.
     pub awaiting: usize,
     pub awaiting_bytes: usize,
+    /// A message waits so long for an epoch.
+    pub patience: Duration,
     pub lane_items: usize,
     pub held_items: usize,
 }
@@ -44,6 +46,7 @@ impl Limits {
             room: Room { stream_items: held, shard_items: held.saturating_mul(HELD_STREAMS), shard_bytes: HELD_BYTES },
             awaiting: held,
             awaiting_bytes: HELD_BYTES,
+            patience: config.sharding.handoff_timeout.get(),
             lane_items: config.limits.lane_items as usize,
             held_items: held,
         }
@@ -78,6 +81,11 @@ pub(super) enum Timer {
     },
     /// Set when the first entity of a shard starts whose type has an idle time: some may have been idle for so long.
     Sweep {
+        /// Number of the shard.
+        shard: u32,
+    },
+    /// Set while messages wait for an epoch: the first of them has waited for too long.
+    Wait {
         /// Number of the shard.
         shard: u32,
     },

@@ -2,8 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::LaneId;
+use super::{LaneId, Parcel};
 use crate::{Epoch, ShardKey};
+
+/// Bytes of all messages held.
+const HELD_BYTES: usize = 64 << 20;
 
 /// What comes out of a lane, in order.
 #[derive(Clone, PartialEq, Debug)]
@@ -43,16 +46,43 @@ struct Exit<P> {
 pub(super) struct Exits<P> {
     changing: BTreeMap<(ShardKey, LaneId), Exit<P>>,
     ended: BTreeSet<LaneId>,
-    held: usize,
+    held: Load,
+}
+
+/// Messages, and their bytes.
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
+struct Load {
+    items: usize,
+    bytes: usize,
+}
+
+impl Load {
+    fn of<'a, P: Parcel + 'a>(tokens: impl IntoIterator<Item = &'a Token<P>>) -> Self {
+        let parcels = tokens.into_iter().filter_map(|token| if let Token::Msg { parcel, .. } = token { Some(parcel) } else { None });
+        parcels.fold(Self::default(), |load, parcel| Self { items: load.items + 1, bytes: load.bytes + parcel.size() })
+    }
+
+    fn add(&mut self, more: Self) {
+        *self = Self { items: self.items + more.items, bytes: self.bytes + more.bytes };
+    }
+
+    fn take(&mut self, less: Self) {
+        *self = Self { items: self.items - less.items, bytes: self.bytes - less.bytes };
+    }
+
+    /// Whether the message of a token finds no room beside what is held.
+    fn is_too_much<P: Parcel>(self, token: &Token<P>, items: usize) -> bool {
+        self.items >= items || self.bytes + Self::of([token]).bytes > HELD_BYTES
+    }
 }
 
 impl<P> Default for Exits<P> {
     fn default() -> Self {
-        Self { changing: BTreeMap::new(), ended: BTreeSet::new(), held: 0 }
+        Self { changing: BTreeMap::new(), ended: BTreeSet::new(), held: Load::default() }
     }
 }
 
-impl<P> Exits<P> {
+impl<P: Parcel> Exits<P> {
     /// No lane is changing its exit.
     pub fn is_clear(&self) -> bool {
         self.changing.is_empty()
@@ -75,9 +105,9 @@ impl<P> Exits<P> {
             };
         };
         if let Some((_, queue)) = &mut exit.hold {
-            let full = queue.len() >= lane_items || self.held >= held_items;
+            let full = queue.len() >= lane_items || self.held.is_too_much(&token, held_items);
             let (kept, refused) = if full { without_message(token) } else { (Some(token), None) };
-            self.held += kept.as_ref().map_or(0, |t| usize::from(matches!(t, Token::Msg { .. })));
+            self.held.add(Load::of(&kept));
             queue.extend(kept);
             return refused.map_or(Step::Done, Step::Full);
         }
@@ -111,7 +141,7 @@ impl<P> Exits<P> {
         exit.opened.push((k, yes));
         match exit.hold.take_if(|(held, _)| *held == k) {
             Some((_, queue)) => {
-                self.held -= queue.iter().filter(|t| matches!(t, Token::Msg { .. })).count();
+                self.held.take(Load::of(&queue));
                 queue
             }
             None => VecDeque::new(),
@@ -147,7 +177,7 @@ impl<P> Exits<P> {
 
     /// Everything that is held, given up.
     pub fn take(&mut self) -> Vec<(ShardKey, LaneId, VecDeque<Token<P>>)> {
-        self.held = 0;
+        self.held = Load::default();
         let changing = std::mem::take(&mut self.changing);
         changing.into_iter().filter_map(|((shard, lane), exit)| exit.hold.map(|(_, queue)| (shard, lane, queue))).collect()
     }
@@ -160,13 +190,14 @@ impl<P> Exits<P> {
     /// Asserts that the total is that of the queues.
     pub fn check(&self) {
         let all = self.changing.values().flat_map(|e| &e.hold).flat_map(|(_, queue)| queue);
-        assert_eq!(all.filter(|t| matches!(t, Token::Msg { .. })).count(), self.held, "items held for their lane's other exit");
+        assert_eq!(Load::of(all), self.held, "items held for their lane's other exit");
         assert!(self.changing.values().all(|e| e.hold.is_some() || e.back.is_some() || !e.opened.is_empty()), "an idle lane is forgotten");
     }
 
     fn hold(&mut self, at: (ShardKey, LaneId), k: Epoch, token: Token<P>, held_items: usize) -> Step<P> {
-        let (kept, refused) = if self.held >= held_items { without_message(token) } else { (Some(token), None) };
-        self.held += kept.as_ref().map_or(0, |t| usize::from(matches!(t, Token::Msg { .. })));
+        let full = self.held.is_too_much(&token, held_items);
+        let (kept, refused) = if full { without_message(token) } else { (Some(token), None) };
+        self.held.add(Load::of(&kept));
         let exit = self.changing.entry(at).or_insert_with(|| Exit { hold: None, back: None, opened: vec![] });
         exit.hold = Some((k, kept.into_iter().collect()));
         refused.map_or(Step::Done, Step::Full)

@@ -264,6 +264,7 @@ impl<H: Host> ShardCore<H> {
                     let mut turns = shard.turns(&mut cx);
                     shard.entities.sweep(&mut turns);
                 }
+                Timer::Wait { shard } => self.shards[shard as usize].expire(&mut cx),
                 Timer::Route { shard, route } => self.shards[shard as usize].linger(&mut cx, route),
             }
         }

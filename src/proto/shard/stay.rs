@@ -50,6 +50,13 @@ impl What {
     }
 }
 
+/// Something that waits for the home of an epoch.
+struct Waiting {
+    aim: Epoch,
+    what: What,
+    since: Time,
+}
+
 /// A transfer on its way in.
 struct Incoming {
     from: NodeId,
@@ -77,8 +84,10 @@ pub(super) struct Shard<H: Host> {
     asked: Epoch,
     pub(super) gate: Gate<Envelope>,
     pub(super) routes: Routes,
-    awaiting: VecDeque<(Epoch, What)>,
+    awaiting: VecDeque<Waiting>,
     awaiting_bytes: usize,
+    /// When the first message in there is given up: its home does not come to run, or the one before it does not stop (failures, row 47).
+    gives_up_at: Option<Time>,
     incoming: Option<Box<Incoming>>,
     /// Runs here by the record, but not in fact: what came with it, and from whom.
     parked: Option<Box<(Cargo, NodeId)>>,
@@ -106,6 +115,7 @@ impl<H: Host> Shard<H> {
             routes: Routes::default(),
             awaiting: VecDeque::new(),
             awaiting_bytes: 0,
+            gives_up_at: None,
             incoming: None,
             parked: None,
             stalled: BTreeMap::new(),
@@ -453,12 +463,18 @@ impl<H: Host> Shard<H> {
         }
     }
 
+    fn arrive(&mut self, cx: &mut Cx<'_, H>, aim: Epoch, what: What) {
+        let since = cx.env.now;
+        self.arrived(cx, Waiting { aim, what, since });
+    }
+
     /// "An item with aim x arrives", first rule that fits. Each turn of the loop raises the aim.
-    fn arrive(&mut self, cx: &mut Cx<'_, H>, mut aim: Epoch, what: What) {
+    fn arrived(&mut self, cx: &mut Cx<'_, H>, item: Waiting) {
+        let Waiting { mut aim, what, since } = item;
         loop {
             let here = matches!(self.state, State::Running | State::Stopping { .. });
             if here && self.start <= aim && aim <= self.cur {
-                return if self.parked.is_none() { self.admit(cx, what) } else { self.wait(cx, aim, what) };
+                return if self.parked.is_none() { self.admit(cx, what) } else { self.wait(cx, Waiting { aim, what, since }) };
             }
             if let Some(route) = self.routes.find(aim) {
                 match route.node {
@@ -473,7 +489,7 @@ impl<H: Host> Shard<H> {
                     None => {
                         let lost = route.aim;
                         self.ask(cx, above(lost));
-                        return self.wait(cx, aim, what);
+                        return self.wait(cx, Waiting { aim, what, since });
                     }
                 }
             }
@@ -488,18 +504,18 @@ impl<H: Host> Shard<H> {
                     }
                     _ => {
                         self.ask(cx, aim);
-                        return self.wait(cx, aim, what);
+                        return self.wait(cx, Waiting { aim, what, since });
                     }
                 }
             }
             if here {
-                return if self.parked.is_none() { self.admit(cx, what) } else { self.wait(cx, aim, what) };
+                return if self.parked.is_none() { self.admit(cx, what) } else { self.wait(cx, Waiting { aim, what, since }) };
             }
             match self.target(cx, aim) {
                 Some((epoch, home)) => self.pin(cx, aim, aim, epoch, home),
                 None => {
                     self.ask(cx, above(aim));
-                    return self.wait(cx, aim, what);
+                    return self.wait(cx, Waiting { aim, what, since });
                 }
             }
         }
@@ -524,23 +540,54 @@ impl<H: Host> Shard<H> {
     }
 
     /// Into `awaiting`, within its bounds.
-    fn wait(&mut self, cx: &mut Cx<'_, H>, aim: Epoch, what: What) {
-        let (bytes, limits) = (what.bytes(), cx.env.limits);
+    fn wait(&mut self, cx: &mut Cx<'_, H>, item: Waiting) {
+        let (bytes, limits) = (item.what.bytes(), cx.env.limits);
         // Signs without a message have room of their own: losing one costs its sender a second.
-        let items = if what.is_message() { limits.awaiting } else { limits.awaiting * 2 };
+        let items = if item.what.is_message() { limits.awaiting } else { limits.awaiting * 2 };
         if self.awaiting.len() >= items || self.awaiting_bytes + bytes > limits.awaiting_bytes {
-            return self.undelivered_what(cx, what, DropReason::MoveBufferFull);
+            return self.undelivered_what(cx, item.what, DropReason::MoveBufferFull);
         }
         self.awaiting_bytes += bytes;
-        self.awaiting.push_back((aim, what));
+        self.awaiting.push_back(item);
+        if self.gives_up_at.is_none() {
+            self.set_patience(cx);
+        }
+    }
+
+    /// Brings the timer in line with what waits.
+    fn set_patience(&mut self, cx: &mut Cx<'_, H>) {
+        let first = self.awaiting.iter().find(|item| item.what.is_message());
+        let due = first.map(|item| item.since + cx.env.limits.patience);
+        if due == self.gives_up_at {
+            return;
+        }
+        let timer = Timer::Wait { shard: self.number };
+        if let Some(before) = std::mem::replace(&mut self.gives_up_at, due) {
+            cx.env.timers.remove(&(before, timer));
+        }
+        cx.env.timers.extend(due.map(|due| (due, timer)));
+    }
+
+    /// Gives up the messages that have waited for too long. Signs without one go on waiting: their senders repeat them.
+    pub fn expire(&mut self, cx: &mut Cx<'_, H>) {
+        let (now, patience) = (cx.env.now, cx.env.limits.patience);
+        let late = |item: &Waiting| item.what.is_message() && item.since + patience <= now;
+        let (late, kept): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.awaiting).into_iter().partition(late);
+        self.awaiting = kept;
+        for item in late {
+            self.awaiting_bytes -= item.what.bytes();
+            self.undelivered_what(cx, item.what, DropReason::HandoffTimeout);
+        }
+        self.set_patience(cx);
     }
 
     /// Looks again at all that waits, in order. A running home takes everything aimed up to its epoch (CE-16, CE-26).
     fn sift(&mut self, cx: &mut Cx<'_, H>) {
         self.awaiting_bytes = 0;
-        for (aim, what) in std::mem::take(&mut self.awaiting) {
-            if self.runs() && aim <= self.cur { self.admit(cx, what) } else { self.arrive(cx, aim, what) }
+        for item in std::mem::take(&mut self.awaiting) {
+            if self.runs() && item.aim <= self.cur { self.admit(cx, item.what) } else { self.arrived(cx, item) }
         }
+        self.set_patience(cx);
     }
 
     /// At the home: through the gate.
@@ -660,9 +707,10 @@ impl<H: Host> Shard<H> {
             self.give_up(cx, parked.0, reason);
         }
         self.awaiting_bytes = 0;
-        for (_, what) in std::mem::take(&mut self.awaiting) {
-            self.undelivered_what(cx, what, reason);
+        for item in std::mem::take(&mut self.awaiting) {
+            self.undelivered_what(cx, item.what, reason);
         }
+        self.set_patience(cx);
         self.stalled_bytes = 0;
         for item in std::mem::take(&mut self.stalled).into_values().flatten() {
             self.give_up_item(cx, item, reason);
@@ -704,8 +752,10 @@ impl<H: Host> Shard<H> {
         assert!(self.runs() || (self.entities.is_empty() && self.gate.is_clear()), "{:?}: entities only where they run", self.key);
         assert_eq!(self.incoming.is_some(), matches!(self.state, State::Receiving(_)), "{:?}: receiving", self.key);
         assert!(self.parked.is_none() || here, "{:?}: parked only by the record", self.key);
-        assert!(!self.runs() || self.awaiting.iter().all(|(aim, _)| *aim > self.cur), "{:?}: a home runs what waits", self.key);
-        assert_eq!(self.awaiting.iter().map(|(_, what)| what.bytes()).sum::<usize>(), self.awaiting_bytes, "{:?}: bytes waiting", self.key);
+        assert!(!self.runs() || self.awaiting.iter().all(|item| item.aim > self.cur), "{:?}: a home runs what waits", self.key);
+        assert_eq!(self.awaiting.iter().map(|item| item.what.bytes()).sum::<usize>(), self.awaiting_bytes, "{:?}: bytes waiting", self.key);
+        let waits = self.awaiting.iter().any(|item| item.what.is_message());
+        assert_eq!(waits, self.gives_up_at.is_some(), "{:?}: a message that waits is given up some day", self.key);
         assert_eq!(self.stalled.values().flatten().map(weight).sum::<usize>(), self.stalled_bytes, "{:?}: bytes stalled", self.key);
         assert!(self.routes.iter().all(|r| r.lo <= r.hi && r.hi < r.aim), "{:?}: routes lead forward", self.key);
         self.gate.check();

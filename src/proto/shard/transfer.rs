@@ -71,7 +71,7 @@ pub(super) struct Cargo {
 
 impl Weight for Envelope {
     fn bytes(&self) -> usize {
-        self.bytes.len() + size_of::<Self>()
+        self.size()
     }
 }
 

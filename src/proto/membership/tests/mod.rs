@@ -382,6 +382,28 @@ fn a_node_that_was_away_accuses_nobody_on_waking() {
     }
 }
 
+// failures: row 43
+#[test]
+fn a_starved_node_is_slower_to_accuse_until_it_runs_well_again() {
+    for seed in 0..SEEDS {
+        let mut world = World::cluster(seed, 5, &fast());
+        let (calm, beat) = (world.nodes[&2].machine.floor(), millis(200));
+        let from = world.nodes[&2].events.len();
+        for _ in 0..20 {
+            // Each pause is short enough for the others.
+            world.nodes.get_mut(&2).unwrap().paused = true;
+            world.run(millis(450));
+            world.nodes.get_mut(&2).unwrap().paused = false;
+            world.run(millis(50));
+        }
+        assert_eq!(world.nodes[&2].machine.floor(), calm + 4 * beat, "seed {seed}: as slow as it gets");
+        let accused = world.nodes[&2].events[from..].iter().any(|(_, e)| matches!(e, Event::Unreachable { .. }));
+        assert!(!accused && world.one_cluster(&[1, 2, 3, 4, 5]), "seed {seed}: {}", world.describe());
+        world.run(50 * beat);
+        assert_eq!(world.nodes[&2].machine.floor(), calm, "seed {seed}: it has been punctual for long");
+    }
+}
+
 // failures: row 42
 #[test]
 fn a_node_that_was_removed_while_away_learns_it() {

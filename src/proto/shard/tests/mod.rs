@@ -126,6 +126,16 @@ impl Host for Book {
     }
 }
 
+/// How long messages wait for a home.
+pub(super) const PATIENCE: Duration = Duration::from_secs(365 * 86_400);
+
+/// Settings of a world that lasts less than that, whatever it does.
+pub(super) fn patient() -> Config {
+    let mut config = Config::default();
+    config.sharding.handoff_timeout = crate::config::Span::secs(PATIENCE.as_secs());
+    config
+}
+
 /// One core with its host.
 pub(super) struct Bed {
     pub core: ShardCore<Book>,
@@ -144,7 +154,7 @@ impl Bed {
 
     /// A core with small limits that hosts nothing yet.
     pub fn bare(me: NodeId) -> Self {
-        let mut config = Config::default();
+        let mut config = patient();
         config.limits.mailbox = 4;
         config.limits.held_items = 3;
         config.limits.lane_items = 3;

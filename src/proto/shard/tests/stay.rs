@@ -333,3 +333,26 @@ fn facts(bed: &mut Bed) -> Vec<ShardFact> {
         other => panic!("facts, not {other:?}"),
     }
 }
+
+// failures: row 47
+#[test]
+fn what_waits_for_a_home_that_does_not_stop_is_refused_and_the_end_of_its_path_is_kept() {
+    let mut b = Bed::new(B);
+    let second = Duration::from_secs(1);
+    b.record(2, B);
+    b.msg(2, Mode::Settled, "m0");
+    b.pass(PATIENCE - second);
+    b.msg(2, Mode::Settled, "m1");
+    b.item(Item::Fence { p: Epoch(1) });
+    assert_eq!(b.log(), [] as [&str; 0]);
+    b.pass(second);
+    assert_eq!(b.log(), ["drop m0 handoff_timeout"]);
+    assert_eq!(b.core.poll_timeout(), Some(b.now + PATIENCE - second), "the next one has its own time");
+    b.pass(PATIENCE);
+    assert_eq!(b.log(), ["drop m1 handoff_timeout"]);
+    b.msg(2, Mode::Settled, "m2");
+    b.take_from(A, vec![empty_transfer(2, 1, true)]);
+    assert_eq!(b.log(), ["start k@2 FirstMessage", "k:m2"], "the shard came after all");
+    b.pass(2 * PATIENCE);
+    assert_eq!(b.log(), [] as [&str; 0], "and nothing of it is given up");
+}

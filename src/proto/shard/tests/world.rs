@@ -56,7 +56,7 @@ impl World {
     fn new(seed: u64, second: usize) -> Self {
         let beds = (0..3).map(|n| {
             let mut bed = Bed::bare(NODES[n]);
-            bed.core = ShardCore::new(Arc::new(Config::default()), NODES[n], 0, seed);
+            bed.core = ShardCore::new(Arc::new(patient()), NODES[n], 0, seed);
             bed.host.stateless = true;
             bed.until(Time::MAX);
             bed.command(ShardCommand::Host { ty: TY });
