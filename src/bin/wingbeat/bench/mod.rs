@@ -5,11 +5,14 @@ mod alloc;
 mod codec;
 mod entity;
 mod environment;
+mod handoff;
 mod idle;
 mod limits;
+mod load;
 mod local;
 mod open_loop;
 mod page;
+mod peers;
 mod percentiles;
 mod plot;
 mod population;
@@ -75,6 +78,9 @@ pub struct BenchArgs {
     /// Any other setting of the measured nodes, as KEY=VALUE in TOML
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
     set: Vec<(String, toml::Value)>,
+    /// Whom a `peer` joins through
+    #[arg(long, value_name = "ADDR", hide = true)]
+    seed: Vec<String>,
 }
 
 fn setting(text: &str) -> Result<(String, toml::Value), String> {
@@ -108,6 +114,8 @@ pub enum Name {
     Idle,
     /// Events per second of the simulator, on one core
     Simulator,
+    /// How long messages wait for a shard that moves between two processes
+    Handoff,
     /// All of the above with what each must come to, as one page with pictures; needs --report
     All,
     /// The other process of a remote measurement
@@ -128,6 +136,7 @@ impl Name {
             Self::Memory => "memory",
             Self::Idle => "idle",
             Self::Simulator => "simulator",
+            Self::Handoff => "handoff",
             Self::All => "all",
             Self::Peer => "peer",
         }
@@ -153,11 +162,12 @@ impl BenchArgs {
     fn mismatch(&self) -> Option<String> {
         let name = self.name.text();
         let asks = matches!(self.name, Name::LocalAsk | Name::RemoteAsk);
+        let latencies = asks || matches!(self.name, Name::Handoff);
         if self.rate.is_some() && !asks {
             return Some(format!("--rate is for local-ask and remote-ask; {name} has no rate that could be held"));
         }
-        if self.hgrm.is_some() && !asks {
-            return Some(format!("--hgrm is for local-ask and remote-ask; {name} has no latencies (--csv has its rounds)"));
+        if self.hgrm.is_some() && !latencies {
+            return Some(format!("--hgrm is for measurements of latency; {name} has no latencies (--csv has its rounds)"));
         }
         if self.report.is_some() != (self.name == Name::All) {
             return Some("`all` and --report DIR go together: `wingbeat bench all --report perf/results`".into());
@@ -201,7 +211,8 @@ pub fn run(args: &BenchArgs) -> ExitCode {
         Name::Memory => population::memory(args, &mut report),
         Name::Idle => idle::measure(args, &mut report),
         Name::Simulator => simulator::measure(args, &mut report),
-        Name::Peer => return remote::peer(args),
+        Name::Handoff => handoff::measure(args, &mut report),
+        Name::Peer => return peers::run(args),
         // Always with a directory, which was looked at before.
         Name::All => Err("it needs --report DIR".into()),
     };

@@ -1,71 +1,33 @@
 //! Messages and requests to entities of another process.
 
-use std::{
-    io::{BufRead, BufReader, Read, Write},
-    process::{Child, Command, ExitCode, Stdio},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use wingbeat::{AskError, Cluster, EntityRef, HostOptions, Region};
+use wingbeat::{AskError, Cluster, EntityRef, Region};
 
 use super::{
     BenchArgs, alloc,
-    entity::{Bench, BenchEntity, Echo, Payload},
+    entity::{Bench, Echo, Payload},
     limits, local, open_loop,
+    peers::Peer,
     report::{Report, Run},
     rig::{self, Error, PATIENCE},
 };
 
-/// The other process: hosts the entities until its standard input ends.
-pub fn peer(args: &BenchArgs) -> ExitCode {
-    let serve = || -> Result<(), Error> {
-        let cluster = rig::start(&args.settings(), &[])?;
-        let region = cluster.host::<BenchEntity>(HostOptions::new(), |_| BenchEntity::default())?;
-        region.wait_ready(PATIENCE)?;
-        println!("{}", cluster.addr());
-        std::io::stdout().flush()?;
-        // Ends when whoever measures ends, however that happens.
-        std::io::stdin().read_to_end(&mut Vec::new())?;
-        Ok(())
-    };
-    match serve() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::from(2)
-        }
-    }
-}
-
 /// A pair of processes: this one with a proxy, and one that hosts.
 struct Pair {
     _cluster: Cluster,
-    child: Child,
+    _peer: Peer,
     region: Region<Bench>,
     all: Vec<EntityRef<Bench>>,
 }
 
-impl Drop for Pair {
-    fn drop(&mut self) {
-        // It may have ended already; there is nobody to tell if it cannot be ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 fn pair(args: &BenchArgs) -> Result<Pair, Error> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(["bench", "peer", "--idle", args.idle()]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    for (key, value) in &args.set {
-        command.args(["--set", &format!("{key}={value}")]);
-    }
-    let mut child = command.spawn()?;
-    let mut first = String::new();
-    BufReader::new(child.stdout.take().ok_or("the peer has no standard output")?).read_line(&mut first)?;
-    let cluster = rig::start(&args.settings(), &[first.trim().to_owned()])?;
+    let settings = args.settings();
+    let peer = Peer::start(&settings, None)?;
+    let cluster = rig::start(&settings, std::slice::from_ref(&peer.addr))?;
     let region = cluster.proxy::<Bench>()?;
     let all = rig::warm(&region, args.entities())?;
-    Ok(Pair { _cluster: cluster, child, region, all })
+    Ok(Pair { _cluster: cluster, _peer: peer, region, all })
 }
 
 /// The framed stream that throughput is compared with.

@@ -66,6 +66,8 @@ pub struct Report {
     figure: Option<&'static str>,
     /// The 99.9th percentile is compared with the limit's 99th, not median with median.
     tails: bool,
+    /// Details that stand at the top of the JSON object, as sums over all rounds.
+    sums: Vec<&'static str>,
 }
 
 fn median(mut values: Vec<f64>) -> Option<f64> {
@@ -79,12 +81,23 @@ const FOREIGN_MAX: f64 = 0.15;
 impl Report {
     /// A report without runs.
     pub fn new(name: &'static str, config: Value) -> Self {
-        Self { name, config, limit: "", rounds: vec![], wanted: 0, figure: None, tails: false }
+        Self { name, config, limit: "", rounds: vec![], wanted: 0, figure: None, tails: false, sums: vec![] }
     }
 
     /// Says what the figure of each run is; its name in JSON.
     pub fn figure(&mut self, name: &'static str) {
         self.figure = Some(name);
+    }
+
+    /// A detail that is counted, and stands at the top of the JSON object as the sum over all rounds: void ones too, as what is lost is lost,
+    /// and a median would hide what happened once.
+    pub fn sum(&mut self, name: &'static str) {
+        self.sums.push(name);
+    }
+
+    fn sum_of(&self, name: &str) -> f64 {
+        let details = self.rounds.iter().flat_map(|round| &round.ours.details);
+        details.filter(|(detail, _)| *detail == name).map(|(_, value)| value).sum()
     }
 
     /// Compares the 99.9th percentile with the limit's 99th.
@@ -238,6 +251,9 @@ impl Report {
             object[name] = json!(Self::median_of(&ours, |r| r.figure));
             object["limit"][name] = json!(Self::median_of(&limits, |r| r.figure));
         }
+        for name in &self.sums {
+            object[*name] = json!(self.sum_of(name));
+        }
         for (part, runs) in [(None, &ours), (Some("limit"), &limits)] {
             let details: serde_json::Map<_, _> =
                 Self::details(runs).into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
@@ -279,6 +295,9 @@ impl fmt::Display for Report {
         }
         let share = |x: Option<f64>| x.map_or_else(|| "-".into(), |x| format!("{x:.3}"));
         writeln!(f, "ratio {}, spread {}, medians of {} runs", share(self.ratio()), share(self.spread()), ours.len())?;
+        for name in &self.sums {
+            writeln!(f, "{name} in all rounds: {}", self.sum_of(name))?;
+        }
         if let Some(allocations) = Self::median_of(&ours, |r| r.allocations) {
             writeln!(f, "allocations per message {allocations:.2}")?;
         }

@@ -126,8 +126,8 @@ impl Check {
         if self.judged.is_empty() {
             return if said["void"] == true { Verdict::Void } else { Verdict::Free };
         }
-        // Allocations are counted, whatever else the machine does; but a debug build checks itself, which allocates.
-        let counts = self.judged == ALLOCATIONS && said["environment"]["debug_build"] != true;
+        // What is lost is lost, and allocations are counted, whatever else the machine does; but a debug build checks itself, which allocates.
+        let counts = self.judged == FAILED || self.judged == ALLOCATIONS && said["environment"]["debug_build"] != true;
         match said.pointer(self.judged).and_then(Value::as_f64) {
             None => Verdict::Absent,
             Some(_) if said["void"] == true && !counts => Verdict::Void,
@@ -140,6 +140,7 @@ impl Check {
 
 const RATE: &str = "/throughput_per_s";
 const ALLOCATIONS: &str = "/allocations_per_message";
+const FAILED: &str = "/failed";
 
 const fn throughput(what: &'static str, must: Bound, aim: Bound) -> Check {
     Check { what, figure: RATE, limit: "/limit/throughput_per_s", unit: Unit::PerSecond, judged: "/ratio", must, aim }
@@ -166,6 +167,11 @@ const fn longest(what: &'static str) -> Check {
 /// Messages of this size lie in rings, so that none needs an allocation. A few of the set-up of a run are spread over its millions of messages.
 const fn allocations(what: &'static str) -> Check {
     Check { what, figure: ALLOCATIONS, limit: "", unit: Unit::Plain, judged: ALLOCATIONS, must: AtMost(0.01), aim: AtMost(0.001) }
+}
+
+/// Requests that got no answer, or a wrong one, in all rounds.
+const fn lost(what: &'static str) -> Check {
+    Check { what, figure: FAILED, limit: "", unit: Unit::Plain, judged: FAILED, must: AtMost(0.0), aim: AtMost(0.0) }
 }
 
 /// All rows, in the order of the page.
@@ -269,6 +275,14 @@ pub const ROWS: &[Row] = &[
             must: AtMost(1.0),
             aim: AtMost(0.3),
         }],
+    },
+    Row {
+        id: "handoff",
+        args: &["handoff"],
+        checks: &[
+            p99("hand-over of 1,000 entities: their messages wait, p99", AtMost(10.0), AtMost(3.0)),
+            lost("requests that failed during hand-overs"),
+        ],
     },
     Row {
         id: "simulator",
