@@ -418,7 +418,7 @@ impl<N: Carrier> Network<N> {
     }
 
     fn timers(&mut self, now: Time) -> bool {
-        let mut worked = false;
+        let (mut worked, mut protocol) = (false, None);
         if self.net.poll_timeout().is_some_and(|due| due <= now) {
             self.net.handle_timeout(now);
             worked = true;
@@ -430,7 +430,7 @@ impl<N: Carrier> Network<N> {
                 self.node.metrics.network.late_turns.bump(1);
             }
             self.core.handle_timeout(now);
-            worked = true;
+            (worked, protocol) = (true, Some(due));
         }
         if self.asks.next_due().is_some_and(|due| due <= now) {
             let mut fired = std::mem::take(&mut self.fired);
@@ -447,6 +447,10 @@ impl<N: Carrier> Network<N> {
         }
         if worked {
             self.effects(now);
+        }
+        if let Some(due) = protocol {
+            // What the timer sends has been sent: what came in front of it in this turn counts as well.
+            self.node.metrics.timer_delay.record(self.node.now().since(due));
         }
         worked
     }

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use wingbeat::{Cluster, EntityRef, Epoch, Event, HostOptions, NodeId, Region, ShardId};
+use wingbeat::{Cluster, Epoch, Event, HostOptions, NodeId, Region, ShardId};
 
 use super::{
     BenchArgs,
-    entity::{Bench, BenchEntity, Note, Payload},
-    limits,
+    entity::{Bench, BenchEntity},
+    homes, limits,
     load::{self, Load},
     peers::{self, Peer},
     report::{Report, Run},
@@ -24,31 +24,6 @@ const NEWS: Duration = Duration::from_millis(1);
 /// Moves: when each was asked for and when it was over, since the first request.
 type Moves = Vec<(Duration, Duration)>;
 
-/// The other member's id.
-pub fn member(cluster: &Cluster, addr: &str) -> Result<NodeId, Error> {
-    let view = cluster.view();
-    let found = view.members.iter().find(|member| member.addr.to_string() == addr).map(|member| member.id);
-    found.ok_or_else(|| format!("{addr} is no member").into())
-}
-
-/// Tells each entity one message, which it must have counted at the end wherever it has moved to.
-pub fn mark(all: &[EntityRef<Bench>]) -> Result<(), Error> {
-    for entity in all {
-        entity.tell_within(Note(Payload([1; 8])), PATIENCE).map_err(|error| error.to_string())?;
-    }
-    check(all)
-}
-
-/// Fails unless each entity still knows of its one message.
-pub fn check(all: &[EntityRef<Bench>]) -> Result<(), Error> {
-    let (handled, told) = (rig::handled(all)?, all.len() as u64);
-    if handled == told {
-        Ok(())
-    } else {
-        Err(format!("the entities were told {told} messages and know of {handled} after their moves").into())
-    }
-}
-
 /// The limit is a link that carries as much state there and one byte back, an entry being made for each entity.
 pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     let settings = peers::settings(args, &[("sharding.shards", "1")]);
@@ -56,8 +31,8 @@ pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     let region = cluster.host::<BenchEntity>(HostOptions::new(), |_| BenchEntity::default())?;
     let peer = Peer::start(&settings, Some(&cluster.addr().to_string()))?;
     let all = rig::warm(&region, args.entities())?;
-    mark(&all)?;
-    let homes = [cluster.id(), member(&cluster, &peer.addr)?];
+    homes::mark(&all)?;
+    let homes = [cluster.id(), homes::member(&cluster, &peer.addr)?];
     let mut next = usize::from(region.owner_of(all[0].key())? == Some(homes[0]));
     let load = Load { all: &all, per_s: PER_S, limit: PATIENCE };
     report.sum("failed");
@@ -92,7 +67,7 @@ pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
             Ok(Run { details, ..Run::of(&waits, None) })
         },
     )?;
-    check(&all)
+    homes::check(&all)
 }
 
 /// Moves the shard there and waits until it runs.

@@ -5,8 +5,13 @@ mod alloc;
 mod codec;
 mod entity;
 mod environment;
+mod failover;
+mod growth;
 mod handoff;
+mod heartbeat;
+mod homes;
 mod idle;
+mod leave;
 mod limits;
 mod load;
 mod local;
@@ -16,6 +21,7 @@ mod peers;
 mod percentiles;
 mod plot;
 mod population;
+mod rebalance;
 mod remote;
 mod report;
 mod rig;
@@ -116,6 +122,16 @@ pub enum Name {
     Simulator,
     /// How long messages wait for a shard that moves between two processes
     Handoff,
+    /// What requests notice while one of three nodes leaves in order
+    Leave,
+    /// Seconds until a third node has its share of the shards
+    Rebalance,
+    /// A node's process is killed: until its entities answer from elsewhere, part by part
+    Failover,
+    /// How late heartbeats leave while a link carries all that it can
+    HeartbeatDelay,
+    /// What a node of 1,000 sends and does between two heartbeats, beside one of 10; simulated
+    Growth,
     /// All of the above with what each must come to, as one page with pictures; needs --report
     All,
     /// The other process of a remote measurement
@@ -137,6 +153,11 @@ impl Name {
             Self::Idle => "idle",
             Self::Simulator => "simulator",
             Self::Handoff => "handoff",
+            Self::Leave => "leave",
+            Self::Rebalance => "rebalance",
+            Self::Failover => "failover",
+            Self::HeartbeatDelay => "heartbeat-delay",
+            Self::Growth => "growth",
             Self::All => "all",
             Self::Peer => "peer",
         }
@@ -162,7 +183,7 @@ impl BenchArgs {
     fn mismatch(&self) -> Option<String> {
         let name = self.name.text();
         let asks = matches!(self.name, Name::LocalAsk | Name::RemoteAsk);
-        let latencies = asks || matches!(self.name, Name::Handoff);
+        let latencies = asks || matches!(self.name, Name::Handoff | Name::Leave | Name::Failover);
         if self.rate.is_some() && !asks {
             return Some(format!("--rate is for local-ask and remote-ask; {name} has no rate that could be held"));
         }
@@ -212,6 +233,11 @@ pub fn run(args: &BenchArgs) -> ExitCode {
         Name::Idle => idle::measure(args, &mut report),
         Name::Simulator => simulator::measure(args, &mut report),
         Name::Handoff => handoff::measure(args, &mut report),
+        Name::Leave => leave::measure(args, &mut report),
+        Name::Rebalance => rebalance::measure(args, &mut report),
+        Name::Failover => failover::measure(args, &mut report),
+        Name::HeartbeatDelay => heartbeat::measure(args, &mut report),
+        Name::Growth => growth::measure(args, &mut report),
         Name::Peer => return peers::run(args),
         // Always with a directory, which was looked at before.
         Name::All => Err("it needs --report DIR".into()),

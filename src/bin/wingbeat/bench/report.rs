@@ -64,8 +64,8 @@ pub struct Report {
     wanted: usize,
     /// Name of the figure of each run, if it has one.
     figure: Option<&'static str>,
-    /// The 99.9th percentile is compared with the limit's 99th, not median with median.
-    tails: bool,
+    /// The 99.9th percentile is compared with this one of the limit, not median with median.
+    tails: Option<usize>,
     /// Details that stand at the top of the JSON object, as sums over all rounds.
     sums: Vec<&'static str>,
 }
@@ -81,7 +81,7 @@ const FOREIGN_MAX: f64 = 0.15;
 impl Report {
     /// A report without runs.
     pub fn new(name: &'static str, config: Value) -> Self {
-        Self { name, config, limit: "", rounds: vec![], wanted: 0, figure: None, tails: false, sums: vec![] }
+        Self { name, config, limit: "", rounds: vec![], wanted: 0, figure: None, tails: None, sums: vec![] }
     }
 
     /// Says what the figure of each run is; its name in JSON.
@@ -102,7 +102,12 @@ impl Report {
 
     /// Compares the 99.9th percentile with the limit's 99th.
     pub fn compare_tails(&mut self) {
-        self.tails = true;
+        self.tails = Some(2);
+    }
+
+    /// Compares the 99.9th percentiles.
+    pub fn compare_p999(&mut self) {
+        self.tails = Some(3);
     }
 
     /// Measures limit and thing in turns until `runs` rounds were quiet, at most twice as often.
@@ -155,7 +160,7 @@ impl Report {
 
     /// Ours to the limit, round by round, then the median: figures where they have one, else latencies where the limit has one, else throughput.
     fn ratio(&self) -> Option<f64> {
-        let (ours_at, limit_at) = if self.tails { (3, 2) } else { (0, 0) };
+        let (ours_at, limit_at) = self.tails.map_or((0, 0), |limit_at| (3, limit_at));
         let of = |round: &Round| match (&round.ours, &round.limit) {
             (Run { figure: Some(ours), .. }, Run { figure: Some(limit), .. }) => Some(ours / limit),
             (Run { latency: Some(ours), .. }, Run { latency: Some(limit), .. }) => Some(ours[ours_at] as f64 / limit[limit_at] as f64),
@@ -173,7 +178,7 @@ impl Report {
 
     /// Largest deviation of a run from the median, as a share of it.
     fn spread(&self) -> Option<f64> {
-        let at = if self.tails { 3 } else { 0 };
+        let at = if self.tails.is_some() { 3 } else { 0 };
         let of = |r: &Run| r.figure.or(r.latency.map(|l| l[at] as f64)).or(r.throughput);
         let ours = self.ours();
         let middle = Self::median_of(&ours, of)?;
@@ -237,7 +242,7 @@ impl Report {
             "limit": {
                 "name": self.limit,
                 "throughput_per_s": throughput(&limits),
-                "latency_ns": { "p50": Self::latency(&limits, 0), "p99": Self::latency(&limits, 2) },
+                "latency_ns": { "p50": Self::latency(&limits, 0), "p99": Self::latency(&limits, 2), "p999": Self::latency(&limits, 3) },
             },
             "ratio": self.ratio(),
             "ratio_p99": self.ratio_p99(),
@@ -277,7 +282,7 @@ impl fmt::Display for Report {
         let line = |runs: &[&Run]| match (self.figure, Self::median_of(runs, |r| r.figure)) {
             (Some(name), Some(value)) => format!("{value:>14.2}  {name}"),
             _ => {
-                let tail = if self.tails {
+                let tail = if self.tails.is_some() {
                     format!("  p99.9 {:>9}  max {:>9}", us(Self::latency(runs, 3)), us(Self::latency(runs, 4)))
                 } else {
                     String::new()

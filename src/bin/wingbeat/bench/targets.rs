@@ -34,6 +34,8 @@ pub enum Unit {
     Nanoseconds,
     Bytes,
     Percent,
+    Milliseconds,
+    Seconds,
     Plain,
 }
 
@@ -88,6 +90,8 @@ impl Unit {
             Self::Nanoseconds => format!("{} ns", number(value)),
             Self::Bytes => format!("{} B", number(value)),
             Self::Percent => format!("{} %", number(value)),
+            Self::Milliseconds => format!("{} ms", number(value)),
+            Self::Seconds => format!("{} s", number(value)),
             Self::Plain => number(value),
         }
     }
@@ -127,11 +131,11 @@ impl Check {
             return if said["void"] == true { Verdict::Void } else { Verdict::Free };
         }
         // What is lost is lost, and allocations are counted, whatever else the machine does; but a debug build checks itself, which allocates.
-        let counts = self.judged == FAILED || self.judged == ALLOCATIONS && said["environment"]["debug_build"] != true;
+        let counts = [FAILED, GROWTH].contains(&self.judged) || self.judged == ALLOCATIONS && said["environment"]["debug_build"] != true;
         match said.pointer(self.judged).and_then(Value::as_f64) {
             None => Verdict::Absent,
             Some(_) if said["void"] == true && !counts => Verdict::Void,
-            Some(value) if self.aim.holds(value) => Verdict::Aim,
+            Some(value) if self.aim != Free && self.aim.holds(value) => Verdict::Aim,
             Some(value) if self.must.holds(value) => Verdict::Must,
             Some(_) => Verdict::Missed,
         }
@@ -141,6 +145,8 @@ impl Check {
 const RATE: &str = "/throughput_per_s";
 const ALLOCATIONS: &str = "/allocations_per_message";
 const FAILED: &str = "/failed";
+/// The larger one of bytes and events.
+const GROWTH: &str = "/details/growth";
 
 const fn throughput(what: &'static str, must: Bound, aim: Bound) -> Check {
     Check { what, figure: RATE, limit: "/limit/throughput_per_s", unit: Unit::PerSecond, judged: "/ratio", must, aim }
@@ -151,7 +157,8 @@ const fn p50(what: &'static str, must: Bound, aim: Bound) -> Check {
 }
 
 const fn p99(what: &'static str, must: Bound, aim: Bound) -> Check {
-    Check { what, figure: "/latency_ns/p99", limit: "/limit/latency_ns/p99", unit: Unit::Time, judged: "/ratio_p99", must, aim }
+    let judged = if matches!(must, Free) { "" } else { "/ratio_p99" };
+    Check { what, figure: "/latency_ns/p99", limit: "/limit/latency_ns/p99", unit: Unit::Time, judged, must, aim }
 }
 
 const fn p999(what: &'static str, must: Bound, aim: Bound) -> Check {
@@ -167,6 +174,11 @@ const fn longest(what: &'static str) -> Check {
 /// Messages of this size lie in rings, so that none needs an allocation. A few of the set-up of a run are spread over its millions of messages.
 const fn allocations(what: &'static str) -> Check {
     Check { what, figure: ALLOCATIONS, limit: "", unit: Unit::Plain, judged: ALLOCATIONS, must: AtMost(0.01), aim: AtMost(0.001) }
+}
+
+/// A figure that is judged by itself.
+const fn milliseconds(what: &'static str, figure: &'static str, must: Bound, aim: Bound) -> Check {
+    Check { what, figure, limit: "", unit: Unit::Milliseconds, judged: figure, must, aim }
 }
 
 /// Requests that got no answer, or a wrong one, in all rounds.
@@ -283,6 +295,74 @@ pub const ROWS: &[Row] = &[
             p99("hand-over of 1,000 entities: their messages wait, p99", AtMost(10.0), AtMost(3.0)),
             lost("requests that failed during hand-overs"),
         ],
+    },
+    Row {
+        id: "leave",
+        args: &["leave"],
+        checks: &[
+            lost("requests that failed while one of three nodes left"),
+            p99("wait of a request meanwhile, p99", Free, Free),
+            longest("longest wait of a request meanwhile"),
+        ],
+    },
+    Row {
+        id: "rebalance",
+        args: &["rebalance"],
+        checks: &[
+            Check {
+                what: "balance behind a third node",
+                figure: "/seconds",
+                limit: "/limit/seconds",
+                unit: Unit::Seconds,
+                judged: "",
+                must: Free,
+                aim: Free,
+            },
+            lost("requests that failed while shards were balanced"),
+        ],
+    },
+    Row {
+        id: "failover",
+        args: &["failover"],
+        checks: &[
+            milliseconds("fail-over: decision to answer, p99 of entities", "/details/decision_to_answer_ms", AtMost(200.0), AtMost(20.0)),
+            milliseconds("fail-over: whole path, with proof of death", "/whole_path_ms", AtMost(1000.0), AtMost(150.0)),
+        ],
+    },
+    Row {
+        id: "failover-unproven",
+        args: &["failover", "--set", "downing.proof_of_death=false"],
+        checks: &[Check {
+            limit: "/limit/whole_path_ms",
+            judged: "/ratio",
+            ..milliseconds("fail-over: whole path, to the sum of its bounds", "/whole_path_ms", AtMost(1.1), Free)
+        }],
+    },
+    Row {
+        id: "heartbeat-delay",
+        args: &["heartbeat-delay"],
+        checks: &[Check {
+            what: "heartbeats late under full TCP load, p99.9",
+            figure: "/latency_ns/p999",
+            limit: "/limit/latency_ns/p999",
+            unit: Unit::Time,
+            judged: "/latency_ns/p999",
+            must: AtMost(10e6),
+            aim: AtMost(2e6),
+        }],
+    },
+    Row {
+        id: "growth",
+        args: &["growth"],
+        checks: &[Check {
+            what: "growth per node and heartbeat, 10 to 1,000 nodes",
+            figure: "/bytes_per_node_per_heartbeat",
+            limit: "/limit/bytes_per_node_per_heartbeat",
+            unit: Unit::Bytes,
+            judged: GROWTH,
+            must: AtMost(1.5),
+            aim: AtMost(1.2),
+        }],
     },
     Row {
         id: "simulator",
