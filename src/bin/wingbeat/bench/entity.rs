@@ -19,6 +19,32 @@ pub struct Echo(pub Payload);
 #[derive(Clone, Debug)]
 pub struct Count;
 
+/// A protocol whose entities count notes, written in one way or another.
+pub trait Told: EntityType<Key = u64> {
+    /// Sent without waiting.
+    type Note: Message<Self>;
+    /// Answered with the number of notes so far.
+    type Count: Request<Self, Reply = u64>;
+
+    /// A note that is full of this number.
+    fn note(number: u64) -> Self::Note;
+    /// The question.
+    fn count() -> Self::Count;
+}
+
+impl Told for Bench {
+    type Note = Note;
+    type Count = Count;
+
+    fn note(number: u64) -> Note {
+        Note(Payload([number; 8]))
+    }
+
+    fn count() -> Count {
+        Count
+    }
+}
+
 /// The protocol of the measured entity.
 #[derive(Debug)]
 pub struct Bench;

@@ -129,26 +129,43 @@ pub fn raw_stream(messages: u64) -> std::io::Result<f64> {
 
 /// Round trips of 64 bytes over TCP on loopback, both sides polling without sleep (R_spin).
 pub fn ping_pong(window: Duration) -> std::io::Result<Histogram<u64>> {
+    round_trips(window, true, spin_read)
+}
+
+/// Round trips of 64 bytes over TCP on loopback, both sides asleep while they wait (R_same where both have one core).
+pub fn ping_pong_blocking(window: Duration) -> std::io::Result<Histogram<u64>> {
+    round_trips(window, false, |stream, buffer| match stream.read_exact(buffer) {
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
+        read => read.map(|()| true),
+    })
+}
+
+/// `read` fills a buffer; false at the end of the stream.
+fn round_trips(
+    window: Duration,
+    polling: bool,
+    read: fn(&mut TcpStream, &mut [u8]) -> std::io::Result<bool>,
+) -> std::io::Result<Histogram<u64>> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let addr = listener.local_addr()?;
     let server = std::thread::spawn(move || -> std::io::Result<()> {
         let (mut stream, _) = listener.accept()?;
         stream.set_nodelay(true)?;
-        stream.set_nonblocking(true)?;
+        stream.set_nonblocking(polling)?;
         let mut buffer = [0u8; PAYLOAD_BYTES];
-        while spin_read(&mut stream, &mut buffer)? {
+        while read(&mut stream, &mut buffer)? {
             stream.write_all(&buffer)?;
         }
         Ok(())
     });
     let mut stream = TcpStream::connect(addr)?;
     stream.set_nodelay(true)?;
-    stream.set_nonblocking(true)?;
+    stream.set_nonblocking(polling)?;
     let (began, mut seen, mut buffer) = (Instant::now(), histogram(), [7u8; PAYLOAD_BYTES]);
     while began.elapsed() < window {
         let sent = Instant::now();
         stream.write_all(&buffer)?;
-        if !spin_read(&mut stream, &mut buffer)? {
+        if !read(&mut stream, &mut buffer)? {
             break;
         }
         seen.saturating_record(sent.elapsed().as_nanos() as u64);

@@ -15,6 +15,7 @@ mod leave;
 mod limits;
 mod load;
 mod local;
+mod one_core;
 mod open_loop;
 mod page;
 mod peers;
@@ -25,6 +26,7 @@ mod rebalance;
 mod remote;
 mod report;
 mod rig;
+mod serde_entity;
 mod simulator;
 mod targets;
 mod timer;
@@ -75,6 +77,18 @@ pub struct BenchArgs {
     /// One message at a time instead of batches of 64, for `local-tell` and `remote-tell`
     #[arg(long)]
     single: bool,
+    /// Messages declared by `messages!` and written by serde, for `remote-tell`
+    #[arg(long)]
+    serde: bool,
+    /// All threads of all nodes on one core, for messages and requests
+    #[arg(long)]
+    one_core: bool,
+    /// A request that is alone in flight is written to the socket by its caller
+    #[arg(long, hide = true)]
+    direct: bool,
+    /// Encrypted links
+    #[arg(long, hide = true)]
+    tls: bool,
     /// Entities that the messages go to: 1,000, and for `start` and `memory` 1,000,000
     #[arg(long)]
     entities: Option<u64>,
@@ -132,6 +146,15 @@ pub enum Name {
     HeartbeatDelay,
     /// What a node of 1,000 sends and does between two heartbeats, beside one of 10; simulated
     Growth,
+    /// Appends to the node's log
+    #[value(hide = true)]
+    Journal,
+    /// Reads and writes of the replicated store
+    #[value(hide = true)]
+    Store,
+    /// Load and faults for a long time
+    #[value(hide = true)]
+    Soak,
     /// All of the above with what each must come to, as one page with pictures; needs --report
     All,
     /// The other process of a remote measurement
@@ -158,6 +181,9 @@ impl Name {
             Self::Failover => "failover",
             Self::HeartbeatDelay => "heartbeat-delay",
             Self::Growth => "growth",
+            Self::Journal => "journal",
+            Self::Store => "store",
+            Self::Soak => "soak",
             Self::All => "all",
             Self::Peer => "peer",
         }
@@ -179,6 +205,19 @@ impl BenchArgs {
         std::iter::once(idle).chain(self.set.iter().cloned()).collect()
     }
 
+    /// What is known by name, and not there to be measured.
+    fn absent(&self) -> Option<String> {
+        let (what, why) = match self.name {
+            Name::Journal => ("journal", "this build has no journal"),
+            Name::Store => ("store", "this build has no replicated store"),
+            Name::Soak => ("soak", "it judges hours, not rounds, and is a command of its own: `wingbeat soak --minutes 3`"),
+            _ if self.direct => ("--direct", "in this build the network thread alone writes to sockets"),
+            _ if self.tls => ("--tls", "links of this build are not encrypted"),
+            _ => return None,
+        };
+        Some(format!("{what} cannot be measured: {why}; `wingbeat bench --help` names what can"))
+    }
+
     /// A flag that means nothing for what is measured would be measured as if it did.
     fn mismatch(&self) -> Option<String> {
         let name = self.name.text();
@@ -189,6 +228,13 @@ impl BenchArgs {
         }
         if self.hgrm.is_some() && !latencies {
             return Some(format!("--hgrm is for measurements of latency; {name} has no latencies (--csv has its rounds)"));
+        }
+        let messages = asks || matches!(self.name, Name::LocalTell | Name::RemoteTell);
+        if self.one_core && !messages && self.name != Name::Peer {
+            return Some(format!("--one-core is for messages and requests, whose limits know of it; the limit of {name} does not"));
+        }
+        if self.serde && !matches!(self.name, Name::RemoteTell | Name::Peer) {
+            return Some(format!("--serde is for remote-tell, which writes a message each time; {name} has no such messages"));
         }
         if self.report.is_some() != (self.name == Name::All) {
             return Some("`all` and --report DIR go together: `wingbeat bench all --report perf/results`".into());
@@ -217,6 +263,16 @@ pub fn run(args: &BenchArgs) -> ExitCode {
         eprintln!("error[E-CLI-052]: {problem}");
         return ExitCode::from(1);
     }
+    if let Some(problem) = args.absent() {
+        eprintln!("error[E-CLI-053]: {problem}");
+        return ExitCode::from(1);
+    }
+    if args.one_core
+        && let Err(error) = one_core::bind()
+    {
+        eprintln!("error[E-CLI-051]: {} could not be measured: {error}", args.name.text());
+        return ExitCode::from(2);
+    }
     if let Some(dir) = &args.report {
         return all::run(args, dir);
     }
@@ -239,6 +295,7 @@ pub fn run(args: &BenchArgs) -> ExitCode {
         Name::HeartbeatDelay => heartbeat::measure(args, &mut report),
         Name::Growth => growth::measure(args, &mut report),
         Name::Peer => return peers::run(args),
+        Name::Journal | Name::Store | Name::Soak => Err("this build cannot measure it".into()),
         // Always with a directory, which was looked at before.
         Name::All => Err("it needs --report DIR".into()),
     };
@@ -275,6 +332,7 @@ fn write_files(args: &BenchArgs, report: &Report) -> Result<(), Error> {
 fn report(args: &BenchArgs) -> Report {
     let config = serde_json::json!({
         "secs": args.secs, "runs": args.runs, "window": args.window, "entities": args.entities(), "single": args.single,
+        "serde": args.serde, "one_core": args.one_core,
         "rate": args.rate.map(|rate| rate.to_string()), "idle": args.idle(),
         "set": args.set.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>(), "payload_bytes": entity::PAYLOAD_BYTES,
     });

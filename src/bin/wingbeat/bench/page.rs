@@ -19,8 +19,8 @@ pub struct Step {
 }
 
 /// Rows of the targets that no row here measures.
-const ABSENT: &str = "Not measured by this command: serde messages, TLS, one core, peers beside us, resident memory and time to form, heartbeat delay, \
-                      longest turn of the network thread, hand-over, fail-over, foreign load, growth, soak.";
+const ABSENT: &str = "Not measured by this command: TLS, the direct write, peers beside us, resident memory and time to form, longest turn of the \
+                      network thread, foreign load, soak.";
 
 /// The page, in Markdown. `pictures` are file names beside it, each with its title.
 pub fn markdown(outcomes: &[Outcome], steps: &[Step], pictures: &[(&str, &str)], how: &str) -> String {
@@ -46,7 +46,8 @@ pub fn markdown(outcomes: &[Outcome], steps: &[Step], pictures: &[(&str, &str)],
             }
         }
     }
-    page += "\nMust and aim are of the ratio, for `start`, `memory`, `idle`, `simulator` and allocations of the figure itself. Limits by row:\n\n";
+    page += "\nMust and aim are of the ratio, or of the figure itself: for `start`, `memory`, `idle`, `simulator`, `heartbeat-delay`, `failover` with \
+             proof of death, allocations and failed requests; for `growth` of the larger ratio of bytes and events. Limits by row:\n\n";
     for outcome in outcomes {
         if let Some(name) = outcome.said.as_ref().ok().and_then(|said| said["limit"]["name"].as_str()) {
             let _ = writeln!(page, "* `{}`: {}", outcome.row.args.join(" "), cell(name));

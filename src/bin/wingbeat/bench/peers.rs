@@ -11,6 +11,7 @@ use super::{
     BenchArgs,
     entity::BenchEntity,
     rig::{self, Error, PATIENCE},
+    serde_entity::DerivedEntity,
 };
 
 /// Settings as the command line takes them.
@@ -26,8 +27,11 @@ pub fn settings(args: &BenchArgs, ours: &[(&str, &str)]) -> Settings {
 pub fn run(args: &BenchArgs) -> ExitCode {
     let serve = || -> Result<(), Error> {
         let cluster = rig::start(&args.settings(), &args.seed)?;
-        let region = cluster.host::<BenchEntity>(HostOptions::new(), |_| BenchEntity::default())?;
-        region.wait_ready(PATIENCE)?;
+        if args.serde {
+            cluster.host::<DerivedEntity>(HostOptions::new(), |_| DerivedEntity::default())?.wait_ready(PATIENCE)?;
+        } else {
+            cluster.host::<BenchEntity>(HostOptions::new(), |_| BenchEntity::default())?.wait_ready(PATIENCE)?;
+        }
         println!("{}", cluster.addr());
         std::io::stdout().flush()?;
         // Ends when whoever measures ends, however that happens.
@@ -63,12 +67,17 @@ impl Drop for Peer {
 impl Peer {
     /// A node with these settings that is up: of a cluster of its own without a seed.
     pub fn start(settings: &Settings, seed: Option<&str>) -> Result<Self, Error> {
+        Self::with(settings, seed.iter().flat_map(|seed| ["--seed", seed]))
+    }
+
+    /// As [`start`](Self::start), with more flags of `bench`.
+    pub fn with<'a>(settings: &Settings, flags: impl IntoIterator<Item = &'a str>) -> Result<Self, Error> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["bench", "peer"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         for (key, value) in settings {
             command.args(["--set", &format!("{key}={value}")]);
         }
-        command.args(seed.iter().flat_map(|seed| ["--seed", seed]));
+        command.args(flags);
         let mut child = command.spawn()?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take().ok_or("the peer has no standard output")?);
         let mut peer = Self { child, _stdin: stdin, addr: String::new() };

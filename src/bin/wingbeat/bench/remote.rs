@@ -6,26 +6,27 @@ use wingbeat::{AskError, Cluster, EntityRef, Region};
 
 use super::{
     BenchArgs, alloc,
-    entity::{Bench, Echo, Payload},
+    entity::{Bench, Echo, Payload, Told},
     limits, local, open_loop,
     peers::Peer,
     report::{Report, Run},
     rig::{self, Error, PATIENCE},
+    serde_entity::Derived,
 };
 
 /// A pair of processes: this one with a proxy, and one that hosts.
-struct Pair {
+struct Pair<T: Told> {
     _cluster: Cluster,
     _peer: Peer,
-    region: Region<Bench>,
-    all: Vec<EntityRef<Bench>>,
+    region: Region<T>,
+    all: Vec<EntityRef<T>>,
 }
 
-fn pair(args: &BenchArgs) -> Result<Pair, Error> {
+fn pair<T: Told>(args: &BenchArgs) -> Result<Pair<T>, Error> {
     let settings = args.settings();
-    let peer = Peer::start(&settings, None)?;
+    let peer = Peer::with(&settings, args.serde.then_some("--serde"))?;
     let cluster = rig::start(&settings, std::slice::from_ref(&peer.addr))?;
-    let region = cluster.proxy::<Bench>()?;
+    let region = cluster.proxy::<T>()?;
     let all = rig::warm(&region, args.entities())?;
     Ok(Pair { _cluster: cluster, _peer: peer, region, all })
 }
@@ -38,9 +39,23 @@ fn stream(args: &BenchArgs) -> Result<Run, Error> {
     Ok(Run { throughput, ..Run::default() })
 }
 
+/// The round trip that latency is compared with. On one core who polls only keeps the other one from answering.
+fn trip_name(args: &BenchArgs) -> &'static str {
+    if args.one_core { "R_same: TCP ping-pong, blocking, on one core" } else { "R_spin: TCP ping-pong, both sides polling" }
+}
+
+fn trip(args: &BenchArgs) -> Result<Run, Error> {
+    let window = args.window() / 2;
+    Ok(Run::of(&if args.one_core { limits::ping_pong_blocking(window)? } else { limits::ping_pong(window)? }, None))
+}
+
 /// `remote-tell`.
 pub fn tell(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
-    let pair = pair(args)?;
+    if args.serde { tell_to::<Derived>(args, report) } else { tell_to::<Bench>(args, report) }
+}
+
+fn tell_to<T: Told>(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
+    let pair = pair::<T>(args)?;
     let mut total = 0;
     report.rounds(
         STREAM,
@@ -57,26 +72,16 @@ pub fn tell(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
 
 /// `remote-ask`.
 pub fn ask(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
-    let pair = pair(args)?;
+    let pair = pair::<Bench>(args)?;
     if let Some(rate) = args.rate {
         let rate = open_loop::rate_of(rate, &pair.all, args.window())?;
         report.compare_tails();
-        return report.rounds(
-            "R_spin: TCP ping-pong, both sides polling",
-            args.runs,
-            || Ok(Run::of(&limits::ping_pong(args.window() / 2)?, None)),
-            || open_loop::at_rate(&pair.all, rate, args.window()),
-        );
+        return report.rounds(trip_name(args), args.runs, || trip(args), || open_loop::at_rate(&pair.all, rate, args.window()));
     }
     if args.window > 1 {
         return report.rounds(STREAM, args.runs, || stream(args), || ask_many(&pair.all, args.window, args.window()));
     }
-    report.rounds(
-        "R_spin: TCP ping-pong, both sides polling",
-        args.runs,
-        || Ok(Run::of(&limits::ping_pong(args.window() / 2)?, None)),
-        || local::ask_for(&pair.all, args.window()),
-    )
+    report.rounds(trip_name(args), args.runs, || trip(args), || local::ask_for(&pair.all, args.window()))
 }
 
 /// Asks with `window` requests in flight: each answer lets the next request go.
