@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use wingbeat::{Cluster, Epoch, Event, HostOptions, NodeId, Region, ShardId};
+use wingbeat::{ActError, Cluster, Epoch, Event, HostOptions, NodeId, Region, ShardId};
 
 use super::{
     BenchArgs,
@@ -72,10 +72,16 @@ pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
 
 /// Moves the shard there and waits until it runs.
 fn to(cluster: &Cluster, region: &Region<Bench>, home: NodeId, began: Instant) -> Result<(Duration, Duration), Error> {
-    let events = region.events();
-    let from = began.elapsed();
-    let epoch: Epoch = cluster.admin().move_shard::<Bench>(ShardId(0), home)?;
-    let end = Instant::now() + PATIENCE;
+    let (events, end) = (region.events(), Instant::now() + PATIENCE);
+    let (from, epoch): (Duration, Epoch) = loop {
+        let from = began.elapsed();
+        match cluster.admin().move_shard::<Bench>(ShardId(0), home) {
+            Ok(epoch) => break (from, epoch),
+            // Its record of the move before may be confirmed a moment after the shard runs.
+            Err(ActError::Refused(_)) if Instant::now() < end => load::pause_until(Instant::now() + NEWS),
+            Err(error) => return Err(error.into()),
+        }
+    };
     loop {
         match events.recv_deadline(end)? {
             Event::ShardMoved { epoch: reached, .. } if reached >= epoch => return Ok((from, began.elapsed())),

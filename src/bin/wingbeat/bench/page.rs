@@ -19,8 +19,8 @@ pub struct Step {
 }
 
 /// Rows of the targets that no row here measures.
-const ABSENT: &str = "Not measured by this command: TLS, the direct write, peers beside us, resident memory and time to form, longest turn of the \
-                      network thread, foreign load, soak.";
+const ABSENT: &str = "Not measured by this command: TLS, the direct write, peers beside us, longest turn of the network thread, foreign \
+                      load, soak.";
 
 /// The page, in Markdown. `pictures` are file names beside it, each with its title.
 pub fn markdown(outcomes: &[Outcome], steps: &[Step], pictures: &[(&str, &str)], how: &str) -> String {

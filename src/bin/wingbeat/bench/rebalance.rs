@@ -29,7 +29,7 @@ pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     homes::mark(&all)?;
     let load = Load { all: &all, per_s: PER_S, limit: PATIENCE };
     let sharding = &cluster.config().sharding;
-    let shards = region.shards().ok_or("the number of shards is not known")? as usize;
+    let shards = homes::until_balanced(&region, NODES - 1)?.values().sum();
     let rounds = rounds(shards, sharding.rebalance_absolute as usize, sharding.rebalance_relative);
     let asked_for = rounds as f64 * sharding.rebalance_interval.get().as_secs_f64();
     report.figure("seconds");
