@@ -66,6 +66,8 @@ fn heartbeats_are_timed_on_both_nodes() {
 fn messages_of_serde_and_requests_on_one_core_arrive() {
     assert!(number(&measured(&["remote-tell", "--serde", "--entities", "10"]), "/throughput_per_s") > 0.0);
     let said = measured(&["remote-ask", "--one-core", "--entities", "10"]);
+    // A request that is alone in flight is written alone.
+    assert!(number(&said, "/details/writes_per_message") >= 1.0 && number(&said, "/details/reads_per_message") >= 1.0, "{said}");
     assert!(number(&said, "/latency_ns/p50") > 0.0 && said["limit"]["name"].as_str().unwrap().starts_with("R_same"), "{said}");
 }
 

@@ -1,8 +1,6 @@
 //! `bench heartbeat-delay`: how late heartbeats leave while a link carries all that it can.
 
 use std::{
-    io::{Read, Write},
-    net::{SocketAddr, TcpStream},
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
@@ -17,6 +15,7 @@ use super::{
     peers::{self, Settings},
     report::{Report, Run},
     rig::{self, Error},
+    scrape::{ADMIN, Page},
 };
 
 /// Heartbeats come so often that a run of seconds has enough of them for a percentile of three nines; what follows the interval keeps its usual
@@ -28,10 +27,8 @@ const SETTINGS: &[(&str, &str)] = &[
     ("detector.first_interval", "1s"),
     ("sharding.lease", "10s"),
     ("sharding.lease_margin", "2s"),
-    ("admin.listen", "127.0.0.1:0"),
+    ADMIN,
 ];
-/// Largest page of metrics that is read.
-const PAGE_MAX: u64 = 4 << 20;
 
 /// The limit is a thread that does nothing but wake up as often, while a plain TCP stream takes all that it can.
 pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
@@ -103,16 +100,11 @@ struct Delays {
 
 impl Delays {
     fn of(cluster: &Cluster) -> Result<Self, Error> {
-        let page = page(cluster.admin_addr().ok_or("the node has no HTTP")?)?;
-        Self::read(&page).ok_or_else(|| "the page of metrics has no network_timer_delay_seconds".into())
+        Self::read(&Page::of(cluster)?).ok_or_else(|| "the page of metrics has no network_timer_delay_seconds".into())
     }
 
-    fn read(page: &str) -> Option<Self> {
-        const NAME: &str = "wingbeat_network_timer_delay_seconds";
-        let sample = |rest: &str| {
-            let line = page.lines().find_map(|line| line.strip_prefix(NAME)?.strip_prefix(rest))?;
-            line.trim().parse::<f64>().ok()
-        };
+    fn read(page: &Page) -> Option<Self> {
+        let sample = |rest: &str| page.value(&format!("network_timer_delay_seconds{rest}"));
         let at = |quantile: &str| Some((sample(&format!("{{quantile=\"{quantile}\"}}"))? * 1e9) as u64);
         let (count, sum) = (sample("_count")?, sample("_sum")?);
         (count > 0.0).then_some(())?;
@@ -128,16 +120,6 @@ impl Delays {
     }
 }
 
-/// The page of metrics of a node.
-fn page(admin: SocketAddr) -> Result<String, Error> {
-    let mut stream = TcpStream::connect(admin)?;
-    stream.set_read_timeout(Some(rig::PATIENCE))?;
-    stream.write_all(format!("GET /metrics HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n").as_bytes())?;
-    let mut text = String::new();
-    stream.take(PAGE_MAX).read_to_string(&mut text)?;
-    Ok(text)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,8 +130,8 @@ mod tests {
                     wingbeat_network_timer_delay_seconds{quantile=\"0.9\"} 0.0002\nwingbeat_network_timer_delay_seconds{quantile=\"0.99\"} 0.002\n\
                     wingbeat_network_timer_delay_seconds{quantile=\"0.999\"} 0.004\nwingbeat_network_timer_delay_seconds{quantile=\"1\"} 0.005\nwingbeat_network_timer_delay_seconds_sum 0.2\n\
                     wingbeat_network_timer_delay_seconds_count 1000\n";
-        let delays = Delays::read(page).unwrap();
+        let delays = Delays::read(&Page(page.into())).unwrap();
         assert_eq!((delays.count, delays.p50, delays.p999), (1000, 100_000, 4_000_000));
-        assert_eq!(Delays::read("wingbeat_network_timer_delay_seconds_count 0\n"), None);
+        assert_eq!(Delays::read(&Page("wingbeat_network_timer_delay_seconds_count 0\n".into())), None);
     }
 }

@@ -26,6 +26,7 @@ mod rebalance;
 mod remote;
 mod report;
 mod rig;
+mod scrape;
 mod serde_entity;
 mod simulator;
 mod targets;

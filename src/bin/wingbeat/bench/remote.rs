@@ -8,15 +8,16 @@ use super::{
     BenchArgs, alloc,
     entity::{Bench, Echo, Payload, Told},
     limits, local, open_loop,
-    peers::Peer,
+    peers::{self, Peer},
     report::{Report, Run},
     rig::{self, Error, PATIENCE},
+    scrape::{ADMIN, Calls},
     serde_entity::Derived,
 };
 
 /// A pair of processes: this one with a proxy, and one that hosts.
 struct Pair<T: Told> {
-    _cluster: Cluster,
+    cluster: Cluster,
     _peer: Peer,
     region: Region<T>,
     all: Vec<EntityRef<T>>,
@@ -25,10 +26,10 @@ struct Pair<T: Told> {
 fn pair<T: Told>(args: &BenchArgs) -> Result<Pair<T>, Error> {
     let settings = args.settings();
     let peer = Peer::with(&settings, args.serde.then_some("--serde"))?;
-    let cluster = rig::start(&settings, std::slice::from_ref(&peer.addr))?;
+    let cluster = rig::start(&peers::settings(args, &[ADMIN]), std::slice::from_ref(&peer.addr))?;
     let region = cluster.proxy::<T>()?;
     let all = rig::warm(&region, args.entities())?;
-    Ok(Pair { _cluster: cluster, _peer: peer, region, all })
+    Ok(Pair { cluster, _peer: peer, region, all })
 }
 
 /// The framed stream that throughput is compared with.
@@ -62,9 +63,10 @@ fn tell_to<T: Told>(args: &BenchArgs, report: &mut Report) -> Result<(), Error> 
         args.runs,
         || stream(args),
         || {
+            let before = Calls::of(&pair.cluster)?;
             let (run, sent) = local::tell_for(&pair.all, (!args.single).then_some(&pair.region), args.window())?;
             total += sent;
-            Ok(run)
+            Ok(Run { details: Calls::of(&pair.cluster)?.per_message(&before, sent as f64), ..run })
         },
     )?;
     local::nothing_is_lost(&pair.all, total)
@@ -81,7 +83,17 @@ pub fn ask(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     if args.window > 1 {
         return report.rounds(STREAM, args.runs, || stream(args), || ask_many(&pair.all, args.window, args.window()));
     }
-    report.rounds(trip_name(args), args.runs, || trip(args), || local::ask_for(&pair.all, args.window()))
+    report.rounds(
+        trip_name(args),
+        args.runs,
+        || trip(args),
+        || {
+            let before = Calls::of(&pair.cluster)?;
+            let run = local::ask_for(&pair.all, args.window())?;
+            let asked = run.seen.as_ref().map_or(0, |seen| seen.len()) as f64;
+            Ok(Run { details: Calls::of(&pair.cluster)?.per_message(&before, asked), ..run })
+        },
+    )
 }
 
 /// Asks with `window` requests in flight: each answer lets the next request go.
