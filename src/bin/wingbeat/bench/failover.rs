@@ -54,13 +54,17 @@ impl Parts {
         if config.downing.proof_of_death {
             return Self { detection: 2 * gossip, stable_after: 2 * gossip, right_to_run: Duration::ZERO, start: START };
         }
+        let detector = &config.detector;
+        // So many standard deviations late is a beat of which the detector is sure, at most: the tail of a normal distribution.
+        let deviations = (2.0 * std::f64::consts::LN_10 * detector.threshold).sqrt();
+        let late = detector.min_std_deviation.get().mul_f64(deviations);
         let stable_after = match config.downing.stable_after {
             AutoSpan::After(span) => span.get(),
             // Of up to five members.
             _ => 7 * beat,
         };
         Self {
-            detection: beat * 9 / 2 + 2 * gossip,
+            detection: beat + detector.acceptable_pause.get() + late + 2 * gossip,
             stable_after,
             // By so much may the other side of a split decide later.
             right_to_run: config.sharding.lease_margin.get() + 4 * beat + 2 * gossip,
@@ -228,8 +232,13 @@ mod tests {
         assert_eq!(Parts::bounds(&config).sum(), Duration::from_secs(1), "proven gone: what the target says");
         config.set("downing.proof_of_death", "false").unwrap();
         let bounds = Parts::bounds(&config);
-        assert_eq!((bounds.detection, bounds.stable_after), (Duration::from_millis(1300), Duration::from_secs(2)));
-        assert_eq!(Parts::bounds(&Config::default()).stable_after, Duration::from_secs(7));
+        assert_eq!((bounds.detection.as_millis(), bounds.stable_after), (1806, Duration::from_secs(2)));
+        let usual = Parts::bounds(&Config::default());
+        assert_eq!(
+            (usual.detection.as_millis(), usual.stable_after),
+            (6606, Duration::from_secs(7)),
+            "four and a half heartbeats, and gossip"
+        );
     }
 
     #[test]

@@ -37,7 +37,11 @@ pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     report.rounds(
         "a thread's timer beside a TCP stream",
         args.runs,
-        || Ok(Run::of(&timer_beside_stream(args.window())?, None)),
+        || {
+            let timer = Run::of(&timer_beside_stream(args.window())?, None);
+            let details = timer.latency.iter().map(|latency| ("p999_ms", latency[3] as f64 / 1e6)).collect();
+            Ok(Run { details, ..timer })
+        },
         || beats(args, &settings),
     )
 }
@@ -82,6 +86,7 @@ fn beats(args: &BenchArgs, settings: &Settings) -> Result<Run, Error> {
         ("told_per_s", told.throughput.unwrap_or(0.0)),
         ("timers", mine.count.min(theirs.count) as f64),
         ("mean_us", mine.mean_us.max(theirs.mean_us)),
+        ("p999_ms", latency[3] as f64 / 1e6),
     ];
     Ok(Run { latency: Some(latency), details, ..Run::default() })
 }

@@ -91,9 +91,9 @@ fn line(page: &mut String, check: &Check, said: &Value, first: bool) {
     let at = |pointer: &str| said.pointer(pointer).and_then(Value::as_f64);
     let written = |pointer: &str| at(pointer).map_or_else(|| "-".to_owned(), |value| check.unit.write(value));
     // A figure that is compared with nothing has no ratio either.
-    let ratio = match (check.limit, check.judged) {
+    let ratio = match (check.limit, check.figure) {
         ("", _) => None,
-        (_, "/ratio_p99") => at("/ratio_p99"),
+        (_, "/latency_ns/p99") => at("/ratio_p99"),
         _ => at("/ratio"),
     };
     let share = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{:.0} %", value * 100.0));

@@ -17,8 +17,8 @@ use super::{
 pub const ADMIN: (&str, &str) = ("admin.listen", "127.0.0.1:0");
 /// Largest page that is read.
 const PAGE_MAX: u64 = 4 << 20;
-/// A node copies what its network thread has counted for readers at most so often, and a little more.
-const COUNTED_WITHIN: Duration = Duration::from_millis(250);
+/// A node that rests copies what its network thread has counted for readers with one of its heartbeats, five times a second at most.
+const COUNTED_WITHIN: Duration = Duration::from_millis(450);
 
 /// The page of metrics of a node.
 #[derive(Debug)]

@@ -395,13 +395,8 @@ pub const ROWS: &[Row] = &[
         id: "heartbeat-delay",
         args: &["heartbeat-delay"],
         checks: &[Check {
-            what: "heartbeats late under full TCP load, p99.9",
-            figure: "/latency_ns/p999",
-            limit: "/limit/latency_ns/p999",
-            unit: Unit::Time,
-            judged: "/latency_ns/p999",
-            must: AtMost(10e6),
-            aim: AtMost(2e6),
+            limit: "/limit/details/p999_ms",
+            ..milliseconds("heartbeats late under full TCP load, p99.9", "/details/p999_ms", AtMost(10.0), AtMost(2.0))
         }],
     },
     Row {
