@@ -87,6 +87,9 @@ fn beats(args: &BenchArgs, settings: &Settings) -> Result<Run, Error> {
         ("timers", mine.count.min(theirs.count) as f64),
         ("mean_us", mine.mean_us.max(theirs.mean_us)),
         ("p999_ms", latency[3] as f64 / 1e6),
+        // Whether it is one turn that takes long, or the thread that does not get a core.
+        ("turn_p999_ms", mine.turn_p999_ms.max(theirs.turn_p999_ms)),
+        ("turn_max_ms", mine.turn_max_ms.max(theirs.turn_max_ms)),
     ];
     Ok(Run { latency: Some(latency), details, ..Run::default() })
 }
@@ -101,6 +104,9 @@ struct Delays {
     p99: u64,
     p999: u64,
     max: u64,
+    /// Turns of the network thread.
+    turn_p999_ms: f64,
+    turn_max_ms: f64,
 }
 
 impl Delays {
@@ -111,6 +117,10 @@ impl Delays {
     fn read(page: &Page) -> Option<Self> {
         let sample = |rest: &str| page.value(&format!("network_timer_delay_seconds{rest}"));
         let at = |quantile: &str| Some((sample(&format!("{{quantile=\"{quantile}\"}}"))? * 1e9) as u64);
+        let turn = |quantile: &str| {
+            let seconds = page.value(&format!("network_turn_duration_seconds{{quantile=\"{quantile}\"}}"));
+            seconds.map_or(0.0, |seconds| seconds * 1e3)
+        };
         let (count, sum) = (sample("_count")?, sample("_sum")?);
         (count > 0.0).then_some(())?;
         Some(Self {
@@ -121,6 +131,8 @@ impl Delays {
             p99: at("0.99")?,
             p999: at("0.999")?,
             max: at("1")?,
+            turn_p999_ms: turn("0.999"),
+            turn_max_ms: turn("1"),
         })
     }
 }
