@@ -76,7 +76,6 @@ fn what_does_not_exist_is_refused_by_name() {
     for (args, named) in [
         (&["journal"][..], "no journal"),
         (&["store"], "no replicated store"),
-        (&["soak"], "wingbeat soak"),
         (&["remote-tell", "--tls"], "--tls"),
         (&["remote-ask", "--direct"], "--direct"),
     ] {

@@ -4,7 +4,7 @@ mod all;
 mod alloc;
 mod codec;
 mod entity;
-mod environment;
+pub mod environment;
 mod failover;
 mod growth;
 mod handoff;
@@ -20,7 +20,7 @@ mod open_loop;
 mod page;
 mod peers;
 mod percentiles;
-mod plot;
+pub mod plot;
 mod population;
 mod rebalance;
 mod remote;
@@ -133,8 +133,6 @@ pub enum Name {
     Memory,
     /// CPU of three nodes without traffic, in percent of a core per node
     Idle,
-    /// Events per second of the simulator, on one core
-    Simulator,
     /// How long messages wait for a shard that moves between two processes
     Handoff,
     /// What requests notice while one of three nodes leaves in order
@@ -153,9 +151,8 @@ pub enum Name {
     /// Reads and writes of the replicated store
     #[value(hide = true)]
     Store,
-    /// Load and faults for a long time
-    #[value(hide = true)]
-    Soak,
+    /// Events per second of the simulator, on one core
+    Simulator,
     /// All of the above with what each must come to, as one page with pictures; needs --report
     All,
     /// The other process of a remote measurement
@@ -175,7 +172,6 @@ impl Name {
             Self::Start => "start",
             Self::Memory => "memory",
             Self::Idle => "idle",
-            Self::Simulator => "simulator",
             Self::Handoff => "handoff",
             Self::Leave => "leave",
             Self::Rebalance => "rebalance",
@@ -184,7 +180,7 @@ impl Name {
             Self::Growth => "growth",
             Self::Journal => "journal",
             Self::Store => "store",
-            Self::Soak => "soak",
+            Self::Simulator => "simulator",
             Self::All => "all",
             Self::Peer => "peer",
         }
@@ -211,7 +207,6 @@ impl BenchArgs {
         let (what, why) = match self.name {
             Name::Journal => ("journal", "this build has no journal"),
             Name::Store => ("store", "this build has no replicated store"),
-            Name::Soak => ("soak", "it judges hours, not rounds, and is a command of its own: `wingbeat soak --minutes 3`"),
             _ if self.direct => ("--direct", "in this build the network thread alone writes to sockets"),
             _ if self.tls => ("--tls", "links of this build are not encrypted"),
             _ => return None,
@@ -288,15 +283,15 @@ pub fn run(args: &BenchArgs) -> ExitCode {
         Name::Start => population::start(args, &mut report),
         Name::Memory => population::memory(args, &mut report),
         Name::Idle => idle::measure(args, &mut report),
-        Name::Simulator => simulator::measure(args, &mut report),
         Name::Handoff => handoff::measure(args, &mut report),
         Name::Leave => leave::measure(args, &mut report),
         Name::Rebalance => rebalance::measure(args, &mut report),
         Name::Failover => failover::measure(args, &mut report),
         Name::HeartbeatDelay => heartbeat::measure(args, &mut report),
         Name::Growth => growth::measure(args, &mut report),
+        Name::Simulator => simulator::measure(args, &mut report),
         Name::Peer => return peers::run(args),
-        Name::Journal | Name::Store | Name::Soak => Err("this build cannot measure it".into()),
+        Name::Journal | Name::Store => Err("this build cannot measure it".into()),
         // Always with a directory, which was looked at before.
         Name::All => Err("it needs --report DIR".into()),
     };
