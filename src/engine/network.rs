@@ -424,7 +424,7 @@ impl<N: Carrier> Network<N> {
     }
 
     fn timers(&mut self, now: Time) -> bool {
-        let mut worked = false;
+        let (mut worked, mut protocol) = (false, None);
         if self.net.poll_timeout().is_some_and(|due| due <= now) {
             self.net.handle_timeout(now);
             worked = true;
@@ -436,7 +436,7 @@ impl<N: Carrier> Network<N> {
                 self.node.metrics.network.late_turns.bump(1);
             }
             self.core.handle_timeout(now);
-            worked = true;
+            (worked, protocol) = (true, Some(due));
         }
         if self.node.asks_due().is_some_and(|due| due <= now) {
             self.node.expire_asks(now);
@@ -444,6 +444,10 @@ impl<N: Carrier> Network<N> {
         }
         if worked {
             self.effects(now);
+        }
+        if let Some(due) = protocol {
+            // What the timer sends has been sent: what came in front of it in this turn counts as well.
+            self.node.metrics.timer_delay.record(self.node.now().since(due));
         }
         worked
     }

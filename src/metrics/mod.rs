@@ -156,6 +156,8 @@ pub struct Metrics {
     pub http: HttpMetrics,
     /// Length of turns of the network thread.
     pub network_turn: Histogram,
+    /// How late the timers of the protocol were, heartbeats among them: until what they send was given to the sockets.
+    pub timer_delay: Histogram,
 }
 
 impl Metrics {
@@ -168,6 +170,7 @@ impl Metrics {
             drops: Drops::default(),
             http: HttpMetrics::default(),
             network_turn: Histogram::default(),
+            timer_delay: Histogram::default(),
         }
     }
 
@@ -196,6 +199,8 @@ impl Metrics {
         }
         out.summary_seconds("http_request_duration_seconds", "From the whole request to its answer.", &self.http.latency.snapshot());
         out.summary_seconds("network_turn_duration_seconds", "Length of turns of the network thread.", &self.network_turn.snapshot());
+        let delay = self.timer_delay.snapshot();
+        out.summary_seconds("network_timer_delay_seconds", "How late timers of the protocol were, heartbeats among them.", &delay);
     }
 }
 

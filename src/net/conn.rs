@@ -128,15 +128,21 @@ impl Conn {
         matches!(self.phase, Phase::AwaitHello)
     }
 
-    /// Writes what the socket takes. An error ends the connection once what was read is parsed.
-    pub fn write(&mut self) {
+    /// Writes what the socket takes, in so many calls of the system. An error ends the connection once what was read is parsed.
+    pub fn write(&mut self) -> u64 {
+        let mut calls = 0;
         if self.ended.is_some() || self.stalled {
-            return;
+            return calls;
         }
-        match self.outbox.write(|bytes| self.stream.write(bytes)) {
+        let written = self.outbox.write(|bytes| {
+            calls += 1;
+            self.stream.write(bytes)
+        });
+        match written {
             Ok(all) => self.stalled = !all,
             Err(e) => self.ended = Some(cause_of(&e)),
         }
+        calls
     }
 }
 

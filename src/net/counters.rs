@@ -24,6 +24,14 @@ counters! {
     datagrams_unsent,
     /// Bytes read from links.
     link_bytes_in,
+    /// Calls of the system that read from links, those that found nothing among them.
+    link_reads,
+    /// Calls of the system that wrote to links, greetings apart.
+    link_writes,
+    /// Calls of the system that ask what is ready.
+    polls,
+    /// Those of them that waited for it.
+    polls_asleep,
     /// Frames taken in.
     frames_in,
     /// Frames accepted for sending.

@@ -354,6 +354,8 @@ impl Net {
     /// wait if a budget left something unread. Returns the moment after waiting. The caller takes the events by [`next`](Self::next).
     pub fn poll(&mut self, timeout: Option<Duration>, now: impl Fn() -> Time) -> io::Result<Time> {
         let timeout = if self.has_work() { Some(Duration::ZERO) } else { timeout };
+        self.counters.polls += 1;
+        self.counters.polls_asleep += u64::from(timeout != Some(Duration::ZERO));
         match self.poll.poll(&mut self.kernel_events, timeout) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => self.kernel_events.clear(),
             other => other?,

@@ -182,7 +182,7 @@ impl Net {
     fn write(&mut self, id: ConnId) {
         let limit = self.limits.link_bytes;
         let Some(conn) = self.conns.get_mut(id) else { return };
-        conn.write();
+        self.counters.link_writes += conn.write();
         let (left, ended) = (conn.outbox.len(), conn.ended.is_some());
         let event = match conn.session_mut() {
             Some(session) if session.blocked && left < limit / 2 => {
@@ -270,7 +270,7 @@ impl Net {
             self.mark_ready(id);
             return 0;
         }
-        let (read, more) = fill(conn, least, wanted, budget);
+        let (read, more) = fill(conn, least, wanted, budget, &mut self.counters.link_reads);
         self.counters.link_bytes_in += read as u64;
         if std::mem::take(&mut conn.starved) {
             self.counters.memory_exhausted += 1;
@@ -439,8 +439,8 @@ impl Net {
     }
 }
 
-/// Reads until the socket or the budget is empty. Bytes read, and whether there may be more.
-fn fill(conn: &mut Conn, least: usize, wanted: usize, budget: usize) -> (usize, bool) {
+/// Reads until the socket or the budget is empty. Bytes read, and whether there may be more; `calls` counts those of the system.
+fn fill(conn: &mut Conn, least: usize, wanted: usize, budget: usize, calls: &mut u64) -> (usize, bool) {
     let mut total = 0;
     while total < budget {
         let Ok(space) = conn.inbox.space(least, wanted) else {
@@ -450,6 +450,7 @@ fn fill(conn: &mut Conn, least: usize, wanted: usize, budget: usize) -> (usize, 
             return (total, false);
         };
         let room = space.len();
+        *calls += 1;
         match conn.stream.read(space) {
             Ok(0) => {
                 conn.ended = Some(LinkDown::Reset);

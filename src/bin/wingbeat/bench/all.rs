@@ -64,15 +64,18 @@ fn report(args: &BenchArgs, dir: &Path) -> Result<usize, Error> {
     Ok(outcomes.iter().filter(|outcome| outcome.said.is_err()).count())
 }
 
+/// Requests on the usual cores with the usual settings: the picture of percentiles shows these.
 fn has_latencies(args: &[&str]) -> bool {
-    matches!(args, ["local-ask" | "remote-ask", ..])
+    matches!(args, ["local-ask" | "remote-ask", rest @ ..] if !rest.contains(&"--one-core") && !rest.contains(&"--set"))
 }
 
 /// What another process of this program says of one measurement.
 fn measured(args: &BenchArgs, what: &[&str], runs: u32, more: &[String]) -> Result<Value, Error> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("bench").args(what).args(["--json", "--secs", &args.secs.to_string(), "--runs", &runs.to_string()]).args(more);
-    command.args(["--idle", args.idle()]);
+    if !what.contains(&"--idle") {
+        command.args(["--idle", args.idle()]);
+    }
     for (key, value) in &args.set {
         command.args(["--set", &format!("{key}={value}")]);
     }

@@ -1,6 +1,6 @@
 //! The entity that is measured: 64-byte messages of a fixed layout, and a state that counts them.
 
-use wingbeat::{CodecError, Cx, Entity, EntityType, Message, ReplyTag, Request, Wire};
+use wingbeat::{CodecError, Cx, Entity, EntityType, Failure, HandedOver, Handoff, Message, ReplyTag, Request, Wire};
 
 /// Bytes of payload in every message.
 pub const PAYLOAD_BYTES: usize = 64;
@@ -18,6 +18,32 @@ pub struct Echo(pub Payload);
 /// Answered with the number of notes so far; behind them in order.
 #[derive(Clone, Debug)]
 pub struct Count;
+
+/// A protocol whose entities count notes, written in one way or another.
+pub trait Told: EntityType<Key = u64> {
+    /// Sent without waiting.
+    type Note: Message<Self>;
+    /// Answered with the number of notes so far.
+    type Count: Request<Self, Reply = u64>;
+
+    /// A note that is full of this number.
+    fn note(number: u64) -> Self::Note;
+    /// The question.
+    fn count() -> Self::Count;
+}
+
+impl Told for Bench {
+    type Note = Note;
+    type Count = Count;
+
+    fn note(number: u64) -> Note {
+        Note(Payload([number; 8]))
+    }
+
+    fn count() -> Count {
+        Count
+    }
+}
 
 /// The protocol of the measured entity.
 #[derive(Debug)]
@@ -132,15 +158,45 @@ impl Wire for BenchMsg {
     }
 }
 
-/// Counts what it gets.
+/// Counts what it gets. Its state moves with it.
 #[derive(Default)]
 pub struct BenchEntity {
     notes: u64,
     sum: u64,
 }
 
+/// Its state on the way to another node.
+struct Moved([u64; 2]);
+
+impl Wire for Moved {
+    const NAME: &'static str = "bench.moved";
+
+    fn encode(&self, _: u16, out: &mut Vec<u8>) -> Result<(), CodecError> {
+        self.0.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
+        Ok(())
+    }
+
+    fn decode(_: u16, input: &mut &[u8]) -> Result<Self, CodecError> {
+        let (head, rest) =
+            input.split_first_chunk::<16>().ok_or_else(|| CodecError::Decode(format!("needs 16 bytes, got {}", input.len())))?;
+        *input = rest;
+        let word = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("two words of 8 bytes are 16"));
+        Ok(Self([word(0), word(8)]))
+    }
+}
+
 impl Entity for BenchEntity {
     type Type = Bench;
+
+    fn handoff(&mut self, cx: &mut Cx<'_, Self>) -> Result<Handoff, Failure> {
+        cx.hand_over(&Moved([self.notes, self.sum]))
+    }
+
+    fn adopted(&mut self, state: HandedOver<'_>, _: &mut Cx<'_, Self>) -> Result<(), Failure> {
+        let Moved([notes, sum]) = state.decode()?;
+        *self = Self { notes, sum };
+        Ok(())
+    }
 
     fn handle(&mut self, msg: BenchMsg, cx: &mut Cx<'_, Self>) {
         match msg {

@@ -1,8 +1,8 @@
-//! `bench idle`: what three nodes cost that nobody talks to.
+//! `bench idle`: what three nodes cost that nobody talks to, in CPU time and memory, and how long such nodes take to form a cluster.
 
 use std::{
     io::{BufRead, BufReader},
-    process::{Child, ChildStdin, Command, Stdio},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -37,9 +37,27 @@ impl Drop for Node {
     }
 }
 
+/// A node process that has not said yet where it listens.
+struct Starting {
+    node: Node,
+    said: BufReader<ChildStdout>,
+}
+
+impl Starting {
+    /// Waits until the node listens.
+    fn wait(mut self) -> Result<Node, Error> {
+        let mut line = String::new();
+        self.said.read_line(&mut line)?;
+        let said: serde_json::Value = serde_json::from_str(&line).map_err(|_| "a node ended before it said where it listens")?;
+        let field = |name: &str| said[name].as_str().map(str::to_owned).ok_or_else(|| format!("a node did not say its {name}"));
+        (self.node.addr, self.node.admin) = (field("addr")?, field("admin")?);
+        Ok(self.node)
+    }
+}
+
 impl Node {
-    /// A node with the settings that nobody changed, but for those of `args`.
-    fn start(args: &BenchArgs, seed: Option<&str>) -> Result<Self, Error> {
+    /// A node with the settings that nobody changed, but for those of `args` and these.
+    fn start(args: &BenchArgs, more: &[(&str, &str)], seed: Option<&str>) -> Result<Starting, Error> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["node", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--exit-with-parent", "--json"]);
         command.args(seed.iter().flat_map(|seed| ["--seed", seed]));
@@ -51,22 +69,54 @@ impl Node {
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             command.env(variable(&key), text);
         }
+        command.envs(more.iter().map(|(key, value)| (variable(key), *value)));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take().ok_or("a node has no standard output")?);
-        let mut node = Self { child, _stdin: stdin, addr: String::new(), admin: String::new() };
-        let mut line = String::new();
-        BufReader::new(stdout).read_line(&mut line)?;
-        let said: serde_json::Value = serde_json::from_str(&line).map_err(|_| "a node ended before it said where it listens")?;
-        let field = |name: &str| said[name].as_str().map(str::to_owned).ok_or_else(|| format!("a node did not say its {name}"));
-        (node.addr, node.admin) = (field("addr")?, field("admin")?);
-        Ok(node)
+        let node = Self { child, _stdin: stdin, addr: String::new(), admin: String::new() };
+        Ok(Starting { node, said: BufReader::new(stdout) })
+    }
+
+    fn status(&self) -> Option<serde_json::Value> {
+        Admin::new(&self.admin, None).and_then(|admin| admin.get("/api/v1/status")).ok()
     }
 
     /// Whether it sees the whole cluster.
     fn is_settled(&self) -> bool {
-        let status = Admin::new(&self.admin, None).and_then(|admin| admin.get("/api/v1/status"));
-        status.is_ok_and(|status| status["size"] == NODES && status["converged"] == true)
+        self.status().is_some_and(|status| status["size"] == NODES && status["converged"] == true)
     }
+
+    /// Whether it sees the whole cluster up, itself included.
+    fn is_up(&self) -> bool {
+        self.is_settled() && self.status().is_some_and(|status| status["status"] == "up")
+    }
+}
+
+/// All nodes: the first one, and the others through it as soon as it listens.
+fn start_all(args: &BenchArgs, more: &[(&str, &str)]) -> Result<Vec<Node>, Error> {
+    let first = Node::start(args, more, None)?.wait()?;
+    let others: Vec<_> = (1..NODES).map(|_| Node::start(args, more, Some(&first.addr))).collect::<Result<_, _>>()?;
+    std::iter::once(Ok(first)).chain(others.into_iter().map(Starting::wait)).collect()
+}
+
+/// Looks every so often until all of them are that far.
+fn until_all(nodes: &[Node], every: Duration, are: impl Fn(&Node) -> bool) -> Result<(), Error> {
+    let began = Instant::now();
+    while !nodes.iter().all(&are) {
+        if began.elapsed() > PATIENCE {
+            return Err(format!("{NODES} nodes did not form a cluster within {} s", PATIENCE.as_secs()).into());
+        }
+        std::thread::park_timeout(every);
+    }
+    Ok(())
+}
+
+/// From the start of the first process until all of three are up everywhere, with intervals for loopback: nobody waits for seeds that may come
+/// later.
+fn formed(args: &BenchArgs) -> Result<Duration, Error> {
+    let began = Instant::now();
+    let nodes = start_all(args, &[("cluster.preset", "local_test")])?;
+    until_all(&nodes, Duration::from_millis(2), Node::is_up)?;
+    Ok(began.elapsed())
 }
 
 /// The environment variable of a setting.
@@ -77,18 +127,8 @@ fn variable(key: &str) -> String {
 /// Nothing is the limit: a cluster that does nothing should cost nothing.
 pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     report.figure("cpu_percent_per_node");
-    let mut nodes: Vec<Node> = Vec::new();
-    for _ in 0..NODES {
-        let seed = nodes.first().map(|node| node.addr.clone());
-        nodes.push(Node::start(args, seed.as_deref())?);
-    }
-    let began = Instant::now();
-    while !nodes.iter().all(Node::is_settled) {
-        if began.elapsed() > PATIENCE {
-            return Err(format!("{NODES} nodes did not form a cluster within {} s", PATIENCE.as_secs()).into());
-        }
-        std::thread::park_timeout(Duration::from_millis(100));
-    }
+    let nodes = start_all(args, &[])?;
+    until_all(&nodes, Duration::from_millis(100), Node::is_settled)?;
     pass(SETTLE);
     let window = args.window().max(LEAST);
     let used = || nodes.iter().map(|node| cpu(node.child.id())).sum::<Result<Duration, Error>>();
@@ -100,7 +140,12 @@ pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
             let (began, before) = (Instant::now(), used()?);
             pass(window);
             let share = used()?.saturating_sub(before).as_secs_f64() / began.elapsed().as_secs_f64();
-            Ok(Run::figure(100.0 * share / NODES as f64))
+            let memory = nodes.iter().map(|node| resident(node.child.id())).collect::<Result<Vec<_>, _>>()?;
+            let details = vec![
+                ("resident_mib", memory.into_iter().max().unwrap_or(0) as f64 / 1024.0),
+                ("formed_ms", formed(args)?.as_secs_f64() * 1e3),
+            ];
+            Ok(Run { details, ..Run::figure(100.0 * share / NODES as f64) })
         },
     )
 }
@@ -123,6 +168,16 @@ fn cpu(pid: u32) -> Result<Duration, Error> {
     Ok(Duration::from_nanos(sum))
 }
 
+/// Memory of a process that is in RAM, in KiB.
+fn resident(pid: u32) -> Result<u64, Error> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    resident_of(&status).ok_or_else(|| "the status of a process has no VmRSS".into())
+}
+
+fn resident_of(status: &str) -> Option<u64> {
+    status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().strip_suffix(" kB")?.trim().parse().ok()
+}
+
 /// The first field of `schedstat`: nanoseconds on a core.
 fn running(schedstat: &str) -> Option<u64> {
     schedstat.split_whitespace().next()?.parse().ok()
@@ -135,6 +190,12 @@ mod tests {
     #[test]
     fn settings_reach_a_node_by_its_environment() {
         assert_eq!(variable("node.idle"), "WINGBEAT_NODE__IDLE");
+    }
+
+    #[test]
+    fn resident_memory_is_read_in_kib() {
+        assert_eq!(resident_of("VmPeak:\t 99 kB\nVmRSS:\t    7164 kB\nThreads:\t4\n"), Some(7164));
+        assert_eq!(resident_of("VmPeak: 99 kB\n"), None);
     }
 
     #[test]

@@ -129,26 +129,43 @@ pub fn raw_stream(messages: u64) -> std::io::Result<f64> {
 
 /// Round trips of 64 bytes over TCP on loopback, both sides polling without sleep (R_spin).
 pub fn ping_pong(window: Duration) -> std::io::Result<Histogram<u64>> {
+    round_trips(window, true, spin_read)
+}
+
+/// Round trips of 64 bytes over TCP on loopback, both sides asleep while they wait (R_same where both have one core).
+pub fn ping_pong_blocking(window: Duration) -> std::io::Result<Histogram<u64>> {
+    round_trips(window, false, |stream, buffer| match stream.read_exact(buffer) {
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
+        read => read.map(|()| true),
+    })
+}
+
+/// `read` fills a buffer; false at the end of the stream.
+fn round_trips(
+    window: Duration,
+    polling: bool,
+    read: fn(&mut TcpStream, &mut [u8]) -> std::io::Result<bool>,
+) -> std::io::Result<Histogram<u64>> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let addr = listener.local_addr()?;
     let server = std::thread::spawn(move || -> std::io::Result<()> {
         let (mut stream, _) = listener.accept()?;
         stream.set_nodelay(true)?;
-        stream.set_nonblocking(true)?;
+        stream.set_nonblocking(polling)?;
         let mut buffer = [0u8; PAYLOAD_BYTES];
-        while spin_read(&mut stream, &mut buffer)? {
+        while read(&mut stream, &mut buffer)? {
             stream.write_all(&buffer)?;
         }
         Ok(())
     });
     let mut stream = TcpStream::connect(addr)?;
     stream.set_nodelay(true)?;
-    stream.set_nonblocking(true)?;
+    stream.set_nonblocking(polling)?;
     let (began, mut seen, mut buffer) = (Instant::now(), histogram(), [7u8; PAYLOAD_BYTES]);
     while began.elapsed() < window {
         let sent = Instant::now();
         stream.write_all(&buffer)?;
-        if !spin_read(&mut stream, &mut buffer)? {
+        if !read(&mut stream, &mut buffer)? {
             break;
         }
         seen.saturating_record(sent.elapsed().as_nanos() as u64);
@@ -156,6 +173,67 @@ pub fn ping_pong(window: Duration) -> std::io::Result<Histogram<u64>> {
     drop(stream);
     server.join().expect("the server does not panic")?;
     Ok(seen)
+}
+
+/// Bytes of an entity on its way: its key and its state.
+const MOVED: usize = 24;
+
+/// Times from the first byte of so many keys and states, taken out of a map, over TCP on loopback into another map, to the byte that says so. Both
+/// sides poll.
+pub fn copy(window: Duration, entities: u64) -> std::io::Result<Histogram<u64>> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let addr = listener.local_addr()?;
+    let length = entities as usize * MOVED;
+    let server = std::thread::spawn(move || -> std::io::Result<()> {
+        let (mut stream, _) = listener.accept()?;
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        let mut buffer = vec![0u8; length];
+        while spin_read(&mut stream, &mut buffer)? {
+            let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("a part of 8 bytes"));
+            let mut table: HashMap<u64, [u64; 2], foldhash::fast::RandomState> = HashMap::default();
+            for one in buffer.chunks_exact(MOVED) {
+                table.insert(word(&one[..8]), [word(&one[8..16]), word(&one[16..])]);
+            }
+            std::hint::black_box(&table);
+            spin_write(&mut stream, &[1])?;
+        }
+        Ok(())
+    });
+    let mut stream = TcpStream::connect(addr)?;
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    let table: HashMap<u64, [u64; 2], foldhash::fast::RandomState> = (0..entities).map(|key| (key, [key, 1])).collect();
+    let (began, mut seen, mut answer) = (Instant::now(), histogram(), [0u8; 1]);
+    while began.elapsed() < window {
+        let sent = Instant::now();
+        let mut block = Vec::with_capacity(length);
+        for (key, state) in &table {
+            for word in [*key, state[0], state[1]] {
+                block.extend_from_slice(&word.to_le_bytes());
+            }
+        }
+        spin_write(&mut stream, &block)?;
+        if !spin_read(&mut stream, &mut answer)? {
+            break;
+        }
+        seen.saturating_record(sent.elapsed().as_nanos() as u64);
+    }
+    drop(stream);
+    server.join().expect("the server does not panic")?;
+    Ok(seen)
+}
+
+/// Writes all of it to a socket that does not block.
+fn spin_write(stream: &mut TcpStream, mut bytes: &[u8]) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        match stream.write(bytes) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => std::hint::spin_loop(),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }
 
 /// Fills `buffer` from a socket that does not block; false at the end of the stream.

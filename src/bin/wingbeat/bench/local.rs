@@ -6,7 +6,7 @@ use wingbeat::{EntityRef, HostOptions, Region};
 
 use super::{
     BenchArgs, alloc,
-    entity::{Bench, BenchEntity, Echo, Payload},
+    entity::{Bench, BenchEntity, Echo, Payload, Told},
     limits, open_loop,
     report::{Report, Run},
     rig::{self, Error, PATIENCE},
@@ -17,7 +17,7 @@ const STRIDE: u64 = 64;
 
 /// Sends notes round robin for about `window`, in batches if there is a region, then waits until all were handled: the run, and how many were
 /// sent.
-pub fn tell_for(all: &[EntityRef<Bench>], region: Option<&Region<Bench>>, window: Duration) -> Result<(Run, u64), Error> {
+pub fn tell_for<T: Told>(all: &[EntityRef<T>], region: Option<&Region<T>>, window: Duration) -> Result<(Run, u64), Error> {
     let (result, allocated) = alloc::counted(|| {
         let (began, mut teller) = (Instant::now(), rig::Teller::new(all, region.map(Region::batch)));
         while began.elapsed() < window {
@@ -52,7 +52,7 @@ pub fn ask_for(all: &[EntityRef<Bench>], window: Duration) -> Result<Run, Error>
 }
 
 /// Fails if entities have not handled exactly what was sent.
-pub fn nothing_is_lost(all: &[EntityRef<Bench>], sent: u64) -> Result<(), Error> {
+pub fn nothing_is_lost<T: Told>(all: &[EntityRef<T>], sent: u64) -> Result<(), Error> {
     let handled = rig::handled(all)?;
     if handled == sent { Ok(()) } else { Err(format!("{sent} messages were sent and {handled} handled").into()) }
 }

@@ -4,18 +4,30 @@ mod all;
 mod alloc;
 mod codec;
 mod entity;
-mod environment;
+pub mod environment;
+mod failover;
+mod growth;
+mod handoff;
+mod heartbeat;
+mod homes;
 mod idle;
+mod leave;
 mod limits;
+mod load;
 mod local;
+mod one_core;
 mod open_loop;
 mod page;
+mod peers;
 mod percentiles;
-mod plot;
+pub mod plot;
 mod population;
+mod rebalance;
 mod remote;
 mod report;
 mod rig;
+mod scrape;
+mod serde_entity;
 mod simulator;
 mod targets;
 mod timer;
@@ -66,6 +78,18 @@ pub struct BenchArgs {
     /// One message at a time instead of batches of 64, for `local-tell` and `remote-tell`
     #[arg(long)]
     single: bool,
+    /// Messages declared by `messages!` and written by serde, for `remote-tell`
+    #[arg(long)]
+    serde: bool,
+    /// All threads of all nodes on one core, for messages and requests
+    #[arg(long)]
+    one_core: bool,
+    /// A request that is alone in flight is written to the socket by its caller
+    #[arg(long, hide = true)]
+    direct: bool,
+    /// Encrypted links
+    #[arg(long, hide = true)]
+    tls: bool,
     /// Entities that the messages go to: 1,000, and for `start` and `memory` 1,000,000
     #[arg(long)]
     entities: Option<u64>,
@@ -75,6 +99,9 @@ pub struct BenchArgs {
     /// Any other setting of the measured nodes, as KEY=VALUE in TOML
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
     set: Vec<(String, toml::Value)>,
+    /// Whom a `peer` joins through
+    #[arg(long, value_name = "ADDR", hide = true)]
+    seed: Vec<String>,
 }
 
 fn setting(text: &str) -> Result<(String, toml::Value), String> {
@@ -106,6 +133,24 @@ pub enum Name {
     Memory,
     /// CPU of three nodes without traffic, in percent of a core per node
     Idle,
+    /// How long messages wait for a shard that moves between two processes
+    Handoff,
+    /// What requests notice while one of three nodes leaves in order
+    Leave,
+    /// Seconds until a third node has its share of the shards
+    Rebalance,
+    /// A node's process is killed: until its entities answer from elsewhere, part by part
+    Failover,
+    /// How late heartbeats leave while a link carries all that it can
+    HeartbeatDelay,
+    /// What a node of 1,000 sends and does between two heartbeats, beside one of 10; simulated
+    Growth,
+    /// Appends to the node's log
+    #[value(hide = true)]
+    Journal,
+    /// Reads and writes of the replicated store
+    #[value(hide = true)]
+    Store,
     /// Events per second of the simulator, on one core
     Simulator,
     /// All of the above with what each must come to, as one page with pictures; needs --report
@@ -127,6 +172,14 @@ impl Name {
             Self::Start => "start",
             Self::Memory => "memory",
             Self::Idle => "idle",
+            Self::Handoff => "handoff",
+            Self::Leave => "leave",
+            Self::Rebalance => "rebalance",
+            Self::Failover => "failover",
+            Self::HeartbeatDelay => "heartbeat-delay",
+            Self::Growth => "growth",
+            Self::Journal => "journal",
+            Self::Store => "store",
             Self::Simulator => "simulator",
             Self::All => "all",
             Self::Peer => "peer",
@@ -149,15 +202,35 @@ impl BenchArgs {
         std::iter::once(idle).chain(self.set.iter().cloned()).collect()
     }
 
+    /// What is known by name, and not there to be measured.
+    fn absent(&self) -> Option<String> {
+        let (what, why) = match self.name {
+            Name::Journal => ("journal", "this build has no journal"),
+            Name::Store => ("store", "this build has no replicated store"),
+            _ if self.direct => ("--direct", "in this build the network thread alone writes to sockets"),
+            _ if self.tls => ("--tls", "links of this build are not encrypted"),
+            _ => return None,
+        };
+        Some(format!("{what} cannot be measured: {why}; `wingbeat bench --help` names what can"))
+    }
+
     /// A flag that means nothing for what is measured would be measured as if it did.
     fn mismatch(&self) -> Option<String> {
         let name = self.name.text();
         let asks = matches!(self.name, Name::LocalAsk | Name::RemoteAsk);
+        let latencies = asks || matches!(self.name, Name::Handoff | Name::Leave | Name::Failover);
         if self.rate.is_some() && !asks {
             return Some(format!("--rate is for local-ask and remote-ask; {name} has no rate that could be held"));
         }
-        if self.hgrm.is_some() && !asks {
-            return Some(format!("--hgrm is for local-ask and remote-ask; {name} has no latencies (--csv has its rounds)"));
+        if self.hgrm.is_some() && !latencies {
+            return Some(format!("--hgrm is for measurements of latency; {name} has no latencies (--csv has its rounds)"));
+        }
+        let messages = asks || matches!(self.name, Name::LocalTell | Name::RemoteTell);
+        if self.one_core && !messages && self.name != Name::Peer {
+            return Some(format!("--one-core is for messages and requests, whose limits know of it; the limit of {name} does not"));
+        }
+        if self.serde && !matches!(self.name, Name::RemoteTell | Name::Peer) {
+            return Some(format!("--serde is for remote-tell, which writes a message each time; {name} has no such messages"));
         }
         if self.report.is_some() != (self.name == Name::All) {
             return Some("`all` and --report DIR go together: `wingbeat bench all --report perf/results`".into());
@@ -186,6 +259,16 @@ pub fn run(args: &BenchArgs) -> ExitCode {
         eprintln!("error[E-CLI-052]: {problem}");
         return ExitCode::from(1);
     }
+    if let Some(problem) = args.absent() {
+        eprintln!("error[E-CLI-053]: {problem}");
+        return ExitCode::from(1);
+    }
+    if args.one_core
+        && let Err(error) = one_core::bind()
+    {
+        eprintln!("error[E-CLI-051]: {} could not be measured: {error}", args.name.text());
+        return ExitCode::from(2);
+    }
     if let Some(dir) = &args.report {
         return all::run(args, dir);
     }
@@ -200,8 +283,15 @@ pub fn run(args: &BenchArgs) -> ExitCode {
         Name::Start => population::start(args, &mut report),
         Name::Memory => population::memory(args, &mut report),
         Name::Idle => idle::measure(args, &mut report),
+        Name::Handoff => handoff::measure(args, &mut report),
+        Name::Leave => leave::measure(args, &mut report),
+        Name::Rebalance => rebalance::measure(args, &mut report),
+        Name::Failover => failover::measure(args, &mut report),
+        Name::HeartbeatDelay => heartbeat::measure(args, &mut report),
+        Name::Growth => growth::measure(args, &mut report),
         Name::Simulator => simulator::measure(args, &mut report),
-        Name::Peer => return remote::peer(args),
+        Name::Peer => return peers::run(args),
+        Name::Journal | Name::Store => Err("this build cannot measure it".into()),
         // Always with a directory, which was looked at before.
         Name::All => Err("it needs --report DIR".into()),
     };
@@ -238,6 +328,7 @@ fn write_files(args: &BenchArgs, report: &Report) -> Result<(), Error> {
 fn report(args: &BenchArgs) -> Report {
     let config = serde_json::json!({
         "secs": args.secs, "runs": args.runs, "window": args.window, "entities": args.entities(), "single": args.single,
+        "serde": args.serde, "one_core": args.one_core,
         "rate": args.rate.map(|rate| rate.to_string()), "idle": args.idle(),
         "set": args.set.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>(), "payload_bytes": entity::PAYLOAD_BYTES,
     });

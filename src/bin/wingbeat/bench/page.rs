@@ -19,8 +19,8 @@ pub struct Step {
 }
 
 /// Rows of the targets that no row here measures.
-const ABSENT: &str = "Not measured by this command: serde messages, TLS, one core, peers beside us, resident memory and time to form, heartbeat delay, \
-                      longest turn of the network thread, hand-over, fail-over, foreign load, growth, soak.";
+const ABSENT: &str = "Not measured by this command: TLS, the direct write, peers beside us, longest turn of the network thread, foreign \
+                      load, soak.";
 
 /// The page, in Markdown. `pictures` are file names beside it, each with its title.
 pub fn markdown(outcomes: &[Outcome], steps: &[Step], pictures: &[(&str, &str)], how: &str) -> String {
@@ -46,7 +46,8 @@ pub fn markdown(outcomes: &[Outcome], steps: &[Step], pictures: &[(&str, &str)],
             }
         }
     }
-    page += "\nMust and aim are of the ratio, for `start`, `memory`, `idle`, `simulator` and allocations of the figure itself. Limits by row:\n\n";
+    page += "\nMust and aim are of the ratio, or of the figure itself: for `start`, `memory`, `idle`, `simulator`, `heartbeat-delay`, `failover` with \
+             proof of death, allocations and failed requests; for `growth` of the larger ratio of bytes and events. Limits by row:\n\n";
     for outcome in outcomes {
         if let Some(name) = outcome.said.as_ref().ok().and_then(|said| said["limit"]["name"].as_str()) {
             let _ = writeln!(page, "* `{}`: {}", outcome.row.args.join(" "), cell(name));
@@ -90,9 +91,9 @@ fn line(page: &mut String, check: &Check, said: &Value, first: bool) {
     let at = |pointer: &str| said.pointer(pointer).and_then(Value::as_f64);
     let written = |pointer: &str| at(pointer).map_or_else(|| "-".to_owned(), |value| check.unit.write(value));
     // A figure that is compared with nothing has no ratio either.
-    let ratio = match (check.limit, check.judged) {
+    let ratio = match (check.limit, check.figure) {
         ("", _) => None,
-        (_, "/ratio_p99") => at("/ratio_p99"),
+        (_, "/latency_ns/p99") => at("/ratio_p99"),
         _ => at("/ratio"),
     };
     let share = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{:.0} %", value * 100.0));

@@ -1,71 +1,35 @@
 //! Messages and requests to entities of another process.
 
-use std::{
-    io::{BufRead, BufReader, Read, Write},
-    process::{Child, Command, ExitCode, Stdio},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use wingbeat::{AskQueue, Cluster, EntityRef, HostOptions, Region};
+use wingbeat::{AskQueue, Cluster, EntityRef, Region};
 
 use super::{
     BenchArgs, alloc,
-    entity::{Bench, BenchEntity, Echo, Payload},
+    entity::{Bench, Echo, Payload, Told},
     limits, local, open_loop,
+    peers::{self, Peer},
     report::{Report, Run},
     rig::{self, Error, PATIENCE},
+    scrape::{ADMIN, Calls},
+    serde_entity::Derived,
 };
 
-/// The other process: hosts the entities until its standard input ends.
-pub fn peer(args: &BenchArgs) -> ExitCode {
-    let serve = || -> Result<(), Error> {
-        let cluster = rig::start(&args.settings(), &[])?;
-        let region = cluster.host::<BenchEntity>(HostOptions::new(), |_| BenchEntity::default())?;
-        region.wait_ready(PATIENCE)?;
-        println!("{}", cluster.addr());
-        std::io::stdout().flush()?;
-        // Ends when whoever measures ends, however that happens.
-        std::io::stdin().read_to_end(&mut Vec::new())?;
-        Ok(())
-    };
-    match serve() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::from(2)
-        }
-    }
-}
-
 /// A pair of processes: this one with a proxy, and one that hosts.
-struct Pair {
-    _cluster: Cluster,
-    child: Child,
-    region: Region<Bench>,
-    all: Vec<EntityRef<Bench>>,
+struct Pair<T: Told> {
+    cluster: Cluster,
+    _peer: Peer,
+    region: Region<T>,
+    all: Vec<EntityRef<T>>,
 }
 
-impl Drop for Pair {
-    fn drop(&mut self) {
-        // It may have ended already; there is nobody to tell if it cannot be ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn pair(args: &BenchArgs) -> Result<Pair, Error> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(["bench", "peer", "--idle", args.idle()]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    for (key, value) in &args.set {
-        command.args(["--set", &format!("{key}={value}")]);
-    }
-    let mut child = command.spawn()?;
-    let mut first = String::new();
-    BufReader::new(child.stdout.take().ok_or("the peer has no standard output")?).read_line(&mut first)?;
-    let cluster = rig::start(&args.settings(), &[first.trim().to_owned()])?;
-    let region = cluster.proxy::<Bench>()?;
+fn pair<T: Told>(args: &BenchArgs) -> Result<Pair<T>, Error> {
+    let settings = args.settings();
+    let peer = Peer::with(&settings, args.serde.then_some("--serde"))?;
+    let cluster = rig::start(&peers::settings(args, &[ADMIN]), std::slice::from_ref(&peer.addr))?;
+    let region = cluster.proxy::<T>()?;
     let all = rig::warm(&region, args.entities())?;
-    Ok(Pair { _cluster: cluster, child, region, all })
+    Ok(Pair { cluster, _peer: peer, region, all })
 }
 
 /// The framed stream that throughput is compared with.
@@ -76,18 +40,33 @@ fn stream(args: &BenchArgs) -> Result<Run, Error> {
     Ok(Run { throughput, ..Run::default() })
 }
 
+/// The round trip that latency is compared with. On one core who polls only keeps the other one from answering.
+fn trip_name(args: &BenchArgs) -> &'static str {
+    if args.one_core { "R_same: TCP ping-pong, blocking, on one core" } else { "R_spin: TCP ping-pong, both sides polling" }
+}
+
+fn trip(args: &BenchArgs) -> Result<Run, Error> {
+    let window = args.window() / 2;
+    Ok(Run::of(&if args.one_core { limits::ping_pong_blocking(window)? } else { limits::ping_pong(window)? }, None))
+}
+
 /// `remote-tell`.
 pub fn tell(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
-    let pair = pair(args)?;
+    if args.serde { tell_to::<Derived>(args, report) } else { tell_to::<Bench>(args, report) }
+}
+
+fn tell_to<T: Told>(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
+    let pair = pair::<T>(args)?;
     let mut total = 0;
     report.rounds(
         STREAM,
         args.runs,
         || stream(args),
         || {
+            let before = Calls::of(&pair.cluster)?;
             let (run, sent) = local::tell_for(&pair.all, (!args.single).then_some(&pair.region), args.window())?;
             total += sent;
-            Ok(run)
+            Ok(Run { details: Calls::of(&pair.cluster)?.per_message(&before, sent as f64), ..run })
         },
     )?;
     local::nothing_is_lost(&pair.all, total)
@@ -95,25 +74,25 @@ pub fn tell(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
 
 /// `remote-ask`.
 pub fn ask(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
-    let pair = pair(args)?;
+    let pair = pair::<Bench>(args)?;
     if let Some(rate) = args.rate {
         let rate = open_loop::rate_of(rate, &pair.all, args.window())?;
         report.compare_tails();
-        return report.rounds(
-            "R_spin: TCP ping-pong, both sides polling",
-            args.runs,
-            || Ok(Run::of(&limits::ping_pong(args.window() / 2)?, None)),
-            || open_loop::at_rate(&pair.all, rate, args.window()),
-        );
+        return report.rounds(trip_name(args), args.runs, || trip(args), || open_loop::at_rate(&pair.all, rate, args.window()));
     }
     if args.window > 1 {
         return report.rounds(STREAM, args.runs, || stream(args), || ask_many(&pair.all, args.window, args.window()));
     }
     report.rounds(
-        "R_spin: TCP ping-pong, both sides polling",
+        trip_name(args),
         args.runs,
-        || Ok(Run::of(&limits::ping_pong(args.window() / 2)?, None)),
-        || local::ask_for(&pair.all, args.window()),
+        || trip(args),
+        || {
+            let before = Calls::of(&pair.cluster)?;
+            let run = local::ask_for(&pair.all, args.window())?;
+            let asked = run.seen.as_ref().map_or(0, |seen| seen.len()) as f64;
+            Ok(Run { details: Calls::of(&pair.cluster)?.per_message(&before, asked), ..run })
+        },
     )
 }
 

@@ -64,8 +64,10 @@ pub struct Report {
     wanted: usize,
     /// Name of the figure of each run, if it has one.
     figure: Option<&'static str>,
-    /// The 99.9th percentile is compared with the limit's 99th, not median with median.
-    tails: bool,
+    /// The 99.9th percentile is compared with this one of the limit, not median with median.
+    tails: Option<usize>,
+    /// Details that stand at the top of the JSON object, as sums over all rounds.
+    sums: Vec<&'static str>,
 }
 
 fn median(mut values: Vec<f64>) -> Option<f64> {
@@ -79,7 +81,7 @@ const FOREIGN_MAX: f64 = 0.15;
 impl Report {
     /// A report without runs.
     pub fn new(name: &'static str, config: Value) -> Self {
-        Self { name, config, limit: "", rounds: vec![], wanted: 0, figure: None, tails: false }
+        Self { name, config, limit: "", rounds: vec![], wanted: 0, figure: None, tails: None, sums: vec![] }
     }
 
     /// Says what the figure of each run is; its name in JSON.
@@ -87,9 +89,25 @@ impl Report {
         self.figure = Some(name);
     }
 
+    /// A detail that is counted, and stands at the top of the JSON object as the sum over all rounds: void ones too, as what is lost is lost,
+    /// and a median would hide what happened once.
+    pub fn sum(&mut self, name: &'static str) {
+        self.sums.push(name);
+    }
+
+    fn sum_of(&self, name: &str) -> f64 {
+        let details = self.rounds.iter().flat_map(|round| &round.ours.details);
+        details.filter(|(detail, _)| *detail == name).map(|(_, value)| value).sum()
+    }
+
     /// Compares the 99.9th percentile with the limit's 99th.
     pub fn compare_tails(&mut self) {
-        self.tails = true;
+        self.tails = Some(2);
+    }
+
+    /// Compares the 99.9th percentiles.
+    pub fn compare_p999(&mut self) {
+        self.tails = Some(3);
     }
 
     /// Measures limit and thing in turns until `runs` rounds were quiet, at most twice as often.
@@ -142,7 +160,7 @@ impl Report {
 
     /// Ours to the limit, round by round, then the median: figures where they have one, else latencies where the limit has one, else throughput.
     fn ratio(&self) -> Option<f64> {
-        let (ours_at, limit_at) = if self.tails { (3, 2) } else { (0, 0) };
+        let (ours_at, limit_at) = self.tails.map_or((0, 0), |limit_at| (3, limit_at));
         let of = |round: &Round| match (&round.ours, &round.limit) {
             (Run { figure: Some(ours), .. }, Run { figure: Some(limit), .. }) => Some(ours / limit),
             (Run { latency: Some(ours), .. }, Run { latency: Some(limit), .. }) => Some(ours[ours_at] as f64 / limit[limit_at] as f64),
@@ -160,7 +178,7 @@ impl Report {
 
     /// Largest deviation of a run from the median, as a share of it.
     fn spread(&self) -> Option<f64> {
-        let at = if self.tails { 3 } else { 0 };
+        let at = if self.tails.is_some() { 3 } else { 0 };
         let of = |r: &Run| r.figure.or(r.latency.map(|l| l[at] as f64)).or(r.throughput);
         let ours = self.ours();
         let middle = Self::median_of(&ours, of)?;
@@ -224,7 +242,7 @@ impl Report {
             "limit": {
                 "name": self.limit,
                 "throughput_per_s": throughput(&limits),
-                "latency_ns": { "p50": Self::latency(&limits, 0), "p99": Self::latency(&limits, 2) },
+                "latency_ns": { "p50": Self::latency(&limits, 0), "p99": Self::latency(&limits, 2), "p999": Self::latency(&limits, 3) },
             },
             "ratio": self.ratio(),
             "ratio_p99": self.ratio_p99(),
@@ -237,6 +255,9 @@ impl Report {
         if let Some(name) = self.figure {
             object[name] = json!(Self::median_of(&ours, |r| r.figure));
             object["limit"][name] = json!(Self::median_of(&limits, |r| r.figure));
+        }
+        for name in &self.sums {
+            object[*name] = json!(self.sum_of(name));
         }
         for (part, runs) in [(None, &ours), (Some("limit"), &limits)] {
             let details: serde_json::Map<_, _> =
@@ -261,7 +282,7 @@ impl fmt::Display for Report {
         let line = |runs: &[&Run]| match (self.figure, Self::median_of(runs, |r| r.figure)) {
             (Some(name), Some(value)) => format!("{value:>14.2}  {name}"),
             _ => {
-                let tail = if self.tails {
+                let tail = if self.tails.is_some() {
                     format!("  p99.9 {:>9}  max {:>9}", us(Self::latency(runs, 3)), us(Self::latency(runs, 4)))
                 } else {
                     String::new()
@@ -279,6 +300,9 @@ impl fmt::Display for Report {
         }
         let share = |x: Option<f64>| x.map_or_else(|| "-".into(), |x| format!("{x:.3}"));
         writeln!(f, "ratio {}, spread {}, medians of {} runs", share(self.ratio()), share(self.spread()), ours.len())?;
+        for name in &self.sums {
+            writeln!(f, "{name} in all rounds: {}", self.sum_of(name))?;
+        }
         if let Some(allocations) = Self::median_of(&ours, |r| r.allocations) {
             writeln!(f, "allocations per message {allocations:.2}")?;
         }

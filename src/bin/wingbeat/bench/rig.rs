@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use wingbeat::{AskError, Batch, Cluster, Config, EntityRef, Refusal, Region, channel, config::Preset};
 
-use super::entity::{Bench, Count, Note, Payload};
+use super::entity::Told;
 
 /// What can go wrong.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -27,7 +27,7 @@ pub fn start(set: &[(String, toml::Value)], seeds: &[String]) -> Result<Cluster,
 }
 
 /// References to the entities 0 to `n`, each of them live.
-pub fn warm(region: &Region<Bench>, n: u64) -> Result<Vec<EntityRef<Bench>>, Error> {
+pub fn warm<T: Told>(region: &Region<T>, n: u64) -> Result<Vec<EntityRef<T>>, Error> {
     region.wait_ready(PATIENCE)?;
     let all: Vec<_> = (0..n).map(|key| region.get(key)).collect();
     handled(&all)?;
@@ -40,10 +40,10 @@ const MARK_EVERY: u64 = 8192;
 const MARKS_OPEN: usize = 3;
 
 /// Sends notes round robin, waiting for room where there is none, and never so many ahead that a link has to give some up.
-pub struct Teller<'a> {
-    all: &'a [EntityRef<Bench>],
+pub struct Teller<'a, T: Told> {
+    all: &'a [EntityRef<T>],
     /// Messages go in batches.
-    batch: Option<Batch<Bench>>,
+    batch: Option<Batch<T>>,
     sent: u64,
     open: usize,
     tx: channel::Sender<Mark>,
@@ -53,9 +53,9 @@ pub struct Teller<'a> {
 /// An answer, and of which entity.
 type Mark = (usize, Result<u64, AskError>);
 
-impl<'a> Teller<'a> {
+impl<'a, T: Told> Teller<'a, T> {
     /// Nothing is sent yet.
-    pub fn new(all: &'a [EntityRef<Bench>], batch: Option<Batch<Bench>>) -> Self {
+    pub fn new(all: &'a [EntityRef<T>], batch: Option<Batch<T>>) -> Self {
         let (tx, rx) = channel::unbounded();
         Self { all, batch, sent: 0, open: 0, tx, rx }
     }
@@ -64,7 +64,7 @@ impl<'a> Teller<'a> {
     pub fn tell(&mut self, n: u64) -> Result<(), Error> {
         for i in self.sent..self.sent + n {
             let at = (i % self.all.len() as u64) as usize;
-            let note = Note(Payload([i; 8]));
+            let note = T::note(i);
             match &mut self.batch {
                 Some(batch) => drop(batch.push(*self.all[at].key(), note)),
                 None => self.all[at].tell_within(note, PATIENCE).map_err(|e| e.to_string())?,
@@ -93,7 +93,7 @@ impl<'a> Teller<'a> {
 
     fn question(&self, at: usize) {
         let tx = self.tx.clone();
-        self.all[at].ask_then(Count, PATIENCE, move |answer| drop(tx.send((at, answer))));
+        self.all[at].ask_then(T::count(), PATIENCE, move |answer| drop(tx.send((at, answer))));
     }
 
     fn take(&mut self) -> Result<(), Error> {
@@ -122,7 +122,7 @@ impl<'a> Teller<'a> {
 }
 
 /// How many notes all entities have handled. Each answers behind all notes that this thread sent it before.
-pub fn handled(all: &[EntityRef<Bench>]) -> Result<u64, Error> {
+pub fn handled<T: Told>(all: &[EntityRef<T>]) -> Result<u64, Error> {
     let (tx, rx) = channel::unbounded();
     let (mut sum, mut next, mut in_flight, mut again) = (0, 0, 0, Vec::new());
     // Many at once, so that waiting for answers one by one adds nothing to what is measured.
@@ -133,7 +133,7 @@ pub fn handled(all: &[EntityRef<Bench>]) -> Result<u64, Error> {
                 next - 1
             });
             let tx = tx.clone();
-            all[at].ask_then(Count, PATIENCE, move |answer| drop(tx.send((at, answer))));
+            all[at].ask_then(T::count(), PATIENCE, move |answer| drop(tx.send((at, answer))));
             in_flight += 1;
         }
         let (at, answer) = rx.recv_timeout(PATIENCE)?;

@@ -1,0 +1,64 @@
+//! `bench leave`: one of three nodes leaves in order while all entities are asked through another one. What the asking one notices.
+
+use std::cell::RefCell;
+
+use wingbeat::HostOptions;
+
+use super::{
+    BenchArgs,
+    entity::BenchEntity,
+    homes,
+    load::{self, Load},
+    peers::{self, Peer},
+    report::{Report, Run},
+    rig::{self, Error, PATIENCE},
+};
+
+/// Requests per second.
+const PER_S: f64 = 10_000.0;
+/// A new node has its shards after one round, so that rounds of the measurement are short; what leaves is not slowed by either.
+const SETTINGS: &[(&str, &str)] = &[("sharding.rebalance_absolute", "65536"), ("sharding.rebalance_relative", "1.0")];
+
+/// The limit is the same requests while nobody leaves. The oldest node, which gives out the shards, is the one that asks and stays.
+pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
+    let settings = peers::settings(args, SETTINGS);
+    let cluster = rig::start(&settings, &[])?;
+    let seed = cluster.addr().to_string();
+    let region = cluster.host::<BenchEntity>(HostOptions::new(), |_| BenchEntity::default())?;
+    let _stays = Peer::start(&settings, Some(&seed))?;
+    let all = rig::warm(&region, args.entities())?;
+    homes::mark(&all)?;
+    let load = Load { all: &all, per_s: PER_S, limit: PATIENCE };
+    let leaver: RefCell<Option<Peer>> = RefCell::new(None);
+    report.sum("failed");
+    report.rounds(
+        "the same requests while nobody leaves",
+        args.runs,
+        || {
+            let peer = Peer::start(&settings, Some(&seed))?;
+            homes::until_balanced(&region, 3)?;
+            leaver.replace(Some(peer));
+            Ok(Run::of(&load::latencies(&load.alone(args.window() / 2)?), None))
+        },
+        || {
+            let peer = leaver.take().ok_or("the third node was not started")?;
+            let node = homes::member(&cluster, &peer.addr)?;
+            let held = homes::until_balanced(&region, 3)?.get(&node).copied().unwrap_or(0);
+            let (asked, (from, to)) = load.during(|began| {
+                let from = began.elapsed();
+                cluster.admin().leave(node)?;
+                homes::until_gone(&cluster, node)?;
+                Ok((from, began.elapsed()))
+            })?;
+            let waits = load::latencies(asked.iter().filter(|ask| ask.meant >= from));
+            let details = vec![
+                ("failed", load::failed(&asked)),
+                ("asked", asked.len() as f64),
+                ("shards_handed_over", held as f64),
+                ("left_after_ms", (to - from).as_secs_f64() * 1e3),
+            ];
+            Ok(Run { details, ..Run::of(&waits, None) })
+        },
+    )?;
+    homes::check(&all)
+}

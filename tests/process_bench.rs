@@ -1,0 +1,90 @@
+//! `wingbeat bench`: measurements that need whole clusters do what they say, and what cannot be measured says so. No figure is judged here.
+#![cfg(feature = "cli")]
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod support;
+
+use serde_json::Value;
+use support::process::run;
+
+/// What one short round of a measurement says.
+#[track_caller]
+fn measured(args: &[&str]) -> Value {
+    let mut all = vec!["bench"];
+    all.extend(args);
+    all.extend(["--secs", "0.1", "--runs", "1", "--json"]);
+    let done = run(&all);
+    assert_eq!(done.code, Some(0), "{args:?}: {}", done.err);
+    serde_json::from_str(&done.out).unwrap()
+}
+
+fn number(said: &Value, pointer: &str) -> f64 {
+    said.pointer(pointer).and_then(Value::as_f64).unwrap_or_else(|| panic!("no {pointer} in {said}"))
+}
+
+#[test]
+fn a_shard_is_handed_over_to_and_fro_and_nothing_fails() {
+    let said = measured(&["handoff", "--entities", "50"]);
+    assert_eq!(number(&said, "/failed"), 0.0, "{said}");
+    assert!(number(&said, "/details/moves") >= 1.0 && number(&said, "/latency_ns/p99") > 0.0, "{said}");
+    assert!(number(&said, "/limit/latency_ns/p99") > 0.0 && number(&said, "/ratio_p99") > 0.0, "{said}");
+}
+
+#[test]
+fn nothing_fails_while_a_node_leaves() {
+    let said = measured(&["leave", "--entities", "100"]);
+    assert_eq!(number(&said, "/failed"), 0.0, "{said}");
+    assert!(number(&said, "/details/shards_handed_over") > 0.0 && number(&said, "/latency_ns/max") > 0.0, "{said}");
+}
+
+#[test]
+fn a_third_node_gets_its_share_within_the_rounds_that_the_settings_ask_for() {
+    let said = measured(&["rebalance", "--set", "sharding.shards=40", "--set", "sharding.rebalance_interval=100ms"]);
+    assert_eq!(number(&said, "/failed"), 0.0, "{said}");
+    assert_eq!(number(&said, "/limit/seconds"), 0.4, "{said}");
+    assert!(number(&said, "/seconds") > 0.0, "{said}");
+}
+
+#[test]
+fn the_parts_of_a_failover_make_up_its_whole_path() {
+    let said = measured(&["failover", "--entities", "100"]);
+    let parts = ["detection_ms", "stable_after_ms", "right_to_run_ms", "start_ms"].map(|part| number(&said, &format!("/details/{part}")));
+    let (whole, bound) = (number(&said, "/whole_path_ms"), number(&said, "/limit/whole_path_ms"));
+    assert!(whole > 0.0 && bound == 1000.0 && (number(&said, "/ratio") - whole / bound).abs() < 0.01, "{said}");
+    // Each part is a median of its own; of one or two rounds they differ little.
+    assert!(parts.iter().sum::<f64>() <= 2.0 * whole + 1.0, "{said}");
+    assert!(number(&said, "/latency_ns/p50") > 0.0, "{said}");
+}
+
+#[test]
+fn heartbeats_are_timed_on_both_nodes() {
+    let said = measured(&["heartbeat-delay", "--entities", "10"]);
+    assert!(number(&said, "/details/timers") >= 5.0 && number(&said, "/latency_ns/p999") > 0.0, "{said}");
+}
+
+#[test]
+fn messages_of_serde_and_requests_on_one_core_arrive() {
+    assert!(number(&measured(&["remote-tell", "--serde", "--entities", "10"]), "/throughput_per_s") > 0.0);
+    let said = measured(&["remote-ask", "--one-core", "--entities", "10"]);
+    // A request that is alone in flight is written alone.
+    assert!(number(&said, "/details/writes_per_message") >= 1.0 && number(&said, "/details/reads_per_message") >= 1.0, "{said}");
+    assert!(number(&said, "/latency_ns/p50") > 0.0 && said["limit"]["name"].as_str().unwrap().starts_with("R_same"), "{said}");
+}
+
+#[test]
+fn what_does_not_exist_is_refused_by_name() {
+    for (args, named) in [
+        (&["journal"][..], "no journal"),
+        (&["store"], "no replicated store"),
+        (&["remote-tell", "--tls"], "--tls"),
+        (&["remote-ask", "--direct"], "--direct"),
+    ] {
+        let done = run(&[&["bench"], args].concat());
+        assert_eq!((done.code, done.out.as_str()), (Some(1), ""), "{args:?}");
+        assert!(done.err.contains("error[E-CLI-053]") && done.err.contains(named), "{args:?}: {}", done.err);
+    }
+    for args in [["timer", "--one-core"], ["local-ask", "--serde"]] {
+        let done = run(&[&["bench"], &args[..]].concat());
+        assert!(done.code == Some(1) && done.err.contains("error[E-CLI-052]") && done.err.contains(args[1]), "{args:?}: {}", done.err);
+    }
+}
