@@ -196,7 +196,10 @@ impl Stream {
         let missing = arrived.gaps + (upto + 1).saturating_sub(first.max(arrived.last + 1));
         // What was missing before and came after all is told apart by the probe itself, as reordered.
         let new = missing.saturating_sub(self.known.missing);
-        faults.lost += self.unexcused(from, upto, new);
+        // Behind the last one that arrived it is known which are missing.
+        let last = arrived.last.max(from - 1).min(upto);
+        let tail = new.min(upto - last);
+        faults.lost += self.unexcused(last + 1, upto, tail) + self.unexcused(from, last, new - tail);
         faults.contradicted += within(&self.denied, from, upto).saturating_sub(new);
         faults.duplicated += arrived.duplicates.saturating_sub(self.known.duplicates);
         faults.reordered += arrived.reordered.saturating_sub(self.known.reordered);

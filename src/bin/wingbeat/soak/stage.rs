@@ -107,7 +107,9 @@ impl Stage {
         let seeds: Vec<String> = slots.iter().flatten().map(|node| node.addr.clone()).collect();
         let cluster = own_node(idle, &seeds)?;
         let said = Arc::new(Mutex::new(Said::default()));
-        let (heard, names) = (said.clone(), Mutex::new(BTreeMap::new()));
+        // Events speak of ids; members that were there before have no event.
+        let present = cluster.view().members.iter().map(|member| (member.id, member.addr.to_string())).collect::<BTreeMap<_, _>>();
+        let (heard, names) = (said.clone(), Mutex::new(present));
         let events = cluster.on_event(move |event| {
             let mut names = names.lock();
             if let Event::Member { member, .. } = event {
