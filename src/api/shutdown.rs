@@ -436,6 +436,8 @@ fn run_to_the_end(mut end: End, engine: Engine, #[cfg(feature = "admin")] server
         server.shutdown();
     }
     end.threads_overran(&engine.stop(THREADS));
+    #[cfg(feature = "admin")]
+    node.exposed.clear();
     end.finish(node.now(), life);
 }
 

@@ -108,7 +108,9 @@ pub enum Name {
     Idle,
     /// Events per second of the simulator, on one core
     Simulator,
-    /// All of the above with what each must come to, as one page with pictures; needs --report
+    /// Load, faults and watching for --secs, as `wingbeat soak`: the last third against the first
+    Soak,
+    /// All of the above but `soak` with what each must come to, as one page with pictures; needs --report
     All,
     /// The other process of a remote measurement
     #[value(hide = true)]
@@ -128,6 +130,7 @@ impl Name {
             Self::Memory => "memory",
             Self::Idle => "idle",
             Self::Simulator => "simulator",
+            Self::Soak => "soak",
             Self::All => "all",
             Self::Peer => "peer",
         }
@@ -201,6 +204,7 @@ pub fn run(args: &BenchArgs) -> ExitCode {
         Name::Memory => population::memory(args, &mut report),
         Name::Idle => idle::measure(args, &mut report),
         Name::Simulator => simulator::measure(args, &mut report),
+        Name::Soak => return crate::soak::bench(args.secs, args.idle.as_deref(), args.json),
         Name::Peer => return remote::peer(args),
         // Always with a directory, which was looked at before.
         Name::All => Err("it needs --report DIR".into()),

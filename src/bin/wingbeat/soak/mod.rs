@@ -122,11 +122,17 @@ pub fn run(args: &SoakArgs) -> Result<ExitCode, Failure> {
 }
 
 /// `wingbeat bench soak`: the same, and the object of the contract of `bench --json`.
-pub fn bench(secs: f64, idle: Option<&str>, json: bool) -> Result<ExitCode, Failure> {
+pub fn bench(secs: f64, idle: Option<&str>, json: bool) -> ExitCode {
     let options = Options { length: Duration::from_secs_f64(secs), seed: seed(None), rate: RATE, idle: idle.unwrap_or("low_cpu").into() };
-    let soaked = soak(options, interruption()?, false)?;
-    say(&if json { report::bench_json(&soaked).to_string() } else { report::page(&soaked) })?;
-    Ok(if soaked.holds() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    let soaked = interruption().and_then(|interrupted| soak(options, interrupted, !json));
+    let told = soaked.and_then(|soaked| {
+        say(&if json { report::bench_json(&soaked).to_string() } else { report::page(&soaked) })?;
+        Ok(if soaked.holds() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    });
+    told.unwrap_or_else(|failure| {
+        eprintln!("{failure}");
+        failure.exit.into()
+    })
 }
 
 /// A seed that people can type.
