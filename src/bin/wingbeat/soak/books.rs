@@ -98,6 +98,9 @@ pub struct Sums {
     pub ending: bool,
     /// Last looks that failed: these entities were not judged to the end.
     pub unseen: u64,
+    /// How long the thread of the load ran, and waited for a core while it could have run.
+    pub ran: Duration,
+    pub waited: Duration,
     pub faults: Faults,
     pub examples: Vec<String>,
 }

@@ -68,6 +68,9 @@ pub struct Fault {
     pub wrong: Option<String>,
 }
 
+/// The load's thread may wait so long for a core, as a share of the run.
+const WAITED_MAX: f64 = 0.02;
+
 /// What the machine did meanwhile.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Noise {
@@ -183,12 +186,15 @@ pub fn judge(found: &Findings) -> Vec<Verdict> {
     verdicts
 }
 
-/// Why clocks prove nothing in this run, if so.
+/// Why clocks prove nothing in this run, if so. In a long one a core that the soak itself kept busy is no excuse.
 fn noise(found: &Findings) -> Option<String> {
     let Noise { foreign, stall_p99_ns, stall_max_ns } = found.noise;
     let ms = |ns: u64| ns as f64 / 1e6;
+    let waited = found.sums.waited.as_secs_f64();
     match foreign {
         Some(share) if share > FOREIGN_MAX => Some(format!("other programs used {:.0} % of the machine", share * 100.0)),
+        _ if found.length >= LONG => None,
+        _ if waited > WAITED_MAX * found.length.as_secs_f64() => Some(format!("the load's thread waited {waited:.1} s for a core")),
         _ if stall_p99_ns > STALL_NS_MAX => Some(format!("1 % of the naps of an idle thread were {:.0} ms late", ms(stall_p99_ns))),
         _ if stall_max_ns > STALL_ONCE_NS_MAX => Some(format!("an idle thread was {:.0} ms late", ms(stall_max_ns))),
         _ => None,

@@ -146,6 +146,17 @@ fn a_suspicion_fails_on_a_quiet_machine_only() {
 }
 
 #[test]
+fn a_load_that_got_no_core_in_time_judges_no_clock() {
+    let starved = with(3, |found| {
+        found.lateness.p99_ns = 90_000_000;
+        found.sums.waited = Duration::from_secs(9);
+    });
+    assert_eq!(outcome(&starved, "rate"), Outcome::Open);
+    // Over half an hour of a machine that nobody else uses, the soak itself is to blame.
+    assert_eq!(failed(&Findings { length: Duration::from_secs(1_800), ..starved }), ["rate"]);
+}
+
+#[test]
 fn latency_that_drifts_is_seen_in_a_long_run_and_much_of_it_in_a_short_one() {
     let drifted = |minutes, p99_ns| with(minutes, |found| found.quiet[2].p99_ns = p99_ns);
     assert_eq!(failed(&drifted(30, 2_600_000)), ["latency"]);

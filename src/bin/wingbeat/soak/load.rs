@@ -186,6 +186,11 @@ impl Sender {
             self.take(Duration::ZERO);
             self.take((GROUP_EVERY * groups).saturating_sub(self.began.elapsed()));
         }
+        let (ran, waited) = on_core();
+        {
+            let mut books = self.books.lock();
+            (books.sums.ran, books.sums.waited) = (ran, waited);
+        }
         self.settle()
     }
 
@@ -307,6 +312,13 @@ impl Sender {
             }
         }
     }
+}
+
+/// How long this thread has run, and waited for a core.
+fn on_core() -> (Duration, Duration) {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let mut fields = text.split_whitespace().map(|field| Duration::from_nanos(field.parse().unwrap_or(0)));
+    (fields.next().unwrap_or_default(), fields.next().unwrap_or_default())
 }
 
 fn name(ty: Type) -> &'static str {

@@ -275,6 +275,14 @@ mod tests {
     }
 
     #[test]
+    fn a_length_that_makes_no_sense_is_refused_before_anything_starts() {
+        for minutes in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            let args = SoakArgs { minutes, seed: None, rate: RATE, idle: "low_cpu".into(), report: None, json: false };
+            assert_eq!(run(&args).unwrap_err().code, "E-CLI-063");
+        }
+    }
+
+    #[test]
     fn a_short_run_warms_up_shortly() {
         let of = |secs| warm_up(Duration::from_secs(secs)).as_secs();
         assert_eq!((of(60), of(180), of(1_800)), (10, 20, 120));

@@ -59,6 +59,7 @@ fn figures(soaked: &Soaked) -> Vec<(&'static str, String)> {
         ("last third", latencies(&found.quiet[2])),
         ("while a fault was open", latencies(&found.faulted)),
         ("the load's own lateness", latencies(&found.lateness)),
+        ("the load's thread", format!("ran {:.1} s, waited {:.1} s for a core", sums.ran.as_secs_f64(), sums.waited.as_secs_f64())),
         ("members removed", found.said.removed.to_string()),
         (
             "the machine",
@@ -153,6 +154,7 @@ pub fn json(soaked: &Soaked) -> Value {
         "membership": {"removed": found.said.removed, "false_removals": found.said.false_removals, "suspicions": found.said.suspicions},
         "faults": found.faults.iter().map(fault).collect::<Vec<_>>(),
         "processes": found.lives.iter().map(life).collect::<Vec<_>>(),
+        "load": {"ran_s": sums.ran.as_secs_f64(), "waited_s": sums.waited.as_secs_f64()},
         "noise": {"stall_p99_ns": found.noise.stall_p99_ns, "stall_max_ns": found.noise.stall_max_ns},
         "environment": soaked.environment,
     })
