@@ -130,7 +130,7 @@ impl Watch {
 
 fn look(seen: &Mutex<Seen>, books: &Mutex<Books>, fault: bool, began: Instant) {
     let at = began.elapsed().as_secs_f64();
-    let interval = std::mem::replace(&mut books.lock().interval, Interval::default());
+    let interval = std::mem::take(&mut books.lock().interval);
     let q = |p| if interval.latencies.is_empty() { 0 } else { interval.latencies.value_at_quantile(p) };
     let Interval { sent, answered, failed, .. } = interval;
     let second = Second { at, sent, answered, failed, p50_ns: q(0.5), p99_ns: q(0.99), max_ns: interval.latencies.max(), fault };
