@@ -131,3 +131,37 @@ fn a_process_that_was_removed_while_it_stood_still_rejoins_when_it_runs_again() 
     until_holds("it is a new member", || lives().iter().any(|m| m["status"] == "up" && m["incarnation"] != **before));
     cluster.wait_formed();
 }
+
+/// What a process has of threads and descriptors.
+#[cfg(target_os = "linux")]
+fn holdings(pid: u32) -> (usize, usize) {
+    let count = |what: &str| std::fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
+    (count("task"), count("fd"))
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_life_that_is_over_leaves_no_thread_and_no_descriptor_in_its_process() {
+    let env = [("WINGBEAT_CLUSTER__PRESET", "local_test"), ("WINGBEAT_MEMBERSHIP__ON_DOWNED", "rejoin")];
+    let cluster = plain(3, &env);
+    let (node, addr) = (&cluster.nodes[2], &cluster.nodes[2].addr);
+    let up = || -> Option<String> {
+        let lives = cluster.nodes[0].members();
+        let of: Vec<&Value> = lives.iter().filter(|m| m["addr"] == *addr && m["status"] == "up").collect();
+        (of.len() == 1).then(|| of[0]["incarnation"].as_str().unwrap().to_owned())
+    };
+    cluster.wait_formed();
+    let before = holdings(node.pid());
+    for _ in 0..3 {
+        let life = up().unwrap();
+        let answer = cluster.nodes[0].post(&format!("/api/v1/members/{addr}/down"), "");
+        assert_eq!(answer.status, 202, "{}", answer.text());
+        until_holds("a new life is up", || up().is_some_and(|now| now != life));
+        cluster.wait_formed();
+    }
+    // A connection of this test, or one between the nodes that is about to close, may be there or not; three lives would leave three.
+    until_holds("threads and descriptors are as before", || {
+        let now = holdings(node.pid());
+        now.0 <= before.0 && now.1 <= before.1 + 2
+    });
+}

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, Weak},
     time::{Duration, SystemTime},
 };
 
@@ -443,11 +443,30 @@ fn run_to_the_end(mut end: End, engine: Engine, #[cfg(feature = "admin")] server
         server.shutdown();
     }
     end.threads_overran(&engine.stop(THREADS));
+    #[cfg(feature = "admin")]
+    node.exposed.clear();
     end.finish(node.now(), life);
 }
 
 /// Signals that arrive this close together are one: `timeout` and others signal the process and then its group, and shards must not be lost to that.
 const SAME_SIGNAL: Duration = Duration::from_millis(5);
+
+/// A node that signals end.
+struct Listener {
+    /// Weak: a node that is over, because it was removed and its program began another life, must not stay for signals.
+    node: Weak<Shared>,
+    /// When the first signal came to it.
+    first: Option<Time>,
+}
+
+/// Signals are the process's, so one thread catches them for all of its nodes.
+#[derive(Default)]
+struct Signals {
+    caught: bool,
+    nodes: Vec<Listener>,
+}
+
+static SIGNALS: Mutex<Signals> = Mutex::new(Signals { caught: false, nodes: Vec::new() });
 
 /// From now on signals start the end, and a second one is the end.
 pub(crate) fn leave_on_signal(reaper: &Reaper) {
@@ -455,26 +474,42 @@ pub(crate) fn leave_on_signal(reaper: &Reaper) {
     if std::mem::replace(&mut reaper.shared.state.lock().catches_signals, true) {
         return;
     }
+    let mut signals = SIGNALS.lock();
+    signals.nodes.retain(|listener| listener.node.strong_count() > 0);
+    signals.nodes.push(Listener { node: Arc::downgrade(&reaper.shared), first: None });
+    if signals.caught {
+        return;
+    }
     match signal_hook::iterator::Signals::new([SIGINT, SIGTERM]) {
-        Ok(mut signals) => {
-            let reaper = reaper.clone();
-            // Ends with the process: a node that has stopped for another reason is about to be dropped by its program.
-            std::thread::spawn(move || {
-                let mut first = None;
-                for signal in signals.forever() {
-                    let now = sys::now();
-                    if now.since(*first.get_or_insert(now)) >= SAME_SIGNAL {
-                        tracing::warn!(target: "wingbeat::shutdown", signal, "second signal: quitting at once");
-                        std::process::exit(128 + signal);
-                    }
-                    if first == Some(now) {
-                        tracing::info!(target: "wingbeat::shutdown", signal, "leaving the cluster");
-                        reaper.request(ShutdownReason::Signal(signal));
-                    }
-                }
-            });
+        Ok(mut arriving) => {
+            signals.caught = true;
+            // Ends with the process.
+            std::thread::spawn(move || arriving.forever().for_each(signalled));
         }
         Err(error) => tracing::error!(target: "wingbeat::shutdown", %error, "signals cannot be caught; the node ends only by request"),
+    }
+}
+
+/// Tells every node that lives; where the signal is not the first one, or nobody is left to leave, the process ends at once.
+fn signalled(signal: i32) {
+    let now = sys::now();
+    let mut signals = SIGNALS.lock();
+    let mut nodes = 0;
+    for listener in &mut signals.nodes {
+        let Some(shared) = listener.node.upgrade() else { continue };
+        nodes += 1;
+        let first = *listener.first.get_or_insert(now);
+        if now.since(first) >= SAME_SIGNAL {
+            tracing::warn!(target: "wingbeat::shutdown", signal, "second signal: quitting at once");
+            std::process::exit(128 + signal);
+        }
+        if first == now {
+            tracing::info!(target: "wingbeat::shutdown", signal, "leaving the cluster");
+            Reaper { shared }.request(ShutdownReason::Signal(signal));
+        }
+    }
+    if nodes == 0 {
+        std::process::exit(128 + signal);
     }
 }
 

@@ -43,6 +43,11 @@ impl Exposed {
         self.0.write().insert(name.to_owned(), operations);
     }
 
+    /// Forgets all types: their operations hold regions, which hold the node that holds this.
+    pub fn clear(&self) {
+        self.0.write().clear();
+    }
+
     fn get(&self, name: &str) -> Option<Arc<dyn Operations>> {
         self.0.read().get(name).cloned()
     }

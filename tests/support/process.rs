@@ -180,6 +180,11 @@ impl Node {
         self.log.lock().clone()
     }
 
+    /// The number of the process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a signal by name, as in `TERM`.
     pub fn signal(&self, name: &str) {
         assert!(Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status().unwrap().success());

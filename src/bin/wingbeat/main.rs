@@ -9,6 +9,7 @@ mod http;
 mod node;
 mod rejoin;
 mod sim;
+mod soak;
 mod table;
 
 use std::process::ExitCode;
@@ -35,6 +36,8 @@ enum Command {
     Sim(sim::SimArgs),
     /// Measure, with the raw limit of the machine in the same run
     Bench(bench::BenchArgs),
+    /// Load, faults and watching for a long time, and verdicts in the end
+    Soak(soak::SoakArgs),
     /// What a node thinks of itself and its cluster
     Status(ask::At),
     /// The members of the cluster
@@ -92,6 +95,7 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
         Command::Node(args) => node::run(args),
         Command::Sim(args) => Ok(sim::run(args.clone())),
         Command::Bench(args) => Ok(bench::run(args)),
+        Command::Soak(args) => soak::run(args),
         Command::Status(at) => ask::status(at),
         Command::Members(at) => ask::members(at),
         Command::Links(at) => ask::links(at),

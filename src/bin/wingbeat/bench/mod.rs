@@ -153,7 +153,9 @@ pub enum Name {
     Store,
     /// Events per second of the simulator, on one core
     Simulator,
-    /// All of the above with what each must come to, as one page with pictures; needs --report
+    /// Load, faults and watching for --secs, as `wingbeat soak`: the last third against the first
+    Soak,
+    /// All of the above but `soak` with what each must come to, as one page with pictures; needs --report
     All,
     /// The other process of a remote measurement
     #[value(hide = true)]
@@ -181,6 +183,7 @@ impl Name {
             Self::Journal => "journal",
             Self::Store => "store",
             Self::Simulator => "simulator",
+            Self::Soak => "soak",
             Self::All => "all",
             Self::Peer => "peer",
         }
@@ -290,6 +293,7 @@ pub fn run(args: &BenchArgs) -> ExitCode {
         Name::HeartbeatDelay => heartbeat::measure(args, &mut report),
         Name::Growth => growth::measure(args, &mut report),
         Name::Simulator => simulator::measure(args, &mut report),
+        Name::Soak => return crate::soak::bench(args.secs, args.idle.as_deref(), args.json),
         Name::Peer => return peers::run(args),
         Name::Journal | Name::Store => Err("this build cannot measure it".into()),
         // Always with a directory, which was looked at before.

@@ -1,5 +1,5 @@
-//! The node processes of a demo. They never outlive it: they are killed when this is dropped, and a node whose standard input ends (because
-//! the demo is gone, however it went) ends itself.
+//! The node processes of a demo or a soak. They never outlive it: they are killed when this is dropped, and a node whose standard input ends
+//! (because who started it is gone, however it went) ends itself.
 
 use std::{
     fs::{self, File},
@@ -7,7 +7,7 @@ use std::{
     net::SocketAddr,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -34,7 +34,54 @@ pub struct Node {
     pub name: String,
     pub addr: String,
     pub admin: SocketAddr,
+    log: PathBuf,
     child: Child,
+}
+
+impl Node {
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it writes to standard error.
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// Sends it a signal by name, such as `TERM`.
+    pub fn signal(&self, name: &str) -> Result<(), Failure> {
+        let sent = Command::new("kill").arg(format!("-{name}")).arg(self.pid().to_string()).status();
+        let sent = sent.and_then(|status| if status.success() { Ok(()) } else { Err(io::Error::other(format!("`kill` {status}"))) });
+        sent.map_err(|error| cannot(&format!("send SIG{name} to"), Path::new(&self.name), &error))
+    }
+
+    /// Kills it with SIGKILL and waits for its end.
+    pub fn kill(&mut self) -> Result<(), Failure> {
+        let killed = self.child.kill().and_then(|()| self.child.wait());
+        killed.map(drop).map_err(|error| cannot("kill", Path::new(&self.name), &error))
+    }
+
+    /// How it ended, if it did.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        end(&mut self.child);
+    }
+}
+
+/// Where a node is to run, and what with.
+#[derive(Clone, Debug, Default)]
+pub struct Place {
+    /// Addresses that it had before; free ones where there are none.
+    pub stands: Option<(String, SocketAddr)>,
+    /// Nodes to join through; without any it forms a cluster.
+    pub seeds: Vec<String>,
+    /// Its configuration, TOML.
+    pub config: String,
 }
 
 /// All nodes of a demo and the directory with their configuration and logs.
@@ -42,35 +89,60 @@ pub struct Nodes {
     dir: PathBuf,
     started: usize,
     nodes: Vec<Node>,
+    /// The directory stays when all is over.
+    kept: bool,
 }
 
 impl Nodes {
+    /// Those of the demo.
     pub fn new() -> Result<Self, Failure> {
-        let dir = std::env::temp_dir().join(format!("wingbeat-demo-{}", std::process::id()));
-        let made = fs::create_dir_all(&dir).and_then(|()| fs::write(dir.join("node.toml"), config()));
-        made.map_err(|error| cannot("make the directory of the demo", &dir, &error))?;
-        Ok(Self { dir, started: 0, nodes: Vec::new() })
+        Self::of("demo")
+    }
+
+    /// None yet, and a directory for them; `what` they are for is a part of its name.
+    pub fn of(what: &str) -> Result<Self, Failure> {
+        let dir = std::env::temp_dir().join(format!("wingbeat-{what}-{}", std::process::id()));
+        fs::create_dir_all(&dir).map_err(|error| cannot(&format!("make the directory of the {what}"), &dir, &error))?;
+        Ok(Self { dir, started: 0, nodes: Vec::new(), kept: false })
+    }
+
+    /// Where configuration and logs are.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Leaves that directory there in the end.
+    pub fn keep(&mut self) {
+        self.kept = true;
     }
 
     /// Starts the process of one more node, which joins through the first one.
     pub fn spawn(&mut self) -> Result<Starting, Failure> {
+        let seeds = self.nodes.first().map(|first| first.addr.clone()).into_iter().collect();
+        self.start(&Place { stands: None, seeds, config: config() })
+    }
+
+    /// Starts the process of a node.
+    pub fn start(&mut self, place: &Place) -> Result<Starting, Failure> {
         let name = format!("node-{}", self.started);
         self.started += 1;
         let (out, log) = (self.dir.join(format!("{name}.out")), self.dir.join(format!("{name}.log")));
         let file = |path: &Path| File::create(path).map_err(|error| cannot("write", path, &error));
         let program = std::env::current_exe().map_err(|error| cannot("find", Path::new("the program itself"), &error))?;
         let mut command = Command::new(program);
-        command.arg("node").arg("--config").arg(self.dir.join("node.toml"));
-        command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--exit-with-parent", "--json"]);
-        if let Some(first) = self.nodes.first() {
-            command.args(["--seed", &first.addr]);
-        }
+        let settings = self.dir.join(format!("{name}.toml"));
+        fs::write(&settings, &place.config).map_err(|error| cannot("write", &settings, &error))?;
+        command.arg("node").arg("--config").arg(settings);
+        let free = || "127.0.0.1:0".to_owned();
+        let (listen, admin) = place.stands.as_ref().map_or_else(|| (free(), free()), |(addr, admin)| (addr.clone(), admin.to_string()));
+        command.args(["--listen", &listen, "--admin", &admin, "--exit-with-parent", "--json"]);
+        command.args(place.seeds.iter().flat_map(|seed| ["--seed", seed]));
         // What the user has set for nodes of their own must not change the ones of the demo.
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WINGBEAT_")) {
             command.env_remove(name);
         }
         command.stdin(Stdio::piped()).stdout(file(&out)?).stderr(file(&log)?);
-        // A group of its own: Ctrl-C at the terminal reaches the demo, which ends its nodes itself.
+        // A group of its own: Ctrl-C at the terminal reaches who started it, and ends its nodes itself.
         command.process_group(0);
         let child = command.spawn().map_err(|error| cannot("start a node with", command.get_program().as_ref(), &error))?;
         Ok(Starting { name, out, log, child: Some(child), since: Instant::now() })
@@ -95,8 +167,7 @@ impl Nodes {
     pub fn kill(&mut self, index: usize) -> Result<String, Failure> {
         assert!(index > 0, "the driver's node stays");
         let mut node = self.nodes.remove(index);
-        let killed = node.child.kill().and_then(|()| node.child.wait());
-        killed.map_err(|error| cannot("kill", Path::new(&node.name), &error))?;
+        node.kill()?;
         Ok(node.addr.clone())
     }
 
@@ -114,11 +185,11 @@ impl Nodes {
 
 impl Drop for Nodes {
     fn drop(&mut self) {
-        for node in &mut self.nodes {
-            end(&mut node.child);
+        self.nodes.clear();
+        if !self.kept {
+            // Logs are of no use after the end; what went wrong was quoted.
+            let _ = fs::remove_dir_all(&self.dir);
         }
-        // Logs are of no use after the end; what went wrong was quoted.
-        let _ = fs::remove_dir_all(&self.dir);
     }
 }
 
@@ -160,7 +231,8 @@ impl Starting {
                 Failure::unhealthy("E-CLI-042", format!("{} has no admin address", self.name), "this is a fault of the program")
             })?;
             let child = self.child.take().expect("it was there above");
-            return Ok(Some(Node { name: self.name.clone(), addr: announced.addr, admin, child }));
+            let (name, log) = (self.name.clone(), self.log.clone());
+            return Ok(Some(Node { name, addr: announced.addr, admin, log, child }));
         }
         match self.since.elapsed() > ANNOUNCED_WITHIN {
             true => Err(ended(&self.name, &format!("no word within {} s", ANNOUNCED_WITHIN.as_secs()), &self.log)),

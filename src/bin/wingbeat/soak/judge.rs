@@ -1,0 +1,348 @@
+//! Verdicts from what a soak found. Pure: series and sums in, verdicts out.
+//!
+//! What must never happen is judged in every run. What a clock says is judged only where the machine was quiet enough to tell, and growth only as
+//! finely as the run is long: a verdict says what it could not judge.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{
+    books::Sums,
+    plan::Kind,
+    stage::Said,
+    watch::{Life, Sample},
+};
+
+/// From this length on the bounds of a long soak hold.
+const LONG: Duration = Duration::from_secs(20 * 60);
+/// From this length on a slope in percent per hour says something.
+const SLOPE_FROM: Duration = Duration::from_secs(2 * 3600);
+/// Growth of memory from the first third to the last, in a long run.
+const GROWTH_MAX: f64 = 0.02;
+const SLOPE_PERCENT_PER_H_MAX: f64 = 1.0;
+/// Growth in a short run, KiB: what a node's buffers and histograms take up in its first minutes lies well below.
+const SHORT_GROWTH_KIB_MAX: f64 = 4096.0;
+/// Sockets that may be open by chance in one look and not in another.
+const DESCRIPTORS_MORE_MAX: f64 = 3.0;
+const THREADS_MORE_MAX: f64 = 0.0;
+/// p99 of the last third to that of the first.
+const DRIFT_MAX: f64 = 1.2;
+/// In a short run a third has a few calm stretches of seconds only.
+const SHORT_DRIFT_MAX: f64 = 3.0;
+/// Below this a drift in a short run is noise.
+const SHORT_P99_NS: u64 = 50_000_000;
+/// Looks needed at each end of a series.
+const LOOKS_LEAST: usize = 5;
+/// Share of the meant messages that must be accepted.
+const RATE_LEAST: f64 = 0.99;
+/// The load itself may be so late in 1 % of its messages.
+const LATE_NS_MAX: u64 = 50_000_000;
+/// Others used more of the machine than this: clocks prove nothing.
+const FOREIGN_MAX: f64 = 0.15;
+/// A thread that only sleeps and wakes was late by more than this in 1 % of its naps.
+const STALL_NS_MAX: u64 = 10_000_000;
+/// It was once late by so much: nearly what a node is accused for.
+const STALL_ONCE_NS_MAX: u64 = 300_000_000;
+
+/// How late answers came.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Latency {
+    pub count: u64,
+    pub p50_ns: u64,
+    pub p99_ns: u64,
+    pub p999_ns: u64,
+    pub max_ns: u64,
+}
+
+/// A fault and what came of it.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    /// Seconds since the beginning.
+    pub at: f64,
+    pub kind: Kind,
+    pub whom: String,
+    /// Entities whose home was lost by it.
+    pub entities_lost: usize,
+    /// Seconds from the end of what was done until the cluster was whole; what was missing if it was not in time.
+    pub healed: Result<f64, String>,
+    /// What else was not as it should be.
+    pub wrong: Option<String>,
+}
+
+/// The load's thread may wait so long for a core, as a share of the run.
+const WAITED_MAX: f64 = 0.02;
+
+/// What the machine did meanwhile.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct Noise {
+    /// Share of all cores that others used.
+    pub foreign: Option<f64>,
+    pub stall_p99_ns: u64,
+    pub stall_max_ns: u64,
+}
+
+/// All that a soak found.
+#[derive(Clone, Debug, Default)]
+pub struct Findings {
+    pub length: Duration,
+    /// Looks before this time count for nothing.
+    pub warm_up: Duration,
+    pub lives: Vec<Life>,
+    pub sums: Sums,
+    /// Requests that met no fault, by third.
+    pub quiet: [Latency; 3],
+    /// Requests that were under way while a fault was not healed.
+    pub faulted: Latency,
+    /// How late the load itself was.
+    pub lateness: Latency,
+    /// Messages dropped on the nodes, by reason.
+    pub drops: BTreeMap<String, u64>,
+    pub faults: Vec<Fault>,
+    pub said: Said,
+    /// Lines of logs that tell of a panic.
+    pub panics: Vec<String>,
+    pub noise: Noise,
+    /// Why the run ended before its time.
+    pub broken: Option<String>,
+}
+
+/// What came of one question.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    Held,
+    Failed,
+    /// This run cannot tell.
+    Open,
+}
+
+/// The answer to one question.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    pub name: &'static str,
+    pub outcome: Outcome,
+    pub says: String,
+}
+
+impl Verdict {
+    fn new(name: &'static str, held: bool, says: impl Into<String>) -> Self {
+        Self { name, outcome: if held { Outcome::Held } else { Outcome::Failed }, says: says.into() }
+    }
+
+    fn open(name: &'static str, says: impl Into<String>) -> Self {
+        Self { name, outcome: Outcome::Open, says: says.into() }
+    }
+
+    /// What fails because of the machine's noise proves nothing.
+    fn unless(mut self, noise: Option<String>) -> Self {
+        if let (Outcome::Failed, Some(noise)) = (self.outcome, noise) {
+            self.outcome = Outcome::Open;
+            self.says = format!("{}; not judged: {noise}", self.says);
+        }
+        self
+    }
+}
+
+/// All verdicts, in the order in which they matter.
+pub fn judge(found: &Findings) -> Vec<Verdict> {
+    let faults = found.sums.faults;
+    let dropped: u64 = found.drops.values().sum();
+    let none = |count: usize, what: &[String]| if count == 0 { "none".to_owned() } else { format!("{count}: {}", what.join("; ")) };
+    let mut verdicts = vec![
+        Verdict::new("end", found.broken.is_none(), found.broken.clone().unwrap_or_else(|| "it ran to its end".into())),
+        Verdict::new("order", faults.reordered == 0, format!("{} messages out of order", faults.reordered)),
+        Verdict::new("duplicates", faults.duplicated == 0, format!("{} messages handled twice", faults.duplicated)),
+        Verdict::new(
+            "losses",
+            faults.lost <= dropped,
+            format!(
+                "{} messages missing that their sender was not told of and no lost home explains; nodes counted {dropped} drops by reason",
+                faults.lost
+            ),
+        ),
+        Verdict::new(
+            "one home",
+            faults.two_homes + faults.contradicted == 0,
+            format!(
+                "{} answers by a second home or from an epoch that was over; {} messages ran of which the sender was told they had not",
+                faults.two_homes, faults.contradicted
+            ),
+        ),
+        Verdict::new(
+            "all seen",
+            found.sums.unseen == 0 && (found.sums.looks > 0 || found.broken.is_some()),
+            format!("{} looks at what entities have were judged, {} of the last ones failed", found.sums.looks, found.sums.unseen),
+        ),
+        Verdict::new(
+            "false removals",
+            found.said.false_removals.is_empty(),
+            none(found.said.false_removals.len(), &found.said.false_removals),
+        ),
+        Verdict::new("panics", found.panics.is_empty(), none(found.panics.len(), &found.panics)),
+        healing(found),
+    ];
+    let suspicions = &found.said.suspicions;
+    verdicts.push(Verdict::new("suspicions", suspicions.is_empty(), none(suspicions.len(), suspicions)).unless(noise(found)));
+    verdicts.extend([memory(found), steady(found, "descriptors", DESCRIPTORS_MORE_MAX, |s| s.descriptors)]);
+    verdicts.extend([steady(found, "threads", THREADS_MORE_MAX, |s| s.threads), latency(found), rate(found)]);
+    verdicts
+}
+
+/// Why clocks prove nothing in this run, if so. In a long one a core that the soak itself kept busy is no excuse.
+fn noise(found: &Findings) -> Option<String> {
+    let Noise { foreign, stall_p99_ns, stall_max_ns } = found.noise;
+    let ms = |ns: u64| ns as f64 / 1e6;
+    let waited = found.sums.waited.as_secs_f64();
+    match foreign {
+        Some(share) if share > FOREIGN_MAX => Some(format!("other programs used {:.0} % of the machine", share * 100.0)),
+        _ if found.length >= LONG => None,
+        _ if waited > WAITED_MAX * found.length.as_secs_f64() => Some(format!("the load's thread waited {waited:.1} s for a core")),
+        _ if stall_p99_ns > STALL_NS_MAX => Some(format!("1 % of the naps of an idle thread were {:.0} ms late", ms(stall_p99_ns))),
+        _ if stall_max_ns > STALL_ONCE_NS_MAX => Some(format!("an idle thread was {:.0} ms late", ms(stall_max_ns))),
+        _ => None,
+    }
+}
+
+fn healing(found: &Findings) -> Verdict {
+    let wrong = |fault: &Fault| {
+        let what = fault.healed.as_ref().err().or(fault.wrong.as_ref())?;
+        Some(format!("{} of {} at {:.0} s: {what}", fault.kind, fault.whom, fault.at))
+    };
+    let all: Vec<String> = found.faults.iter().filter_map(wrong).collect();
+    let longest = found.faults.iter().filter_map(|fault| fault.healed.as_ref().ok()).copied().fold(0.0, f64::max);
+    let says = match (found.faults.len(), all.is_empty()) {
+        (0, _) => return Verdict::open("healing", "the run was too short for a fault"),
+        (n, true) => format!("{n} faults healed in their bounds, the slowest in {longest:.1} s"),
+        _ => all.join("; "),
+    };
+    Verdict::new("healing", all.is_empty(), says)
+}
+
+/// Medians of the first and the last third of what a process had while all was calm, after its warm-up.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Ends {
+    pub first: f64,
+    pub last: f64,
+    /// Seconds from the first look to the last.
+    pub span: f64,
+}
+
+/// `None` if there are too few looks.
+pub fn ends(life: &Life, warm_up: Duration, of: impl Fn(&Sample) -> f64) -> Option<Ends> {
+    let calm = counted(life, warm_up);
+    let third = calm.len() / 3;
+    if third < LOOKS_LEAST {
+        return None;
+    }
+    let middle = |part: &[&Sample]| median(part.iter().map(|sample| of(sample)).collect());
+    Some(Ends { first: middle(&calm[..third]), last: middle(&calm[calm.len() - third..]), span: calm[calm.len() - 1].at - calm[0].at })
+}
+
+/// Calm looks behind the warm-up, which begins anew with each process.
+fn counted(life: &Life, warm_up: Duration) -> Vec<&Sample> {
+    let from = life.samples.first().map_or(0.0, |sample| sample.at) + warm_up.as_secs_f64();
+    life.samples.iter().filter(|sample| sample.calm && sample.at >= from).collect()
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// Slope of memory in percent per hour: the median of the slopes between far looks, which single outliers do not move.
+pub fn slope_percent_per_h(life: &Life, warm_up: Duration) -> Option<f64> {
+    let calm = counted(life, warm_up);
+    let half = calm.len() / 2;
+    if half < LOOKS_LEAST {
+        return None;
+    }
+    let level = median(calm.iter().map(|sample| sample.rss).collect());
+    let slope = |(a, b): (&&Sample, &&Sample)| (b.rss - a.rss) / (b.at - a.at).max(1e-3);
+    let middle = median(calm.iter().zip(&calm[half..]).map(slope).collect());
+    (level > 0.0).then(|| middle / level * 100.0 * 3600.0)
+}
+
+/// Processes that are judged for growth: those that lived through most of the run.
+fn judged(found: &Findings) -> impl Iterator<Item = &Life> {
+    let least = found.length.as_secs_f64() * 0.6;
+    let lived = |life: &Life| life.samples.last().zip(life.samples.first()).map_or(0.0, |(last, first)| last.at - first.at);
+    found.lives.iter().filter(move |life| life.anchor || lived(life) >= least)
+}
+
+fn memory(found: &Findings) -> Verdict {
+    const NAME: &str = "memory";
+    let (mut held, mut says) = (true, Vec::new());
+    for life in judged(found) {
+        let Some(Ends { first, last, span }) = ends(life, found.warm_up, |sample| sample.rss) else { continue };
+        let (growth, slope) = ((last - first) / first.max(1.0), slope_percent_per_h(life, found.warm_up).unwrap_or(0.0));
+        held &= if found.length >= LONG { growth <= GROWTH_MAX } else { last - first <= SHORT_GROWTH_KIB_MAX };
+        held &= found.length < SLOPE_FROM || slope < SLOPE_PERCENT_PER_H_MAX;
+        let per_hour = if found.length >= SLOPE_FROM { format!(", {slope:+.2} % per hour") } else { String::new() };
+        says.push(format!(
+            "{}: {:.1} -> {:.1} MiB ({:+.1} %) in {:.0} s{per_hour}",
+            life.name,
+            first / 1024.0,
+            last / 1024.0,
+            growth * 100.0,
+            span
+        ));
+    }
+    if says.is_empty() {
+        return Verdict::open(NAME, "no process has enough calm looks");
+    }
+    let bound = if found.length >= LONG {
+        format!("at most {:.0} % are allowed", GROWTH_MAX * 100.0)
+    } else {
+        format!("a run below {} minutes judges an absolute bound, {:.0} MiB", LONG.as_secs() / 60, SHORT_GROWTH_KIB_MAX / 1024.0)
+    };
+    Verdict::new(NAME, held, format!("{}; {bound}", says.join("; ")))
+}
+
+fn steady(found: &Findings, name: &'static str, more_max: f64, of: impl Fn(&Sample) -> f64) -> Verdict {
+    let all: Vec<(&Life, Ends)> = judged(found).filter_map(|life| Some((life, ends(life, found.warm_up, &of)?))).collect();
+    if all.is_empty() {
+        return Verdict::open(name, "no process has enough calm looks");
+    }
+    let says: Vec<String> = all.iter().map(|(life, ends)| format!("{}: {:.0} -> {:.0}", life.name, ends.first, ends.last)).collect();
+    Verdict::new(name, all.iter().all(|(_, ends)| ends.last <= ends.first + more_max), says.join("; "))
+}
+
+fn latency(found: &Findings) -> Verdict {
+    const NAME: &str = "latency";
+    let [first, _, last] = found.quiet;
+    if first.count == 0 || last.count == 0 {
+        return Verdict::open(NAME, "a third of the run has no calm requests");
+    }
+    let drift = last.p99_ns as f64 / first.p99_ns.max(1) as f64;
+    let ms = |ns: u64| ns as f64 / 1e6;
+    let says = format!(
+        "p99 without faults {:.2} ms in the first third, {:.2} ms in the last: {drift:.2} times",
+        ms(first.p99_ns),
+        ms(last.p99_ns)
+    );
+    let verdict = if found.length >= LONG {
+        Verdict::new(NAME, drift <= DRIFT_MAX, format!("{says}; at most {DRIFT_MAX} are allowed"))
+    } else {
+        let held = drift <= SHORT_DRIFT_MAX || last.p99_ns <= SHORT_P99_NS;
+        let bound = format!("a short run allows {SHORT_DRIFT_MAX} times, or {:.0} ms", ms(SHORT_P99_NS));
+        Verdict::new(NAME, held, format!("{says}; {bound}"))
+    };
+    verdict.unless(noise(found))
+}
+
+fn rate(found: &Findings) -> Verdict {
+    let Sums { meant, accepted, refused, .. } = &found.sums;
+    let share = *accepted as f64 / (*meant).max(1) as f64;
+    let late = found.lateness.p99_ns;
+    let says = format!(
+        "{accepted} of {meant} messages accepted ({:.2} %), {} refused; the load was late by {:.1} ms at most in 99 %",
+        share * 100.0,
+        refused.values().sum::<u64>(),
+        late as f64 / 1e6
+    );
+    let held = Verdict::new("rate", share >= RATE_LEAST, says.clone());
+    // Too many refusals are the cluster's; being late may be the machine's.
+    if held.outcome == Outcome::Failed { held } else { Verdict::new("rate", late <= LATE_NS_MAX, says).unless(noise(found)) }
+}
+
+#[cfg(test)]
+#[path = "judge_tests.rs"]
+mod tests;

@@ -1,0 +1,189 @@
+//! Each planted fault is caught by the verdict that is there for it, and by that one alone.
+
+use super::{super::ledger::Faults, *};
+
+/// A process that was looked at each second, and what it had then.
+fn life(seconds: u32, rss: impl Fn(f64) -> f64) -> Life {
+    let look = |second: u32| {
+        let at = f64::from(second);
+        // Looks near a fault are not calm, and are far off.
+        let calm = second % 20 >= 8;
+        let rss = rss(at) + if calm { f64::from(second * 7 % 5) * 8.0 } else { 9_000.0 };
+        Sample { at, calm, rss, anon: rss / 2.0, pss: rss, descriptors: 30.0, threads: 9.0 }
+    };
+    Life { name: "place 4, node-4".into(), anchor: true, samples: (0..seconds).map(look).collect() }
+}
+
+/// What a clean run of so many minutes finds.
+fn clean(minutes: u32) -> Findings {
+    let latency = |p99_ns| Latency { count: 10_000, p50_ns: 200_000, p99_ns, p999_ns: 2 * p99_ns, max_ns: 3 * p99_ns };
+    let fault = |kind| Fault { at: 20.0, kind, whom: "place 1".into(), entities_lost: 0, healed: Ok(4.2), wrong: None };
+    Findings {
+        length: Duration::from_secs(60 * u64::from(minutes)),
+        warm_up: Duration::from_secs(20),
+        lives: vec![life(60 * minutes, |_| 20_000.0)],
+        sums: Sums { meant: 360_000, accepted: 360_000, asked: 170_000, answered: 170_000, looks: 4_000, ending: true, ..Sums::default() },
+        quiet: [latency(2_000_000), latency(2_100_000), latency(2_200_000)],
+        faulted: latency(900_000_000),
+        lateness: latency(1_000_000),
+        faults: vec![fault(Kind::Kill), fault(Kind::Pause)],
+        noise: Noise { foreign: Some(0.03), stall_p99_ns: 1_000_000, stall_max_ns: 40_000_000 },
+        ..Findings::default()
+    }
+}
+
+fn failed(found: &Findings) -> Vec<&'static str> {
+    judge(found).into_iter().filter(|verdict| verdict.outcome == Outcome::Failed).map(|verdict| verdict.name).collect()
+}
+
+fn outcome(found: &Findings, name: &str) -> Outcome {
+    judge(found).into_iter().find(|verdict| verdict.name == name).unwrap().outcome
+}
+
+/// The clean run with one thing changed.
+fn with(minutes: u32, plant: impl FnOnce(&mut Findings)) -> Findings {
+    let mut found = clean(minutes);
+    plant(&mut found);
+    found
+}
+
+#[test]
+fn a_clean_run_holds_everything() {
+    for minutes in [3, 10, 30, 150] {
+        for verdict in judge(&clean(minutes)) {
+            assert_eq!(verdict.outcome, Outcome::Held, "{minutes} minutes: {verdict:?}");
+        }
+    }
+}
+
+#[test]
+fn a_leak_of_a_thirtieth_of_a_mebibyte_a_minute_fails_half_an_hour() {
+    assert_eq!(failed(&with(30, |found| found.lives = vec![life(1_800, |at| 20_000.0 + at * 0.6)])), ["memory"]);
+    // 3 minutes cannot tell that, and say so; a fast leak they can.
+    assert!(failed(&with(3, |found| found.lives = vec![life(180, |at| 20_000.0 + at * 0.6)])).is_empty());
+    assert_eq!(failed(&with(3, |found| found.lives = vec![life(180, |at| 20_000.0 + at * 60.0)])), ["memory"]);
+}
+
+#[test]
+fn a_slow_leak_fails_hours() {
+    // 1.5 % per hour.
+    let leaking = with(150, |found| found.lives = vec![life(9_000, |at| 20_000.0 + at * 300.0 / 3_600.0)]);
+    assert_eq!(failed(&leaking), ["memory"]);
+}
+
+#[test]
+fn memory_that_grows_in_the_warm_up_alone_is_flat() {
+    assert!(failed(&with(30, |found| found.lives = vec![life(1_800, |at| 20_000.0 + at.min(20.0) * 400.0)])).is_empty());
+}
+
+#[test]
+fn a_process_that_lived_shortly_is_not_judged() {
+    let short = |found: &mut Findings| found.lives.push(Life { anchor: false, ..life(300, |at| 20_000.0 + at * 50.0) });
+    assert!(failed(&with(30, short)).is_empty());
+}
+
+#[test]
+fn descriptors_and_threads_that_pile_up_are_seen() {
+    let pile = |samples: &mut Vec<Sample>, of: fn(&mut Sample) -> &mut f64| {
+        samples.iter_mut().for_each(|sample| *of(sample) += (sample.at / 20.0).floor());
+    };
+    assert_eq!(failed(&with(3, |found| pile(&mut found.lives[0].samples, |sample| &mut sample.descriptors))), ["descriptors"]);
+    assert_eq!(failed(&with(3, |found| pile(&mut found.lives[0].samples, |sample| &mut sample.threads))), ["threads"]);
+}
+
+#[test]
+fn wrong_messages_fail_each_their_verdict() {
+    let plant = |faults: Faults| failed(&with(3, |found| found.sums.faults = faults));
+    assert_eq!(plant(Faults { reordered: 1, ..Faults::default() }), ["order"]);
+    assert_eq!(plant(Faults { duplicated: 1, ..Faults::default() }), ["duplicates"]);
+    assert_eq!(plant(Faults { lost: 1, ..Faults::default() }), ["losses"]);
+    assert_eq!(plant(Faults { two_homes: 1, ..Faults::default() }), ["one home"]);
+    assert_eq!(plant(Faults { contradicted: 1, ..Faults::default() }), ["one home"]);
+}
+
+#[test]
+fn a_loss_that_a_node_counted_is_explained() {
+    let counted = |dropped| {
+        with(3, |found| {
+            found.sums.faults.lost = 2;
+            found.drops.insert("late".into(), dropped);
+        })
+    };
+    assert!(failed(&counted(2)).is_empty());
+    assert_eq!(failed(&counted(1)), ["losses"]);
+}
+
+#[test]
+fn entities_that_were_not_seen_in_the_end_fail_it() {
+    assert_eq!(failed(&with(3, |found| found.sums.unseen = 1)), ["all seen"]);
+}
+
+#[test]
+fn a_removed_node_that_lived_fails_whatever_the_machine_did() {
+    let removed = with(3, |found| {
+        found.said.false_removals.push("12.0 s: a:1 became down, was up".into());
+        found.noise.foreign = Some(0.9);
+    });
+    assert_eq!(failed(&removed), ["false removals"]);
+}
+
+#[test]
+fn a_suspicion_fails_on_a_quiet_machine_only() {
+    let suspected = |noise| {
+        with(3, |found| {
+            found.said.suspicions.push("12.0 s: a:1: silent".into());
+            found.noise = noise;
+        })
+    };
+    assert_eq!(failed(&suspected(Noise::default())), ["suspicions"]);
+    for noise in [
+        Noise { foreign: Some(0.4), ..Noise::default() },
+        Noise { stall_p99_ns: 30_000_000, ..Noise::default() },
+        Noise { stall_max_ns: 700_000_000, ..Noise::default() },
+    ] {
+        assert_eq!(outcome(&suspected(noise), "suspicions"), Outcome::Open, "{noise:?}");
+    }
+}
+
+#[test]
+fn a_load_that_got_no_core_in_time_judges_no_clock() {
+    let starved = with(3, |found| {
+        found.lateness.p99_ns = 90_000_000;
+        found.sums.waited = Duration::from_secs(9);
+    });
+    assert_eq!(outcome(&starved, "rate"), Outcome::Open);
+    // Over half an hour of a machine that nobody else uses, the soak itself is to blame.
+    assert_eq!(failed(&Findings { length: Duration::from_secs(1_800), ..starved }), ["rate"]);
+}
+
+#[test]
+fn latency_that_drifts_is_seen_in_a_long_run_and_much_of_it_in_a_short_one() {
+    let drifted = |minutes, p99_ns| with(minutes, |found| found.quiet[2].p99_ns = p99_ns);
+    assert_eq!(failed(&drifted(30, 2_600_000)), ["latency"]);
+    assert!(failed(&drifted(3, 2_600_000)).is_empty());
+    assert_eq!(failed(&drifted(3, 80_000_000)), ["latency"]);
+    let noisy = with(30, |found| {
+        found.quiet[2].p99_ns = 2_600_000;
+        found.noise.foreign = Some(0.3);
+    });
+    assert_eq!(outcome(&noisy, "latency"), Outcome::Open);
+}
+
+#[test]
+fn a_fault_that_did_not_heal_or_went_otherwise_fails() {
+    assert_eq!(failed(&with(3, |found| found.faults[0].healed = Err("a shard has no home".into()))), ["healing"]);
+    assert_eq!(failed(&with(3, |found| found.faults[1].wrong = Some("it ended with 1".into()))), ["healing"]);
+    assert_eq!(outcome(&with(3, |found| found.faults.clear()), "healing"), Outcome::Open);
+}
+
+#[test]
+fn a_load_that_is_not_taken_or_not_sent_in_time_fails() {
+    assert_eq!(failed(&with(3, |found| found.sums.accepted = 340_000)), ["rate"]);
+    assert_eq!(failed(&with(3, |found| found.lateness.p99_ns = 90_000_000)), ["rate"]);
+}
+
+#[test]
+fn panics_and_a_broken_run_fail() {
+    assert_eq!(failed(&with(3, |found| found.panics.push("node-1: panicked at x".into()))), ["panics"]);
+    assert_eq!(failed(&with(3, |found| found.broken = Some("node-1 ended by itself".into()))), ["end"]);
+}

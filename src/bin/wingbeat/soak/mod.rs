@@ -1,0 +1,290 @@
+//! `wingbeat soak`: five node processes and a load for minutes or hours, a fault every now and then, and verdicts in the end.
+//!
+//! `plan` draws the faults from a seed and `faults` does them; `stage` keeps the nodes; `load` sends and `books` and `ledger` keep what must be true of
+//! it; `watch` looks at the processes; `judge` gives verdicts on all of that, and `report` writes them down.
+
+mod books;
+mod faults;
+mod judge;
+mod ledger;
+mod load;
+mod plan;
+mod report;
+mod stage;
+mod watch;
+
+use std::{
+    path::PathBuf,
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use hdrhistogram::Histogram;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use self::{
+    judge::{Findings, Latency, Noise, Outcome, Verdict},
+    load::Load,
+    plan::{Plan, Step},
+    stage::Stage,
+    watch::{Second, Watch},
+};
+use crate::{
+    ask::say,
+    bench::environment,
+    fail::{Exit, Failure},
+};
+
+/// Messages per second.
+const RATE: u64 = 2_000;
+/// No fault begins so shortly before the end: it has to heal while the load still runs.
+const LAST_FAULT: Duration = Duration::from_secs(20);
+const MINUTES_MAX: f64 = 7.0 * 24.0 * 60.0;
+
+/// Load, faults and watching for a long time, and verdicts in the end.
+#[derive(Args, Clone, Debug)]
+pub struct SoakArgs {
+    /// How long the load lasts
+    #[arg(long, value_name = "M", default_value_t = 30.0)]
+    minutes: f64,
+    /// Which faults come when, and which messages; drawn and printed if it is not given
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Messages per second, in steps of 1,000
+    #[arg(long, value_name = "N", default_value_t = RATE, value_parser = clap::value_parser!(u64).range(1_000..=100_000))]
+    rate: u64,
+    /// How idle threads of the nodes wait: low_latency, balanced, low_cpu. Six nodes on few cores want the last
+    #[arg(long, default_value = "low_cpu")]
+    idle: String,
+    /// Writes soak.md, soak.csv and pictures to this directory
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub length: Duration,
+    pub seed: u64,
+    pub rate: u64,
+    pub idle: String,
+}
+
+/// What came of it.
+pub struct Soaked {
+    pub options: Options,
+    /// Shortest and longest time between two faults.
+    pub spacing: (Duration, Duration),
+    pub found: Findings,
+    pub verdicts: Vec<Verdict>,
+    pub seconds: Vec<Second>,
+    pub environment: serde_json::Value,
+    /// Where the logs were left, if something failed.
+    pub logs: Option<PathBuf>,
+}
+
+impl Soaked {
+    pub fn holds(&self) -> bool {
+        self.verdicts.iter().all(|verdict| verdict.outcome != Outcome::Failed)
+    }
+}
+
+/// Runs a soak.
+pub fn run(args: &SoakArgs) -> Result<ExitCode, Failure> {
+    if !(args.minutes > 0.0 && args.minutes <= MINUTES_MAX) {
+        let what = format!("--minutes {} is out of range: above 0, at most {MINUTES_MAX:.0}", args.minutes);
+        return Err(Failure::usage("E-CLI-063", what, "30 is a soak, 3 a short one"));
+    }
+    let length = Duration::from_secs_f64(60.0 * args.minutes);
+    let options = Options { length, seed: seed(args.seed), rate: args.rate / 1_000 * 1_000, idle: args.idle.clone() };
+    let interrupted = interruption()?;
+    let soaked = soak(options, interrupted.clone(), !args.json)?;
+    if let Some(exit) = match interrupted.load(Ordering::Relaxed) as i32 {
+        0 => None,
+        SIGINT => Some(Exit::Interrupted),
+        _ => Some(Exit::Terminated),
+    } {
+        return Ok(exit.into());
+    }
+    if let Some(dir) = &args.report {
+        report::write(&soaked, dir)?;
+    }
+    say(&if args.json { report::json(&soaked).to_string() } else { report::page(&soaked) })?;
+    Ok(if soaked.holds() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// `wingbeat bench soak`: the same, and the object of the contract of `bench --json`.
+pub fn bench(secs: f64, idle: Option<&str>, json: bool) -> ExitCode {
+    let options = Options { length: Duration::from_secs_f64(secs), seed: seed(None), rate: RATE, idle: idle.unwrap_or("low_cpu").into() };
+    let soaked = interruption().and_then(|interrupted| soak(options, interrupted, !json));
+    let told = soaked.and_then(|soaked| {
+        say(&if json { report::bench_json(&soaked).to_string() } else { report::page(&soaked) })?;
+        Ok(if soaked.holds() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    });
+    told.unwrap_or_else(|failure| {
+        eprintln!("{failure}");
+        failure.exit.into()
+    })
+}
+
+/// A seed that people can type.
+fn seed(given: Option<u64>) -> u64 {
+    given.unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().map_or(1, |since| since.as_micros() as u64 % 1_000_000))
+}
+
+fn interruption() -> Result<Arc<AtomicUsize>, Failure> {
+    let flag = Arc::new(AtomicUsize::new(0));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register_usize(signal, flag.clone(), signal as usize).map_err(|error| {
+            Failure::unhealthy("E-CLI-031", format!("cannot catch signal {signal}: {error}"), "this is a fault of the program")
+        })?;
+    }
+    Ok(flag)
+}
+
+/// Time that counts for nothing: buffers fill, entities start.
+fn warm_up(length: Duration) -> Duration {
+    if length >= Duration::from_secs(600) { Duration::from_secs(120) } else { (length / 6).min(Duration::from_secs(20)) }
+}
+
+/// The soak itself.
+pub fn soak(options: Options, interrupted: Arc<AtomicUsize>, shown: bool) -> Result<Soaked, Failure> {
+    let tell = |text: String| {
+        if shown {
+            eprintln!("{text}")
+        }
+    };
+    let broken = |why: String| Failure::unhealthy("E-CLI-031", why, "this is a fault of the program");
+    let (length, warm_up) = (options.length, warm_up(options.length));
+    let plan = Plan::new(options.seed, length);
+    let spacing = plan.spacing();
+    let (least, most) = (spacing.0.as_secs(), spacing.1.as_secs());
+    tell(format!("seed {}: {} messages/s for {:.0} s, a fault each {least} to {most} s", options.seed, options.rate, length.as_secs_f64()));
+    let mut stage = Stage::set(&options.idle, Instant::now(), interrupted)?;
+    tell(format!("{} node processes and the load's node are up; logs in {}", plan::NODES, stage.nodes.dir().display()));
+    let machine = environment::Load::now();
+    let load = Load::start(&stage.cluster, &stage.regions, options.seed, options.rate, warm_up, length).map_err(broken)?;
+    let watch = Watch::start(stage.seen.clone(), load.books.clone(), load.fault.clone(), load.began).map_err(broken)?;
+
+    let mut found = Findings { length, warm_up, ..Findings::default() };
+    if let Err(failure) = drive(&mut stage, &load, plan, &mut found, &tell) {
+        found.broken = Some(failure.what);
+    }
+    let seen = watch.finish();
+    let foreign = machine.and_then(|machine| machine.foreign_since());
+    stage.hear_drops();
+    found.drops = stage.drops();
+    let books = load.books.clone();
+    if let Err(why) = load.finish() {
+        found.broken.get_or_insert(why);
+    }
+    stage.hear_drops();
+    found.drops = stage.drops();
+    found.said = stage.said.lock().clone();
+    found.panics = panics(stage.nodes.dir());
+    let stalls = seen.stalls.map(|stalls| latency_of(&stalls)).unwrap_or_default();
+    found.noise = Noise { foreign, stall_p99_ns: stalls.p99_ns, stall_max_ns: stalls.max_ns };
+    found.lives = seen.lives;
+    let books = books.lock();
+    found.sums = books.sums.clone();
+    found.quiet = books.quiet.each_ref().map(latency_of);
+    (found.faulted, found.lateness) = (latency_of(&books.faulted), latency_of(&books.lateness));
+    let verdicts = judge::judge(&found);
+    let mut soaked =
+        Soaked { options, spacing, found, verdicts, seconds: seen.seconds, environment: environment::environment(foreign), logs: None };
+    if !soaked.holds() {
+        stage.nodes.keep();
+        soaked.logs = Some(stage.nodes.dir().to_owned());
+    }
+    Ok(soaked)
+}
+
+/// One fault after the other, until the time is over.
+fn drive(stage: &mut Stage, load: &Load, plan: Plan, found: &mut Findings, tell: &impl Fn(String)) -> Result<(), Failure> {
+    let until = |stage: &Stage, time: Duration| stage.pass(time.saturating_sub(load.began.elapsed()));
+    let unhealed = |why: String| Failure::unhealthy("E-CLI-064", why, "look at the logs of the nodes");
+    until(stage, found.warm_up);
+    stage.wait_whole(Duration::from_secs(60))?.map_err(|why| unhealed(format!("after the warm-up: {why}")))?;
+    let mut last = load.began.elapsed();
+    for step in plan {
+        let due = last + step.after;
+        if due + LAST_FAULT > found.length || stage.is_interrupted() {
+            break;
+        }
+        until(stage, due);
+        if !load.is_running() {
+            return Err(unhealed("the load ended before its time".into()));
+        }
+        last = load.began.elapsed();
+        let Step { kind, lasts, .. } = step;
+        let fault = faults::act(stage, load, &step)?;
+        let came = match (&fault.healed, &fault.wrong) {
+            (Ok(took), None) => format!("whole after {took:.1} s"),
+            (Ok(took), Some(wrong)) => format!("{wrong}; whole after {took:.1} s"),
+            (Err(missing), _) => format!("NOT whole in time: {missing}"),
+        };
+        tell(format!("{:>7.1} s  {kind:<8}{} ({:.1} s): {came}", fault.at, fault.whom, lasts.as_secs_f64()));
+        let missing = fault.healed.as_ref().err().cloned();
+        found.faults.push(fault);
+        if let Some(missing) = missing {
+            return Err(unhealed(format!("a cluster that is not whole cannot go on: {missing}")));
+        }
+    }
+    until(stage, found.length);
+    stage.wait_whole(Duration::from_secs(60))?.map(drop).map_err(|why| unhealed(format!("in the end: {why}")))
+}
+
+fn latency_of(seen: &Histogram<u64>) -> Latency {
+    let q = |p| if seen.is_empty() { 0 } else { seen.value_at_quantile(p) };
+    Latency { count: seen.len(), p50_ns: q(0.5), p99_ns: q(0.99), p999_ns: q(0.999), max_ns: seen.max() }
+}
+
+/// Lines of logs in that directory that tell of a panic or an abort.
+fn panics(dir: &std::path::Path) -> Vec<String> {
+    const SIGNS: [&str; 3] = ["panicked at", "memory allocation of", "stack overflow"];
+    let files = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    let logs = files.filter(|path| path.extension().is_some_and(|end| end == "log"));
+    let lines = logs.flat_map(|path| {
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        text.lines().filter(|line| SIGNS.iter().any(|sign| line.contains(sign))).map(|line| format!("{name}: {line}")).collect::<Vec<_>>()
+    });
+    lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panics_are_found_in_logs_and_nowhere_else() {
+        let dir = std::env::temp_dir().join(format!("wingbeat-soak-test-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("node-1.log"), "all is well\nthread 'w0' panicked at x.rs:1\n").unwrap();
+        std::fs::write(dir.join("node-1.out"), "panicked at").unwrap();
+        assert_eq!(panics(&dir), ["node-1: thread 'w0' panicked at x.rs:1"]);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_length_that_makes_no_sense_is_refused_before_anything_starts() {
+        for minutes in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            let args = SoakArgs { minutes, seed: None, rate: RATE, idle: "low_cpu".into(), report: None, json: false };
+            assert_eq!(run(&args).unwrap_err().code, "E-CLI-063");
+        }
+    }
+
+    #[test]
+    fn a_short_run_warms_up_shortly() {
+        let of = |secs| warm_up(Duration::from_secs(secs)).as_secs();
+        assert_eq!((of(60), of(180), of(1_800)), (10, 20, 120));
+    }
+}

@@ -1,0 +1,370 @@
+//! What a soak says: a page for people, JSON for machines, and the files of `--report`.
+
+use std::{fmt::Write, fs, path::Path};
+
+use serde_json::{Value, json};
+
+use super::{
+    Soaked,
+    judge::{Fault, Latency, Outcome, ends},
+    plan::KINDS,
+};
+use crate::{
+    bench::plot::{Across, Chart, Series},
+    fail::Failure,
+};
+
+fn mark(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Held => "ok",
+        Outcome::Failed => "FAILED",
+        Outcome::Open => "open",
+    }
+}
+
+fn ms(ns: u64) -> f64 {
+    ns as f64 / 1e6
+}
+
+/// Median, 99th percentile and so on, on one line.
+fn latencies(of: &Latency) -> String {
+    if of.count == 0 {
+        return "none".into();
+    }
+    let Latency { count, p50_ns, p99_ns, p999_ns, max_ns } = *of;
+    format!("p50 {:.2}, p99 {:.2}, p99.9 {:.1}, longest {:.0} ms of {count}", ms(p50_ns), ms(p99_ns), ms(p999_ns), ms(max_ns))
+}
+
+/// Counts by name on one line.
+fn counts<K: AsRef<str>>(of: impl IntoIterator<Item = (K, u64)>) -> String {
+    let all: Vec<String> = of.into_iter().map(|(name, count)| format!("{} {count}", name.as_ref())).collect();
+    if all.is_empty() { "none".into() } else { all.join(", ") }
+}
+
+/// What came of the load, a line each: name and text.
+fn figures(soaked: &Soaked) -> Vec<(&'static str, String)> {
+    let found = &soaked.found;
+    let sums = &found.sums;
+    let by = |map: &std::collections::BTreeMap<&'static str, u64>| counts(map.iter().map(|(name, count)| (*name, *count)));
+    let noise = &found.noise;
+    let foreign = noise.foreign.map_or_else(|| "unknown".to_owned(), |share| format!("{:.0} %", share * 100.0));
+    vec![
+        ("messages", format!("{} accepted of {}, {} of them asked, {} answered", sums.accepted, sums.meant, sums.asked, sums.answered)),
+        ("refused at once", by(&sums.refused)),
+        ("asks that failed", by(&sums.failed)),
+        ("dead letters at the sender", by(&sums.dead_letters)),
+        ("drops on nodes", counts(found.drops.iter().map(|(name, count)| (name, *count)))),
+        ("without faults, first third", latencies(&found.quiet[0])),
+        ("second third", latencies(&found.quiet[1])),
+        ("last third", latencies(&found.quiet[2])),
+        ("while a fault was open", latencies(&found.faulted)),
+        ("the load's own lateness", latencies(&found.lateness)),
+        ("the load's thread", format!("ran {:.1} s, waited {:.1} s for a core", sums.ran.as_secs_f64(), sums.waited.as_secs_f64())),
+        ("members removed", found.said.removed.to_string()),
+        (
+            "the machine",
+            format!(
+                "others used {foreign}; an idle thread woke {:.1} ms late in 1 %, {:.0} ms at most",
+                ms(noise.stall_p99_ns),
+                ms(noise.stall_max_ns)
+            ),
+        ),
+    ]
+}
+
+/// Faults of each kind: how many, and how long the slowest took to heal.
+fn kinds(faults: &[Fault]) -> Vec<(&'static str, usize, f64, f64)> {
+    let of = |kind| {
+        let all: Vec<&Fault> = faults.iter().filter(|fault| fault.kind == kind).collect();
+        let mut took: Vec<f64> = all.iter().filter_map(|fault| fault.healed.as_ref().ok().copied()).collect();
+        took.sort_by(f64::total_cmp);
+        let (middle, longest) = (took.get(took.len() / 2).copied().unwrap_or(0.0), took.last().copied().unwrap_or(0.0));
+        (kind.name(), all.len(), middle, longest)
+    };
+    KINDS.into_iter().map(of).filter(|(_, count, ..)| *count > 0).collect()
+}
+
+/// The page that a person reads in a minute.
+pub fn page(soaked: &Soaked) -> String {
+    let (options, found) = (&soaked.options, &soaked.found);
+    let mut page = format!(
+        "soak of {:.0} s, seed {}, {} messages/s, {} faults\n\n",
+        options.length.as_secs_f64(),
+        options.seed,
+        options.rate,
+        found.faults.len()
+    );
+    for verdict in &soaked.verdicts {
+        let _ = writeln!(page, "{:<7}{:<15} {}", mark(verdict.outcome), verdict.name, verdict.says);
+    }
+    page.push('\n');
+    for (name, text) in figures(soaked) {
+        let _ = writeln!(page, "{name:<28} {text}");
+    }
+    for (kind, count, middle, longest) in kinds(&found.faults) {
+        let _ = writeln!(page, "{kind:<8} {count:>3}, whole again after {middle:.1} s in the middle, {longest:.1} s at most");
+    }
+    for example in &found.sums.examples {
+        let _ = writeln!(page, "wrong: {example}");
+    }
+    if let Some(logs) = &soaked.logs {
+        let _ = writeln!(page, "logs of the nodes: {}", logs.display());
+    }
+    let failed: Vec<&str> = soaked.verdicts.iter().filter(|v| v.outcome == Outcome::Failed).map(|v| v.name).collect();
+    page.push_str(&if failed.is_empty() { "\nall verdicts hold".to_owned() } else { format!("\nFAILED: {}", failed.join(", ")) });
+    page
+}
+
+fn latency_json(of: &Latency) -> Value {
+    json!({"count": of.count, "p50": of.p50_ns, "p99": of.p99_ns, "p999": of.p999_ns, "max": of.max_ns})
+}
+
+/// Everything, for machines.
+pub fn json(soaked: &Soaked) -> Value {
+    let (options, found) = (&soaked.options, &soaked.found);
+    let sums = &found.sums;
+    let fault = |fault: &Fault| {
+        json!({"at_s": fault.at, "kind": fault.kind.name(), "whom": fault.whom, "entities_lost": fault.entities_lost,
+               "healed_s": fault.healed.as_ref().ok(), "missing": fault.healed.as_ref().err(), "wrong": fault.wrong})
+    };
+    let life = |life: &super::watch::Life| {
+        let of = |get: fn(&super::watch::Sample) -> f64| ends(life, found.warm_up, get).map(|ends| json!([ends.first, ends.last]));
+        json!({"name": life.name, "anchor": life.anchor, "looks": life.samples.len(), "rss_kib": of(|s| s.rss), "anon_kib": of(|s| s.anon),
+               "pss_kib": of(|s| s.pss), "descriptors": of(|s| s.descriptors), "threads": of(|s| s.threads)})
+    };
+    json!({
+        "name": "soak",
+        "seconds": options.length.as_secs_f64(),
+        "seed": options.seed,
+        "rate_per_s": options.rate,
+        "idle": options.idle,
+        "holds": soaked.holds(),
+        "failed": soaked.verdicts.iter().filter(|v| v.outcome == Outcome::Failed).map(|v| v.name).collect::<Vec<_>>(),
+        "verdicts": soaked.verdicts.iter().map(|v| json!({"name": v.name, "outcome": mark(v.outcome), "says": v.says})).collect::<Vec<_>>(),
+        "messages": {
+            "meant": sums.meant, "accepted": sums.accepted, "asked": sums.asked, "answered": sums.answered, "refused": sums.refused,
+            "failed": sums.failed, "dead_letters": sums.dead_letters, "dropped": found.drops, "reordered": sums.faults.reordered,
+            "duplicated": sums.faults.duplicated, "lost": sums.faults.lost, "two_homes": sums.faults.two_homes,
+            "contradicted": sums.faults.contradicted, "examples": sums.examples,
+        },
+        "latency_ns": {
+            "thirds": found.quiet.iter().map(latency_json).collect::<Vec<_>>(), "faulted": latency_json(&found.faulted),
+            "lateness": latency_json(&found.lateness),
+        },
+        "membership": {"removed": found.said.removed, "false_removals": found.said.false_removals, "suspicions": found.said.suspicions},
+        "faults": found.faults.iter().map(fault).collect::<Vec<_>>(),
+        "processes": found.lives.iter().map(life).collect::<Vec<_>>(),
+        "load": {"ran_s": sums.ran.as_secs_f64(), "waited_s": sums.waited.as_secs_f64()},
+        "noise": {"stall_p99_ns": found.noise.stall_p99_ns, "stall_max_ns": found.noise.stall_max_ns},
+        "environment": soaked.environment,
+    })
+}
+
+/// The object of the contract of `bench --json`: the last third against the first.
+pub fn bench_json(soaked: &Soaked) -> Value {
+    let (options, found) = (&soaked.options, &soaked.found);
+    let [first, _, last] = found.quiet;
+    let share = |a: u64, b: u64| (b > 0).then(|| a as f64 / b as f64);
+    let void = found.noise.foreign.is_some_and(|share| share > 0.15);
+    json!({
+        "name": "soak",
+        "config": {"secs": options.length.as_secs_f64(), "seed": options.seed, "rate_per_s": options.rate, "idle": options.idle},
+        "throughput_per_s": found.sums.accepted as f64 / options.length.as_secs_f64(),
+        "latency_ns": {"p50": last.p50_ns, "p90": null, "p99": last.p99_ns, "p999": last.p999_ns, "max": last.max_ns},
+        "limit": {"name": "first third", "throughput_per_s": options.rate, "latency_ns": {"p50": first.p50_ns, "p99": first.p99_ns}},
+        "ratio": share(last.p50_ns, first.p50_ns),
+        "ratio_p99": share(last.p99_ns, first.p99_ns),
+        "spread": null,
+        "allocations_per_message": null,
+        "void": void,
+        "environment": soaked.environment,
+        "soak": json(soaked),
+    })
+}
+
+/// Writes `soak.md`, `soak.csv`, `soak-load.csv` and two pictures.
+pub fn write(soaked: &Soaked, dir: &Path) -> Result<(), Failure> {
+    let files = [
+        ("soak.md", markdown(soaked)),
+        ("soak.csv", processes_csv(soaked)),
+        ("soak-load.csv", load_csv(soaked)),
+        ("soak-memory.svg", memory_chart(soaked).svg()),
+        ("soak-latency.svg", latency_chart(soaked).svg()),
+    ];
+    let wrote = fs::create_dir_all(dir).and_then(|()| files.iter().try_for_each(|(name, text)| fs::write(dir.join(name), text)));
+    wrote.map_err(|error| {
+        Failure::usage("E-CLI-065", format!("cannot write the report to {}: {error}", dir.display()), "name another directory")
+    })
+}
+
+fn markdown(soaked: &Soaked) -> String {
+    let (options, found) = (&soaked.options, &soaked.found);
+    let text = |name: &str| soaked.environment[name].as_str().unwrap_or("unknown").to_owned();
+    let minutes = options.length.as_secs_f64() / 60.0;
+    let mut page = format!(
+        "# Soak\n\n`wingbeat soak --minutes {minutes} --seed {} --rate {} --idle {}`\n\n{}, {} cores, {} {}, wingbeat {}{}. Five node processes and the \
+         load's node, preset `local_test`, one worker each; a fault each {} to {} s, the next one when the cluster is whole again. `open`: this run \
+         cannot tell.\n\n| | verdict | what was found |\n| --- | --- | --- |\n",
+        options.seed,
+        options.rate,
+        options.idle,
+        text("cpu"),
+        soaked.environment["cores"],
+        text("os"),
+        text("arch"),
+        text("version"),
+        if soaked.environment["debug_build"] == true { ", debug build" } else { "" },
+        soaked.spacing.0.as_secs(),
+        soaked.spacing.1.as_secs(),
+    );
+    for verdict in &soaked.verdicts {
+        let _ = writeln!(page, "| {} | {} | {} |", mark(verdict.outcome), verdict.name, cell(&verdict.says));
+    }
+    page.push_str("\n| | |\n| --- | --- |\n");
+    for (name, text) in figures(soaked) {
+        let _ = writeln!(page, "| {name} | {} |", cell(&text));
+    }
+    page.push_str("\n| fault | times | whole again after, median | longest |\n| --- | --- | --- | --- |\n");
+    for (kind, count, middle, longest) in kinds(&found.faults) {
+        let _ = writeln!(page, "| {kind} | {count} | {middle:.1} s | {longest:.1} s |");
+    }
+    page.push_str("\n![Memory of each process](soak-memory.svg)\n\n![Latency over time](soak-latency.svg)\n\n");
+    page.push_str(
+        "`soak.csv` has each look at each process, `soak-load.csv` each second of the load. Latency counts from the moment at which a message was meant \
+         to go. Of memory, descriptors and threads the medians of the first and the last third of the calm looks behind the warm-up are compared, \
+         for processes that lived through most of the run; no fault ends the one in place 4.\n",
+    );
+    if !found.sums.examples.is_empty() {
+        page.push_str("\nWrong:\n\n");
+        for example in &found.sums.examples {
+            let _ = writeln!(page, "* {}", cell(example));
+        }
+    }
+    page
+}
+
+/// One line: no row may break the table.
+fn cell(text: &str) -> String {
+    text.trim().replace('|', "/").lines().collect::<Vec<_>>().join(" ")
+}
+
+fn processes_csv(soaked: &Soaked) -> String {
+    let mut text = String::from("at_s,process,calm,rss_kib,anon_kib,pss_kib,descriptors,threads\n");
+    for life in &soaked.found.lives {
+        let name = life.name.replace(',', "");
+        for s in &life.samples {
+            let _ = writeln!(text, "{:.1},{name},{},{},{},{},{},{}", s.at, s.calm, s.rss, s.anon, s.pss, s.descriptors, s.threads);
+        }
+    }
+    text
+}
+
+fn load_csv(soaked: &Soaked) -> String {
+    let mut text = String::from("at_s,fault,sent,answered,failed,p50_ns,p99_ns,max_ns\n");
+    for s in &soaked.seconds {
+        let _ = writeln!(text, "{:.1},{},{},{},{},{},{},{}", s.at, s.fault, s.sent, s.answered, s.failed, s.p50_ns, s.p99_ns, s.max_ns);
+    }
+    text
+}
+
+fn memory_chart(soaked: &Soaked) -> Chart {
+    let point = |s: &super::watch::Sample| (s.at, s.rss / 1024.0);
+    let series = soaked.found.lives.iter().filter(|life| life.samples.len() > 1);
+    Chart {
+        title: "Resident memory of each process".into(),
+        across: Across::Linear,
+        across_label: "seconds".into(),
+        up_label: "MiB".into(),
+        series: series
+            .map(|life| Series { label: life.name.replace("place ", ""), points: life.samples.iter().map(point).collect() })
+            .collect(),
+    }
+}
+
+fn latency_chart(soaked: &Soaked) -> Chart {
+    let line = |label: &str, of: fn(&super::Second) -> u64| Series {
+        label: label.into(),
+        points: soaked.seconds.iter().filter(|s| s.answered > 0).map(|s| (s.at, ms(of(s)))).collect(),
+    };
+    Chart {
+        title: "Requests, each second".into(),
+        across: Across::Linear,
+        across_label: "seconds".into(),
+        up_label: "ms".into(),
+        series: vec![line("p50", |s| s.p50_ns), line("p99", |s| s.p99_ns), line("longest", |s| s.max_ns)],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{
+        super::{Options, judge, plan::Kind, watch::Life, watch::Sample},
+        *,
+    };
+
+    fn soaked() -> Soaked {
+        let mut found = judge::Findings { length: Duration::from_secs(180), ..judge::Findings::default() };
+        found.faults.push(Fault { at: 30.0, kind: Kind::Kill, whom: "place 1".into(), entities_lost: 9, healed: Ok(3.4), wrong: None });
+        found.sums.faults.lost = 2;
+        found.sums.examples.push("probe | e1\nlost".into());
+        found.lives.push(Life {
+            name: "place 4, node-4".into(),
+            anchor: true,
+            samples: vec![Sample { rss: 2048.0, ..Sample::default() }; 2],
+        });
+        let verdicts = judge::judge(&found);
+        let options = Options { length: found.length, seed: 7, rate: 2_000, idle: "low_cpu".into() };
+        let spacing = (Duration::from_secs(10), Duration::from_secs(20));
+        Soaked { options, spacing, found, verdicts, seconds: vec![super::super::Second::default()], environment: json!({}), logs: None }
+    }
+
+    #[test]
+    fn the_page_names_what_failed_and_the_seed() {
+        let page = page(&soaked());
+        assert!(
+            page.contains("seed 7") && page.contains("FAILED losses") && page.contains("kill       1, whole again after 3.4 s"),
+            "{page}"
+        );
+        assert!(page.ends_with("\nFAILED: losses, all seen, rate"), "{page}");
+    }
+
+    #[test]
+    fn machines_get_the_same() {
+        let all = json(&soaked());
+        assert_eq!(all["holds"], false);
+        assert_eq!(all["failed"], json!(["losses", "all seen", "rate"]));
+        assert_eq!(all["messages"]["lost"], 2);
+        let bench = bench_json(&soaked());
+        for field in [
+            "name",
+            "config",
+            "throughput_per_s",
+            "latency_ns",
+            "limit",
+            "ratio",
+            "spread",
+            "allocations_per_message",
+            "void",
+            "environment",
+        ] {
+            assert!(bench.get(field).is_some(), "{field}");
+        }
+    }
+
+    #[test]
+    fn every_row_of_a_table_has_its_columns() {
+        let text = markdown(&soaked());
+        for line in text.lines().filter(|line| line.starts_with('|')) {
+            assert!(matches!(line.matches('|').count(), 3..=5), "{line}");
+        }
+        assert!(text.contains("* probe / e1 lost"));
+    }
+
+    #[test]
+    fn series_are_written_line_by_line() {
+        assert_eq!(processes_csv(&soaked()).lines().nth(1), Some("0.0,place 4 node-4,false,2048,0,0,0,0"));
+        assert_eq!(load_csv(&soaked()).lines().count(), 2);
+    }
+}
