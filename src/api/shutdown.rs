@@ -464,9 +464,11 @@ struct Listener {
 struct Signals {
     caught: bool,
     nodes: Vec<Listener>,
+    /// When a signal was last for a node.
+    heeded: Option<Time>,
 }
 
-static SIGNALS: Mutex<Signals> = Mutex::new(Signals { caught: false, nodes: Vec::new() });
+static SIGNALS: Mutex<Signals> = Mutex::new(Signals { caught: false, nodes: Vec::new(), heeded: None });
 
 /// From now on signals start the end, and a second one is the end.
 pub(crate) fn leave_on_signal(reaper: &Reaper) {
@@ -482,9 +484,12 @@ pub(crate) fn leave_on_signal(reaper: &Reaper) {
     }
     match signal_hook::iterator::Signals::new([SIGINT, SIGTERM]) {
         Ok(mut arriving) => {
-            signals.caught = true;
             // Ends with the process.
-            std::thread::spawn(move || arriving.forever().for_each(signalled));
+            let body = move || arriving.forever().for_each(signalled);
+            match std::thread::Builder::new().name("wingbeat-signals".into()).spawn(body) {
+                Ok(_) => signals.caught = true,
+                Err(error) => tracing::error!(target: "wingbeat::shutdown", %error, "no thread for signals; the node ends only by request"),
+            }
         }
         Err(error) => tracing::error!(target: "wingbeat::shutdown", %error, "signals cannot be caught; the node ends only by request"),
     }
@@ -494,10 +499,12 @@ pub(crate) fn leave_on_signal(reaper: &Reaper) {
 fn signalled(signal: i32) {
     let now = sys::now();
     let mut signals = SIGNALS.lock();
-    let mut nodes = 0;
-    for listener in &mut signals.nodes {
+    let Signals { nodes, heeded, .. } = &mut *signals;
+    let again = heeded.is_some_and(|at| now.since(at) < SAME_SIGNAL);
+    let mut living = false;
+    for listener in nodes {
         let Some(shared) = listener.node.upgrade() else { continue };
-        nodes += 1;
+        (living, *heeded) = (true, Some(now));
         let first = *listener.first.get_or_insert(now);
         if now.since(first) >= SAME_SIGNAL {
             tracing::warn!(target: "wingbeat::shutdown", signal, "second signal: quitting at once");
@@ -508,7 +515,8 @@ fn signalled(signal: i32) {
             Reaper { shared }.request(ShutdownReason::Signal(signal));
         }
     }
-    if nodes == 0 {
+    // The other half of a signal that the last node was quick to heed is no new one.
+    if !living && !again {
         std::process::exit(128 + signal);
     }
 }

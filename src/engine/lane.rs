@@ -320,7 +320,7 @@ impl<T: Item> Door<T> {
         LaneSender { producer, items, news: Cell::new(false), bell: self.bell.clone(), outside, _items: PhantomData }
     }
 
-    /// Rare traffic without order towards any lane: shutdown, resolved names, deadlines. Unbounded, so never for messages of users.
+    /// Rare traffic without order towards any lane: shutdown, resolved names, commands. Unbounded, so never for messages of users.
     pub fn post(&self, item: T) {
         self.inbox.push(item);
         self.bell.ring();

@@ -339,7 +339,7 @@ impl Node {
         exits::with(self, |exits| exits.batch(f))
     }
 
-    /// Reserves a slot for `waiter`.
+    /// Reserves a slot for `waiter`; `None` if all are in use.
     pub fn open_ask(&self, deadline: Time, timed: Timed, waiter: Waiter) -> Option<Ask> {
         let due = if timed == Timed::ByNode { deadline.as_nanos() } else { UNTIMED };
         let correlation = self.slots.open(waiter, due)?;
