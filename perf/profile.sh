@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Where the time of a bench goes: samples of all its threads and processes, as a flame graph and a list of the hottest functions.
+#
+#   perf/profile.sh NAME [FLAG..]       e.g. perf/profile.sh remote-ask --window 128; default flags: --secs 5 --runs 1
+#
+# Leaves target/profiles/NAME.svg (the flame graph), NAME.txt (functions by their own time) and NAME.data (for `perf report -i`). Samples by the
+# system's clock, as virtual machines have no counters; frame pointers give the stacks, so the build is one of its own, in target/perf-fp. The raw limit
+# of the bench is in the picture too, under its own functions (`limits::`).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+name=${1:?usage: perf/profile.sh NAME [FLAG..], with NAME as in wingbeat bench --help}
+shift
+flags=("$@")
+[ ${#flags[@]} -gt 0 ] || flags=(--secs 5 --runs 1)
+command -v perf >/dev/null || { echo "profile.sh needs perf (Debian: linux-perf, Ubuntu: linux-tools-generic)" >&2; exit 1; }
+tools=target/tools
+if [ ! -x $tools/bin/inferno-flamegraph ]; then
+    cargo install --quiet --locked --root $tools --version 0.12.3 inferno
+fi
+RUSTFLAGS="-C force-frame-pointers=yes" cargo build --profile perf --features cli --target-dir target/perf-fp
+out=target/profiles
+mkdir -p $out
+data=$out/$name.data
+if ! perf record --quiet -e cpu-clock -F 997 --call-graph fp -o "$data" -- target/perf-fp/perf/wingbeat bench "$name" "${flags[@]}"; then
+    echo "perf record failed; may this user sample? (sysctl kernel.perf_event_paranoid is $(cat /proc/sys/kernel/perf_event_paranoid), 1 or less is needed)" >&2
+    exit 1
+fi
+perf report -i "$data" --no-children --call-graph none --percent-limit 0.3 --stdio 2>/dev/null | grep -v '^#' | grep -v '^$' >"$out/$name.txt"
+perf script -i "$data" 2>/dev/null | $tools/bin/inferno-collapse-perf 2>/dev/null |
+    $tools/bin/inferno-flamegraph --title "wingbeat bench $name ${flags[*]}" >"$out/$name.svg"
+head -20 "$out/$name.txt"
+echo "$out/$name.svg"
