@@ -190,7 +190,8 @@ impl Wires {
     pub fn died(&mut self, life: LifeNo) {
         let node = self.lives[life].node;
         self.lives[life].over = true;
-        self.lives[life].inbox.clear();
+        // Lives are remembered, so their room is not.
+        self.lives[life].inbox = VecDeque::new();
         self.hosts[node].life = None;
         let mut news = vec![];
         for (pair, link) in self.links.iter_mut().filter(|(pair, _)| pair.0 == node || pair.1 == node) {

@@ -200,11 +200,22 @@ impl Subject {
         debt
     }
 
-    /// The newest replies came one after the other: it is back.
-    pub(crate) fn recovered(&self, now: Time, tuning: &Tuning) -> bool {
+    /// The newest replies came one after the other: it is back. Where links are good (`steady`), replies that stood alone among misses show that
+    /// a row of them may be chance, and ask for a longer one; an outage, in which nothing came, does not.
+    pub(crate) fn recovered(&self, now: Time, tuning: &Tuning, steady: bool) -> bool {
         let due = tuning.answer_due;
         let waits = self.sent.back().is_some_and(|&sent| self.answered & 1 == 0 && now.since(sent) < due);
-        (self.answered >> u32::from(waits)).trailing_ones() >= BACK
+        let answered = self.answered >> u32::from(waits);
+        let row = answered.trailing_ones();
+        let (mut among, mut alone) = (0, 0);
+        for at in row..self.sent.len().min(row as usize + DEBT_BEATS) as u32 {
+            if answered >> at & 1 == 1 {
+                alone += 1;
+            } else {
+                among += std::mem::take(&mut alone);
+            }
+        }
+        row >= BACK + if steady { BACK.min(among) } else { 0 }
     }
 
     /// Beats missed and beats judged before the present run.
@@ -429,6 +440,31 @@ mod tests {
         assert_eq!(debts, [0, 1, 2, 3, 4, 2, 3, 4, 5, 3, 1, 2, 0, 0, 0, 1]);
         s.restart(ms(16_000));
         assert_eq!(s.debt(ms(16_000), &t), 0, "this node itself was away");
+    }
+
+    #[test]
+    fn after_an_outage_three_replies_suffice_and_on_a_lossy_link_a_longer_row_is_needed() {
+        let back_after = |before: &str, steady: bool| {
+            let (t, mut s, mut row) = (tuning(), Subject::new(&tuning()), 0);
+            let mut beats = before.chars().map(|c| c == '1').chain([true; 20]);
+            for n in 0.. {
+                let (seq, answered) = (s.beat(ms(n * 1000), &t), beats.next().unwrap());
+                if answered {
+                    s.reply(ms(n * 1000 + 1), seq).unwrap();
+                }
+                row = if n as usize >= before.len() { row + 1 } else { 0 };
+                if row > 0 && s.recovered(ms(n * 1000 + 2), &t, steady) {
+                    return row;
+                }
+            }
+            unreachable!()
+        };
+        for outage in ["1111111110000000000", "11111111110000000000000000000000000000", "0000000"] {
+            assert_eq!(back_after(outage, true), 3, "{outage}");
+        }
+        assert_eq!(back_after("1111100010000", true), 4, "one came through");
+        assert_eq!(back_after("1111100100010000100001000000", true), 6);
+        assert_eq!(back_after("1111100100010000100001000000", false), 3, "where many are lost everywhere they say nothing");
     }
 
     #[test]

@@ -16,8 +16,8 @@ use crate::{NodeId, Time, config::DetectorVerdict};
 const HINT_RUN: u32 = 2;
 /// Beats at which most subjects are silent after which it is this node that cannot be reached.
 const CUT_OFF: u32 = 3;
-/// Loss below which a single reply does not end what a subject owes: there chance adds up to no debt.
-const DEBT_LOSS: f64 = 0.1;
+/// Loss below which a reply among misses does not end what a subject owes: there chance adds up to no debt.
+const STEADY_LOSS: f64 = 0.1;
 /// Score of late wake-ups at most.
 const HEALTH_MAX: u32 = 4;
 /// Beats without a late wake-up after which the score falls by one.
@@ -85,6 +85,11 @@ impl Suspicion {
     pub(super) fn heard_again(&mut self) {
         self.isolated = false;
         self.hints.clear();
+    }
+
+    /// Few replies are lost on healthy links.
+    pub(super) fn is_steady(&self) -> bool {
+        self.loss < STEADY_LOSS
     }
 
     pub(super) const fn score(&self) -> u32 {
@@ -160,7 +165,7 @@ impl Membership {
     /// What a subject's replies add to the pool: the present run of missed ones, or its debt.
     fn missing(&self, now: Time, subject: &Subject) -> u32 {
         let run = subject.run(now, &self.watch.tuning);
-        if self.suspicion.loss < DEBT_LOSS { run.max(subject.debt(now, &self.watch.tuning)) } else { run }
+        if self.suspicion.is_steady() { run.max(subject.debt(now, &self.watch.tuning)) } else { run }
     }
 
     fn missing_of(&self, now: Time, id: NodeId) -> u32 {

@@ -192,7 +192,7 @@ impl Membership {
         let refused_before = sent.is_some_and(|sent| self.watch.refused.get(&from).is_none_or(|&at| sent > at));
         let back = !self.pools()
             || self.own_mark(from) == Some(Mark::Refused)
-            || self.watch.subjects.get(&from).is_some_and(|s| s.recovered(now, &self.watch.tuning));
+            || self.watch.subjects.get(&from).is_some_and(|s| s.recovered(now, &self.watch.tuning, self.suspicion.is_steady()));
         if refused_before && back && self.own_mark(from).is_some() {
             self.watch.refused.remove(&from);
             self.set_mark(from, None);
