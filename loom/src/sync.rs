@@ -134,6 +134,30 @@ impl Noted {
     }
 }
 
+/// What the standard library's promises: who finds a value finds all that was done before it was put there.
+pub struct OnceLock<T> {
+    value: std::sync::OnceLock<T>,
+    there: atomic::AtomicBool,
+    making: loom::sync::Mutex<()>,
+}
+
+impl<T> OnceLock<T> {
+    pub fn new() -> Self {
+        Self { value: std::sync::OnceLock::new(), there: atomic::AtomicBool::new(false), making: loom::sync::Mutex::new(()) }
+    }
+
+    pub fn get(&self) -> Option<&T> {
+        if self.there.load(Ordering::Acquire) { self.value.get() } else { None }
+    }
+
+    pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
+        let _one = self.making.lock().expect("no thread panics in here");
+        let value = self.value.get_or_init(make);
+        self.there.store(true, Ordering::Release);
+        value
+    }
+}
+
 /// Stands for crossbeam's queue, which has models of its own: bounded, and what is pushed happens before it is popped.
 pub struct ArrayQueue<T>(loom::sync::Mutex<VecDeque<T>>, usize);
 
@@ -157,9 +181,5 @@ impl<T> ArrayQueue<T> {
 
     pub fn pop(&self) -> Option<T> {
         self.all().pop_front()
-    }
-
-    pub fn len(&self) -> usize {
-        self.all().len()
     }
 }

@@ -52,11 +52,29 @@ fn handed_over() {
     assert_eq!(table.take(ask).is_none(), taken);
 }
 
+/// Two threads reserve and release slots, of which there is one for each, and which are made only then: neither gets the other's, and none is lost.
+fn reused() {
+    let table = Arc::new(SlotTable::new(2, COARSE));
+    let twice = |table: &SlotTable<Box<u32>>, mine: u32| {
+        for value in [mine, mine + 1] {
+            let ask = table.open(Box::new(value), UNTIMED).expect("each thread has one at a time");
+            assert_eq!(table.take(ask).as_deref(), Some(&value));
+        }
+    };
+    let theirs = table.clone();
+    let other = thread::spawn(move || twice(&theirs, 10));
+    twice(&table, 20);
+    other.join().unwrap();
+    assert!(table.open(Box::new(1), UNTIMED).is_some() && table.open(Box::new(2), UNTIMED).is_some());
+    assert!(table.open(Box::new(3), UNTIMED).is_none());
+}
+
 #[test]
 fn an_ask_is_answered_once_and_an_old_answer_misses_the_next_ask() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
     check(Some(3), race);
     check(None, handed_over);
+    check(Some(3), reused);
 }
 
 #[test]
