@@ -9,6 +9,8 @@ use super::{
     sync::{ArrayQueue, AtomicU32, AtomicU64, OnceLock, Ordering, UnsafeCell},
 };
 
+/// Alone on its cache lines: the slots next to each other are in the hands of different threads.
+#[repr(align(128))]
 struct Slot<W> {
     /// Generation in the upper 63 bits, lowest bit: somebody waits.
     state: AtomicU64,
