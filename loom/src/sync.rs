@@ -29,6 +29,14 @@ pub fn fence(order: Ordering) {
     }
 }
 
+pub fn light_fence() {
+    fence(Ordering::SeqCst);
+}
+
+pub fn heavy_fence() {
+    fence(Ordering::SeqCst);
+}
+
 macro_rules! atomics {
     ($($name:ident of $of:ty, ordered: $ordered:literal);+) => {
         $(

@@ -86,14 +86,13 @@ impl<E: Entity> Instance for Live<E> {
         if env.out.keep {
             mail.keep(env.at.shard);
         }
-        let msg = match mail.take::<MsgOf<E>>() {
-            Ok(msg) => msg,
-            Err(error) => return unreadable(env, mail, E::Type::TYPE, &error),
-        };
-        env.out.handling = E::Type::variant(&msg);
-        let mut cx = Cx::new(&self.id, self.cause, &mut mail.ask, mail.reads, env);
-        self.entity.handle(msg, &mut cx);
-        cx.finish()
+        let turn = mail.hand_to(|msg: MsgOf<E>, ask, reads| {
+            env.out.handling = E::Type::variant(&msg);
+            let mut cx = Cx::new(&self.id, self.cause, ask, reads, env);
+            self.entity.handle(msg, &mut cx);
+            cx.finish()
+        });
+        turn.unwrap_or_else(|error| unreadable(env, mail, E::Type::TYPE, &error))
     }
 
     fn hand_over(&mut self, env: &mut Env<'_>) -> Result<Option<Vec<u8>>, String> {

@@ -117,12 +117,14 @@ impl<T: EntityType> EntityRef<T> {
     /// # Errors
     /// [`TellError`] with the [`Refusal`] and the message; nothing was queued.
     pub fn tell(&self, msg: impl Message<T>) -> Result<(), TellError<T::Msg>> {
-        self.offer(msg.into_msg()).map_err(|refused| self.refused(refused))
+        let mut msg = Some(msg.into_msg());
+        self.offer(&mut msg).map_err(|refusal| self.refused(refusal, msg))
     }
 
-    fn refused(&self, (refusal, msg): (Refusal, T::Msg)) -> TellError<T::Msg> {
+    #[cold]
+    fn refused(&self, refusal: Refusal, msg: Option<T::Msg>) -> TellError<T::Msg> {
         self.count_refusal();
-        TellError::new(refusal, msg)
+        TellError::new(refusal, msg.expect(REFUSED_STAYS))
     }
 
     /// Counted once for each message that its sender gets back, not for each try.
@@ -130,13 +132,13 @@ impl<T: EntityType> EntityRef<T> {
         self.node.metrics.shared.sends_refused.add(1);
     }
 
-    fn offer(&self, msg: T::Msg) -> Result<(), (Refusal, T::Msg)> {
-        if let Some(refusal) = bad_key(self.key.bytes()) {
-            return Err((refusal, msg));
+    /// Sends the message, or leaves it in its place. By reference, because each move of it costs.
+    #[inline(always)]
+    fn offer(&self, msg: &mut Option<T::Msg>) -> Result<(), Refusal> {
+        match bad_key(self.key.bytes()) {
+            Some(refusal) => Err(refusal),
+            None => self.node.send_letter(&self.entry, Outgoing { key: self.key.bytes(), hash: self.key.hash, ask: None, reads: 0, msg }),
         }
-        let mut msg = Some(msg);
-        let letter = Outgoing { key: self.key.bytes(), hash: self.key.hash, ask: None, reads: 0, msg: &mut msg };
-        self.node.send_letter(&self.entry, letter).map_err(|refusal| (refusal, msg.expect(REFUSED_STAYS)))
     }
 
     /// As [`tell`](Self::tell), but waits for room until the deadline. For client threads; on a worker `WouldDeadlock` at once.
@@ -144,22 +146,24 @@ impl<T: EntityType> EntityRef<T> {
     /// # Errors
     /// [`TellError`] with the [`Refusal`] and the message; nothing was queued.
     pub fn tell_within(&self, msg: impl Message<T>, deadline: impl Into<Deadline>) -> Result<(), TellError<T::Msg>> {
-        if on_worker_thread() {
-            return Err(self.refused((Refusal::WouldDeadlock, msg.into_msg())));
+        let mut msg = Some(msg.into_msg());
+        let refusal = if on_worker_thread() { Some(Refusal::WouldDeadlock) } else { self.offer(&mut msg).err() };
+        match refusal {
+            None => Ok(()),
+            // The clock is read only once there is something to wait for.
+            Some(refusal) if is_for_now(&refusal) => self.tell_when_there_is_room(msg, resolve(&self.node, deadline)),
+            Some(refusal) => Err(self.refused(refusal, msg)),
         }
-        // The clock is read only once there is something to wait for.
-        let mut msg = match self.offer(msg.into_msg()) {
-            Err((refusal, msg)) if is_for_now(&refusal) => msg,
-            done => return done.map_err(|refused| self.refused(refused)),
-        };
-        let deadline = resolve(&self.node, deadline);
+    }
+
+    #[cold]
+    fn tell_when_there_is_room(&self, mut msg: Option<T::Msg>, deadline: Time) -> Result<(), TellError<T::Msg>> {
         let mut room = AwaitRoom::new(&self.node);
         loop {
-            match self.offer(msg) {
-                Err((refusal, back)) if is_for_now(&refusal) && self.node.now() < deadline => msg = back,
-                done => return done.map_err(|refused| self.refused(refused)),
+            match self.offer(&mut msg) {
+                Err(refusal) if is_for_now(&refusal) && self.node.now() < deadline => room.wait(),
+                done => return done.map_err(|refusal| self.refused(refusal, msg)),
             }
-            room.wait();
         }
     }
 

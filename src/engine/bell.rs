@@ -2,13 +2,13 @@
 
 use crossbeam::utils::CachePadded;
 
-use super::sync::{AtomicBool, Ordering, fence};
+use super::sync::{AtomicBool, Ordering, heavy_fence, light_fence};
 
-/// Rings a sleeping consumer awake, and costs a fence and a load when it is awake.
+/// Rings a sleeping consumer awake, and costs a load when it is awake.
 ///
 /// The consumer announces sleep (store), then looks at its queues once more; a producer publishes, then looks whether sleep was
 /// announced. A sequentially consistent fence between the two steps of each side makes one of them see the other (Dekker): either the
-/// consumer finds the item, or the producer finds the sleeper.
+/// consumer finds the item, or the producer finds the sleeper. The consumer, which sleeps seldom, pays for both where the system lets it.
 pub struct Bell {
     asleep: CachePadded<AtomicBool>,
     wake: Box<dyn Fn() + Send + Sync>,
@@ -23,7 +23,7 @@ impl Bell {
     /// Called by producers after publishing. True if a sleeper was woken.
     #[inline]
     pub fn ring(&self) -> bool {
-        fence(Ordering::SeqCst);
+        light_fence();
         if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::AcqRel) {
             (self.wake)();
             return true;
@@ -34,7 +34,7 @@ impl Bell {
     /// Called by the consumer before its last look at the queues.
     pub fn announce_sleep(&self) {
         self.asleep.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        heavy_fence();
     }
 
     /// Called by the consumer when it is awake again, or found something after all.

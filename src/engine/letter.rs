@@ -1,7 +1,7 @@
 //! A message in a ring, in the form in which it costs least: written once into the ring by its sender, read where it stands.
 //!
 //! One that was sent on this node stands there as the value it is; one from elsewhere, or on its way there, as its encoding. What does not
-//! go the short way (see `ShardCore::spot`) is made a parcel first.
+//! go the short way (see `ShardCore::approach`) is made a parcel first.
 
 use std::{
     marker::PhantomData,
@@ -200,6 +200,13 @@ impl<'a> Letter<'a> {
         }
     }
 
+    /// Canonical bytes of the entity's key.
+    #[inline]
+    pub fn key(&self) -> &'a [u8] {
+        // SAFETY: the key stands behind the head, as `Address::write` put it, and stays for `'a`.
+        unsafe { std::slice::from_raw_parts(self.place.add(KEY).cast_const(), usize::from((*self.place.cast::<Head>()).key)) }
+    }
+
     /// Who waits for an answer, and the newest version of it that is read there.
     #[inline]
     pub fn asker(&self) -> (Option<Ask>, u8) {
@@ -228,17 +235,23 @@ impl<'a> Letter<'a> {
         self.encoded().map(|bytes| bytes.get(usize::from(self.head().asked)..).unwrap_or_default())
     }
 
-    /// The value, if it is an `M` that was not taken.
-    #[inline]
-    pub fn take<M: Wire>(&mut self) -> Option<M> {
+    /// Gives the value to `f`, if it is an `M` that was not taken; else `f` comes back.
+    #[inline(always)]
+    pub fn hand_to<M: Wire, F: FnOnce(M) -> R, R>(&mut self, f: F) -> Result<R, F> {
         // SAFETY: a letter stands there, and begins with its head.
         let table = unsafe { (*self.place.cast::<Head>()).table };
         if *self.taken || !table.is_some_and(Table::is_of::<M>) {
-            return None;
+            return Err(f);
         }
         *self.taken = true;
         // SAFETY: the table was written together with an `M`, which nobody has taken before, and nobody will again.
-        Some(unsafe { self.body().cast::<M>().read() })
+        Ok(f(unsafe { self.body().cast::<M>().read() }))
+    }
+
+    /// The value, if it is an `M` that was not taken.
+    #[cfg(test)]
+    pub fn take<M: Wire>(&mut self) -> Option<M> {
+        self.hand_to(|message| message).ok()
     }
 
     /// Whether it is no message but a watch.

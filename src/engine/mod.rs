@@ -6,8 +6,8 @@
 //!    worker, or, encoded, into that of the network thread;
 //! 3. on the network thread, `network::Network::short_way` appends it to the link of the node where the shard lives;
 //! 4. on the network thread there, `Port::arrived` writes it from the link's buffer into the worker's ring;
-//! 5. on the worker, `worker::Worker::letters` looks at some letters ahead where they stand, and `ShardCore::spot` finds their live entities, so
-//!    that the waits for memory overlap;
+//! 5. on the worker, `worker::Worker::letters` looks at some letters ahead where they stand; `ShardCore::approach` and `come_near` go towards their
+//!    entities, a step for all of them before the next one, so that the waits for memory overlap;
 //! 6. `worker::Worker::run` hands them, under one guard against panics, by `ShardCore::short_way` to `WorkerHost::handle_letter`;
 //! 7. which calls the instance's `handle`; that takes the message and calls the entity's.
 //!

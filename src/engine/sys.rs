@@ -22,6 +22,26 @@ pub fn cores() -> usize {
     *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
 }
 
+/// Registers this process for [`fence_all`]. False: the system does not offer it, or somebody has forbidden it.
+pub fn can_fence_all() -> bool {
+    // An interpreter knows no such call.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    // SAFETY: a call with three numbers, which touches no memory.
+    return unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0 };
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    false
+}
+
+/// Has every thread of this process pass a full fence before it returns, the caller among them.
+pub fn fence_all() {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    {
+        // SAFETY: as above.
+        let failed = unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) };
+        assert_eq!(failed, 0, "a process that has registered may do so");
+    }
+}
+
 /// Binds the calling thread to one core. `Err` carries the system's error.
 #[cfg(target_os = "linux")]
 pub fn pin(core: u16) -> std::io::Result<()> {
@@ -63,6 +83,13 @@ mod tests {
     fn the_clock_goes_forward() {
         let (a, b) = (now(), now());
         assert!(Time::ZERO < a && a <= b);
+    }
+
+    #[test]
+    fn who_may_fence_all_threads_can() {
+        if can_fence_all() {
+            fence_all();
+        }
     }
 
     #[test]

@@ -60,6 +60,24 @@ enum Body<'m, 'r> {
     Letter(&'m mut Letter<'r>),
 }
 
+impl Body<'_, '_> {
+    /// The message, if it is a parcel, or encoded.
+    fn take<M: Wire>(&mut self) -> Result<M, CodecError> {
+        let encoded = match self {
+            Body::Parcel(parcel) => parcel.as_ref().and_then(EngineParcel::encoded),
+            Body::Letter(letter) => letter.message(),
+        };
+        if let Some(mut bytes) = encoded {
+            return M::decode(*M::VERSIONS.end(), &mut bytes);
+        }
+        let taken = match self {
+            Body::Parcel(parcel) => EngineParcel::take_from(parcel),
+            Body::Letter(_) => None,
+        };
+        taken.ok_or_else(|| CodecError::Decode(format!("no message, or one of another type than `{}`", M::NAME)))
+    }
+}
+
 impl<'m, 'r> Mail<'m, 'r> {
     /// One on its own.
     pub fn parcel(parcel: &'m mut Option<EngineParcel>) -> Self {
@@ -85,30 +103,22 @@ impl<'m, 'r> Mail<'m, 'r> {
         }
     }
 
-    /// The message. An encoded one stays in its place, and so does what cannot be read.
-    #[inline]
-    pub fn take<M: Wire>(&mut self) -> Result<M, CodecError> {
-        if let Body::Letter(letter) = &mut self.body
-            && let Some(message) = letter.take()
-        {
-            return Ok(message);
-        }
-        self.take_slowly()
-    }
-
-    fn take_slowly<M: Wire>(&mut self) -> Result<M, CodecError> {
-        let encoded = match &self.body {
-            Body::Parcel(parcel) => parcel.as_ref().and_then(EngineParcel::encoded),
-            Body::Letter(letter) => letter.message(),
+    /// Gives the message to `f`, with who waits for an answer and the newest version of it that is read there. An encoded message stays in its
+    /// place, and so does what cannot be read.
+    ///
+    /// It is not returned, because each stop of a value on its way from the ring to the handler costs as much as the rest of a short turn.
+    #[inline(always)]
+    pub fn hand_to<M: Wire, R>(&mut self, f: impl FnOnce(M, &mut Option<Ask>, u8) -> R) -> Result<R, CodecError> {
+        let Self { ask, reads, body } = self;
+        let f = |message| f(message, ask, *reads);
+        let f = match body {
+            Body::Letter(letter) => match letter.hand_to(f) {
+                Ok(done) => return Ok(done),
+                Err(f) => f,
+            },
+            Body::Parcel(_) => f,
         };
-        if let Some(mut bytes) = encoded {
-            return M::decode(*M::VERSIONS.end(), &mut bytes);
-        }
-        let taken = match &mut self.body {
-            Body::Parcel(parcel) => EngineParcel::take_from(parcel),
-            Body::Letter(_) => None,
-        };
-        taken.ok_or_else(|| CodecError::Decode(format!("no message, or one of another type than `{}`", M::NAME)))
+        body.take().map(f)
     }
 
     /// What is left of it.

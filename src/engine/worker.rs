@@ -28,8 +28,8 @@ use crate::{
     proto::{
         handoff::{Ask, DropReason, Envelope, ReplyBody},
         shard::{
-            Aftermath, Directive, Host, LaneId, LaneItem, Parcel, Place, ShardCommand, ShardCore, ShardReport, Spot, StartCause,
-            StopReason, Turn, TypeOptions, WatchRecord, Wish,
+            Aftermath, Approach, Directive, Host, LaneId, LaneItem, Others, Parcel, Place, ShardCommand, ShardCore, ShardReport,
+            StartCause, StopReason, Turn, TypeOptions, WatchRecord, Wish,
         },
     },
 };
@@ -256,6 +256,16 @@ impl Host for WorkerHost {
         self.out.watches.close(&self.node, at.shard, &key, None);
     }
 
+    #[inline(always)]
+    fn fetch<T>(what: &T) {
+        fetch(what);
+    }
+
+    #[inline(always)]
+    fn fetch_entity(entity: &Self::Entity) {
+        fetch(&**entity);
+    }
+
     fn options(&self, ty: TypeId) -> TypeOptions {
         self.types.get(ty).map_or_else(TypeOptions::default, |entry| entry.options())
     }
@@ -381,6 +391,13 @@ fn long_way(lane: &mut Ring<ToWorker>) -> Option<ToWorker> {
     })
 }
 
+/// Messages that went the short way.
+struct Ran {
+    done: usize,
+    /// The one at the front may do so too.
+    short: bool,
+}
+
 /// What a turn came to.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Step {
@@ -486,64 +503,69 @@ impl Worker {
     /// Handles messages where their senders have put them, in one lane, as far as none of them has to go the long way, and at most `most`: how
     /// many. Some at a time, so that searching for their entities waits for memory once.
     fn letters(&mut self, now: Time, lane: &mut Ring<ToWorker>, most: usize) -> usize {
-        let mut done = 0;
-        while done < most {
-            let (mut spots, mut found) = ([Spot::default(); GROUP], 0);
+        let (mut done, mut short) = (0, true);
+        while short && done < most {
+            let (mut approaches, mut found) = ([Approach::default(); GROUP], 0);
             let wanted = GROUP.min(most - done);
             lane.ahead(|letter| {
-                let Some(spot) = self.spot(now, letter) else { return false };
-                spots[found] = spot;
+                let Some(approach) = self.approach(now, letter) else { return false };
+                approaches[found] = approach;
                 found += 1;
                 found < wanted
             });
             if found == 0 {
                 break;
             }
-            done += self.run(lane, &spots[..found]);
+            let approaches = &mut approaches[..found];
+            self.core.come_near(approaches);
+            let ran = self.run(lane, approaches);
+            (done, short) = (done + ran.done, ran.short);
         }
         self.host.handled += done as u64;
         done
     }
 
-    /// The entity that the message is for, if it can go the short way.
+    /// The way to the entity that the message is for, if that may be the short one.
     #[inline(always)]
-    fn spot(&mut self, now: Time, letter: &Letter<'_>) -> Option<Spot> {
-        let Address { shard, tag, stream, key, hash, ask, .. } = letter.address();
+    fn approach(&mut self, now: Time, letter: &Letter<'_>) -> Option<Approach> {
+        let Address { shard, tag, stream, hash, ask, .. } = letter.address();
         if ask.is_some_and(|ask| ask.deadline <= now || letter.is_watch()) || self.host.types.keeps(shard.ty) {
             return None;
         }
-        let (spot, entity) = self.core.spot(now, shard, tag, stream.is_some(), key, hash)?;
-        fetch(&**entity);
+        let approach = self.core.approach(now, shard, tag, stream.is_some(), hash)?;
         self.local |= stream.is_none();
-        Some(spot)
+        Some(approach)
     }
 
-    /// Hands the messages at the front of the lane to the entities at these spots, one after the other, for as long as the spots are good: how
-    /// many.
-    fn run(&mut self, lane: &mut Ring<ToWorker>, spots: &[Spot]) -> usize {
+    /// Hands the messages at the front of the lane to their entities, one after the other, for as long as what is known of the ways there is good.
+    fn run(&mut self, lane: &mut Ring<ToWorker>, approaches: &[Approach]) -> Ran {
         let Self { core, host, .. } = self;
-        let (mut done, mut good) = (0, true);
+        let (mut ran, mut others) = (Ran { done: 0, short: true }, Others::Good);
         // One guard for all of them: what it costs would be a good part of a message. An entity that panics is dropped, so nobody sees a broken
         // state of it.
         let run = AssertUnwindSafe(|| {
-            lane.letters(|letter| match spots.get(done) {
-                Some(spot) if good => {
-                    done += 1;
-                    good = core.short_way(*spot, host, |host, at, entity| host.handle_letter(at, entity, letter));
-                    true
+            lane.letters(|letter| match approaches.get(ran.done) {
+                Some(approach) if others == Others::Good => {
+                    let turn = core.short_way(*approach, letter.key(), host, |host, at, entity| {
+                        ran.done += 1;
+                        host.handle_letter(at, entity, letter)
+                    });
+                    others = turn.unwrap_or(Others::Stale);
+                    ran.short = turn.is_ok();
+                    ran.short
                 }
                 _ => false,
             });
         });
         if let Err(panic) = catch_unwind(run) {
-            self.panicked(lane, spots[done - 1], panic);
+            self.panicked(lane, approaches[ran.done.saturating_sub(1)], panic);
         }
-        done
+        ran
     }
 
-    /// The entity at that spot has panicked in its turn, whose message is at the front of the lane.
+    /// The entity there has panicked in its turn, whose message is at the front of the lane.
     #[cold]
-    fn panicked(&mut self, lane: &mut Ring<ToWorker>, spot: Spot, panic: Box<dyn Any + Send>) {
+    fn panicked(&mut self, lane: &mut Ring<ToWorker>, approach: Approach, panic: Box<dyn Any + Send>) {
         let Self { host, core, .. } = self;
         if !host.busy.is_inside() {
             // Not code of the entity's.
@@ -551,14 +573,14 @@ impl Worker {
         }
         let found = lane.with_next(|front| {
             let Front::Letter(mut letter) = front else { return false };
-            core.short_way(spot, host, |host, at, entity| {
+            let turn = core.short_way(approach, letter.key(), host, |host, at, entity| {
                 host.leave();
                 host.was_slow(at, &**entity);
                 let info = host.panic_info(at, HANDLE, &*panic);
                 let (ask, reads) = letter.asker();
                 host.panicked(at, &entity.key(), &mut Mail::letter(&mut letter, ask, reads), *info)
             });
-            true
+            turn.is_ok()
         });
         assert_eq!(found, Some(true), "a message at the front stays there until its turn has ended");
     }

@@ -67,7 +67,7 @@ impl<P> Default for Side<P> {
 pub(super) struct Entities<H: Host> {
     pub(super) slots: Vec<Option<Slot<H>>>,
     free: Vec<u32>,
-    index: Index,
+    pub(super) index: Index,
     pub(super) keys: Keys,
     live: u32,
     /// Messages handled since the last report.

@@ -104,6 +104,16 @@ pub trait Host {
     /// and what finds no room waits in the worker's own queue (moves.md X6).
     fn report(&mut self, report: ShardReport);
 
+    /// Has what stands there fetched into the cache, for a look at it soon. Only a hint.
+    #[inline(always)]
+    fn fetch<T>(what: &T) {
+        let _ = what;
+    }
+    /// As [`fetch`](Self::fetch), all that an entity's turn begins with.
+    #[inline(always)]
+    fn fetch_entity(entity: &Self::Entity) {
+        let _ = entity;
+    }
     /// How the entities of a type are run here.
     fn options(&self, ty: TypeId) -> TypeOptions {
         let _ = ty;

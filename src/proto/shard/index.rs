@@ -6,8 +6,9 @@ pub(super) type Tag = u32;
 const EMPTY: u32 = u32::MAX;
 const CELLS_MIN: usize = 8;
 
+/// A place in the table.
 #[derive(Copy, Clone)]
-struct Cell {
+pub(super) struct Cell {
     tag: Tag,
     slot: u32,
 }
@@ -47,6 +48,12 @@ impl Index {
             }
             at = self.after(at);
         }
+    }
+
+    /// The cell in which the search for a tag begins.
+    #[inline]
+    pub fn first(&self, tag: Tag) -> Option<&Cell> {
+        self.cells.get(tag as usize & self.cells.len().wrapping_sub(1))
     }
 
     /// Adds a slot that is not in here.

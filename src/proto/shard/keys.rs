@@ -40,6 +40,12 @@ impl Keys {
         &self.bytes[at + 1..][..length]
     }
 
+    /// Where the key begins.
+    #[inline]
+    pub fn first(&self, at: KeyAt) -> Option<&u8> {
+        self.bytes.get(at.0.get() as usize)
+    }
+
     /// Whether that key stands there.
     #[inline]
     pub fn is(&self, at: KeyAt, key: &[u8]) -> bool {

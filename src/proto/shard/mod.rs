@@ -35,6 +35,7 @@ use std::{
 use self::{
     env::{Cx, Env, Limits, Timer},
     exits::{Exits, Step, Token},
+    index::Tag,
     numbers::Numbers,
     stay::Shard,
 };
@@ -53,12 +54,29 @@ const SHARDS_MAX: usize = 1 << 20;
 /// Timers handled in one turn.
 const TIMERS_PER_TURN: usize = 1024;
 
-/// Where a live entity stands. Good until a verb other than [`ShardCore::short_way`] comes, or that says that it is not.
+/// How far the search for a message's entity has come. Good until a verb other than [`ShardCore::short_way`] comes, or that says that it is not.
 #[derive(Copy, Clone, Default, Debug)]
-pub struct Spot {
+pub struct Approach {
     shard: u32,
+    tag: Tag,
     slot: u32,
 }
+
+/// The message has to go the long way.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct NoShortWay;
+
+/// What a turn has done to [approaches](Approach).
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Others {
+    /// They are as good as they were.
+    Good,
+    /// They have to be made again.
+    Stale,
+}
+
+/// A slot that there is not.
+const NOWHERE: u32 = u32::MAX;
 
 /// The shards of one worker.
 pub struct ShardCore<H: Host> {
@@ -117,13 +135,13 @@ impl<H: Host> ShardCore<H> {
         }
     }
 
-    /// The short way of a message, first half: the live entity that it is for, if nothing stands in front of that, and nothing has to be known of
-    /// the message but its address. `None`: it has to go the long way, by `handle_lane` or as an item.
+    /// The short way of a message, first step: whether it may go that way, by nothing but its address. `None`: it has to go the long way, by
+    /// `handle_lane` or as an item.
     ///
-    /// `tag` is the epoch of the word used, or, for a message of a settled stream from another node, that of the stream (`arrived`). In two halves,
-    /// so that the entities of several messages can be searched for at once: most of the search is waiting for memory.
+    /// `tag` is the epoch of the word used, or, for a message of a settled stream from another node, that of the stream (`arrived`). In steps, so
+    /// that the entities of several messages can be searched for at once: most of the search is waiting for memory.
     #[inline(always)]
-    pub fn spot(&mut self, now: Time, shard: ShardKey, tag: Epoch, arrived: bool, key: &[u8], hash: u64) -> Option<(Spot, &H::Entity)> {
+    pub fn approach(&mut self, now: Time, shard: ShardKey, tag: Epoch, arrived: bool, hash: u64) -> Option<Approach> {
         self.env.now = now;
         if self.stopped.is_some() || !self.env.may_run() || !(arrived || self.exits.is_clear()) {
             return None;
@@ -131,29 +149,44 @@ impl<H: Host> ShardCore<H> {
         let at = self.find(shard)?;
         let home = &self.shards[at];
         let takes = if arrived { home.takes_settled(tag) } else { home.takes(tag) };
-        let (slot, entity) = home.entities.spot(self.env.tag(hash), key).filter(|_| takes)?;
-        Some((Spot { shard: at as u32, slot }, entity))
+        let tag = self.env.tag(hash);
+        (takes && home.entities.fetch_cell(tag)).then_some(Approach { shard: at as u32, tag, slot: NOWHERE })
     }
 
-    /// Second half: a turn of that entity. True: all spots that were found since the last verb other than this are as good as they were.
+    /// Second step, for all of them at once: each entity's slot, and what its turn will look at first.
     #[inline(always)]
-    pub fn short_way(&mut self, spot: Spot, host: &mut H, turn: impl FnOnce(&mut H, &Place, &mut H::Entity) -> Turn) -> bool {
-        let home = &mut self.shards[spot.shard as usize];
+    pub fn come_near(&self, approaches: &mut [Approach]) {
+        for approach in approaches.iter_mut() {
+            approach.slot = self.shards[approach.shard as usize].entities.fetch_slot(approach.tag).unwrap_or(NOWHERE);
+        }
+        for approach in approaches {
+            self.shards[approach.shard as usize].entities.fetch_entity(approach.slot);
+        }
+    }
+
+    /// Last step: a turn of the entity with that key. `Err`: the message has to go the long way after all.
+    #[inline(always)]
+    pub fn short_way(
+        &mut self,
+        approach: Approach,
+        key: &[u8],
+        host: &mut H,
+        turn: impl FnOnce(&mut H, &Place, &mut H::Entity) -> Turn,
+    ) -> Result<Others, NoShortWay> {
+        let home = &mut self.shards[approach.shard as usize];
         let place = Place { shard: home.key, epoch: home.cur, now: self.env.now };
-        let turn = home.entities.short_way(&mut self.env, spot, &place, host, turn);
-        turn.is_none_or(|turn| {
-            self.after_short_way(spot, turn, host);
-            false
-        })
+        let Some(turn) = home.entities.short_way(&mut self.env, approach, key, &place, host, turn)? else { return Ok(Others::Good) };
+        self.after_short_way(approach, turn, host);
+        Ok(Others::Stale)
     }
 
     /// What a turn has led to.
     #[inline(never)]
-    fn after_short_way(&mut self, spot: Spot, turn: Turn, host: &mut H) {
-        let home = &mut self.shards[spot.shard as usize];
+    fn after_short_way(&mut self, approach: Approach, turn: Turn, host: &mut H) {
+        let home = &mut self.shards[approach.shard as usize];
         let mut cx = Cx { env: &mut self.env, host };
         let mut turns = home.turns(&mut cx);
-        home.entities.after_turn(&mut turns, spot.slot, turn);
+        home.entities.after_turn(&mut turns, approach.slot, turn);
     }
 
     /// A command of the network thread, in the order of its ring.

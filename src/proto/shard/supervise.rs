@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Directive, Host, Parcel, Place, Spot, StartCause, StopReason, Turn,
+    Approach, Directive, Host, NoShortWay, Parcel, Place, StartCause, StopReason, Turn,
     entities::{Entities, Slot, discard_wishes},
     env::{Env, Timer, Turns},
     index::Tag,
@@ -51,33 +51,53 @@ impl<H: Host> Entities<H> {
         self.go_on(t, at);
     }
 
-    /// The live entity of that key, if nothing stands in front of it.
+    /// Begins to look for an entity: true if there may be one.
     #[inline(always)]
-    pub fn spot(&self, tag: Tag, key: &[u8]) -> Option<(u32, &H::Entity)> {
-        let at = self.find(tag, key)?;
-        let Some(Slot { entity: Some(entity), side, .. }) = self.slots.get(at as usize)? else { return None };
-        // `None` in the steady state.
-        let waits = side.as_ref().is_some_and(|side| !side.mailbox.is_empty());
-        (!waits).then_some((at, entity))
+    pub fn fetch_cell(&self, tag: Tag) -> bool {
+        self.index.first(tag).inspect(|cell| H::fetch(*cell)).is_some()
     }
 
-    /// A turn of the entity at that spot. What it came to, unless there is nothing to do about that.
+    /// Goes on: the slot that is in all likelihood the entity's.
+    #[inline(always)]
+    pub fn fetch_slot(&self, tag: Tag) -> Option<u32> {
+        let at = self.index.find(tag, |_| true)?;
+        H::fetch(self.slots.get(at as usize)?);
+        Some(at)
+    }
+
+    /// Goes on: what a turn of that entity looks at.
+    #[inline(always)]
+    pub fn fetch_entity(&self, at: u32) {
+        if let Some(Some(Slot { key, entity: Some(entity), .. })) = self.slots.get(at as usize) {
+            self.keys.first(*key).inspect(|key| H::fetch(*key));
+            H::fetch_entity(entity);
+        }
+    }
+
+    /// A turn of the entity in that slot, if it has that key, is live, and nothing stands in front of it. What it came to, unless there is nothing
+    /// to do about that.
     #[inline(always)]
     pub fn short_way(
         &mut self,
         env: &mut Env,
-        spot: Spot,
+        Approach { shard, slot: at, .. }: Approach,
+        key: &[u8],
         place: &Place,
         host: &mut H,
         turn: impl FnOnce(&mut H, &Place, &mut H::Entity) -> Turn,
-    ) -> Option<Turn> {
-        let slot = self.slots[spot.slot as usize].as_mut().expect("a spot is that of an entity for as long as it is good");
-        let turn = turn(host, place, slot.entity.as_mut().expect("the entity of a good spot is live"));
+    ) -> Result<Option<Turn>, NoShortWay> {
+        let Some(Some(slot)) = self.slots.get_mut(at as usize) else { return Err(NoShortWay) };
+        let Some(entity) = &mut slot.entity else { return Err(NoShortWay) };
+        // `None` in the steady state.
+        if !self.keys.is(slot.key, key) || slot.side.as_ref().is_some_and(|side| !side.mailbox.is_empty()) {
+            return Err(NoShortWay);
+        }
+        let turn = turn(host, place, entity);
         slot.used = own::stamp(env.now);
         let plain = slot.side.is_none() && turn == Turn::Continue && !host.has_wishes();
         self.handled = self.handled.saturating_add(1);
-        self.touch(env, spot.shard);
-        (!plain).then_some(turn)
+        self.touch(env, shard);
+        Ok((!plain).then_some(turn))
     }
 
     /// What a turn has led to, and what it had put aside: that may stand in the mailbox now.
