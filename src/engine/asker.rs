@@ -4,8 +4,7 @@ use std::{cell::Cell, sync::Arc, time::Duration};
 
 use super::{
     clock::{Clock, Waited},
-    idle::{Idler, Rest},
-    lane::Bell,
+    idle::{self, Idler, Rest},
     parcel::Answered,
     sys,
 };
@@ -51,7 +50,8 @@ impl Asker {
             Some(asker) if asker.preset == preset => asker,
             _ => {
                 let owner = std::thread::current();
-                Self { mailbox: Arc::new(Mailbox::new(Bell::new(move || owner.unpark()))), idler: Idler::new(preset), preset }
+                let bell = idle::bell(preset, move || owner.unpark());
+                Self { mailbox: Arc::new(Mailbox::new(bell)), idler: Idler::new(preset), preset }
             }
         }
     }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    Epoch, Refusal, ShardId, ShardKey, TypeId, Wire,
+    Epoch, Refusal, ShardId, TypeId, Wire,
     engine::{
         lane::{Item, LaneSender},
         letter::{Address, Draft, LETTER_MAX, fits},
@@ -79,7 +79,17 @@ impl Exits {
             self.bell(ring);
             return if sent { Ok(()) } else { Err(Refusal::Full) };
         }
-        self.send_elsewhere(node, entry, shard, stands && word == Word::ELSEWHERE, Outgoing { key, hash, ask, reads, msg })
+        let address = Address { shard, tag: Epoch::ZERO, stream: None, key, hash, ask, reads };
+        if stands
+            && word == Word::ELSEWHERE
+            && let Some(message) = &*msg
+            && self.send_encoded(node, &address, message)?
+        {
+            // Dropped last: it is of the user's making, and its end may panic.
+            *msg = None;
+            return Ok(());
+        }
+        self.send_item(node, entry, Outgoing { key, hash, ask, reads, msg })
     }
 
     /// As [`send_letter`](Self::send_letter), with a message that is written already. On `Err` it is given back.
@@ -95,42 +105,40 @@ impl Exits {
             self.bell(ring);
             return if sent { Ok(()) } else { Err((Refusal::Full, draft.take())) };
         }
-        let mut msg = draft.take();
-        let letter = Outgoing { key: draft.key(), hash: draft.hash(), ask: None, reads: 0, msg: &mut msg };
-        self.send_elsewhere(node, entry, shard, stands && word == Word::ELSEWHERE, letter).map_err(|refusal| (refusal, msg))
-    }
-
-    /// Sends a message that does not go into the ring of a worker as it is. `settled`: the last one to its shard went to the network thread too.
-    #[inline(never)]
-    fn send_elsewhere<M: Wire>(
-        &mut self,
-        node: &Node,
-        entry: &TypeEntry,
-        shard: ShardKey,
-        settled: bool,
-        letter: Outgoing<'_, M>,
-    ) -> Result<(), Refusal> {
-        let Outgoing { key, hash, ask, reads, msg } = letter;
-        if settled && let Some(message) = msg {
-            let sent = with_scratch(|scratch| {
-                if ask.is_some() {
-                    scratch.push(reads);
-                }
-                message.encode(*M::VERSIONS.end(), scratch).map_err(|why| Refusal::Encode(why.to_string()))?;
-                let fits = scratch.len() <= LETTER_MAX.min(node.config.limits.message_bytes as usize);
-                let address = Address { shard, tag: Epoch::ZERO, stream: None, key, hash, ask, reads };
-                Ok(fits.then(|| self.network.encoded(&address, scratch)))
-            })?;
-            if let Some(sent) = sent {
-                self.bell(&self.network);
-                if !sent {
-                    return Err(Refusal::Full);
-                }
-                // Dropped last: it is of the user's making, and its end may panic.
-                *msg = None;
-                return Ok(());
+        if stands && word == Word::ELSEWHERE {
+            let address = Address { shard, tag: Epoch::ZERO, stream: None, key: draft.key(), hash: draft.hash(), ask: None, reads: 0 };
+            match self.send_encoded(node, &address, draft.message()) {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(refusal) => return Err((refusal, draft.take())),
             }
         }
+        let mut msg = draft.take();
+        let letter = Outgoing { key: draft.key(), hash: draft.hash(), ask: None, reads: 0, msg: &mut msg };
+        self.send_item(node, entry, letter).map_err(|refusal| (refusal, msg))
+    }
+
+    /// Writes a message to a shard elsewhere, encoded, into the ring of the network thread, where the last one to that shard went too. False: it is
+    /// too long for that.
+    #[inline(never)]
+    fn send_encoded<M: Wire>(&mut self, node: &Node, address: &Address<'_>, message: &M) -> Result<bool, Refusal> {
+        let sent = with_scratch(|scratch| {
+            if address.ask.is_some() {
+                scratch.push(address.reads);
+            }
+            message.encode(*M::VERSIONS.end(), scratch).map_err(|why| Refusal::Encode(why.to_string()))?;
+            let fits = scratch.len() <= LETTER_MAX.min(node.config.limits.message_bytes as usize);
+            Ok(fits.then(|| self.network.encoded(address, scratch)))
+        })?;
+        let Some(sent) = sent else { return Ok(false) };
+        self.bell(&self.network);
+        if sent { Ok(true) } else { Err(Refusal::Full) }
+    }
+
+    /// Sends a message as an item, which goes every way.
+    #[inline(never)]
+    fn send_item<M: Wire>(&mut self, node: &Node, entry: &TypeEntry, letter: Outgoing<'_, M>) -> Result<(), Refusal> {
+        let Outgoing { key, hash, ask, reads, msg } = letter;
         let Some(message) = msg.take() else { return Ok(()) };
         let mut parcel = Some(EngineParcel::Typed { key: Key::hashed(key, hash), ask, reads, msg: AnyMessage::new(message) });
         self.send(node, entry, &mut parcel).inspect_err(|_| *msg = Some(give_back(parcel)))

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::sys;
+use super::{bell::Bell, sys};
 use crate::{Time, config::Idle};
 
 /// A yield longer than this is the observable sign of foreign load: a stranger keeps the core for a slice, which is milliseconds. Threads of
@@ -37,6 +37,11 @@ const SPIN_CORES: usize = 4;
 /// Looks at the queues in front of the first yield, for a worker whose last work came from a thread of its own node: the next one is less than a
 /// microsecond away if that thread has a core, and a yield would take as long. Not for work from elsewhere: whoever brings that needs a core too.
 const LOOKS: u32 = 64;
+
+/// The bell of a thread with that preset, which `wake` wakes.
+pub fn bell(idle: Idle, wake: impl Fn() + Send + Sync + 'static) -> Bell {
+    if idle == Idle::LowCpu { Bell::of_light_sleeper(wake) } else { Bell::new(wake) }
+}
 
 /// Idle strategy of one thread.
 #[derive(Debug)]

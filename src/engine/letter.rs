@@ -391,6 +391,14 @@ impl<M: Wire> Draft<'_, M> {
         unsafe { std::slice::from_raw_parts(self.place.add(KEY), usize::from(self.head().key)) }
     }
 
+    /// The message, which was not taken.
+    pub fn message(&self) -> &M {
+        assert!(!self.taken, "a draft is asked for what was not taken out of it");
+        let body = Parts::of(false, false, usize::from(self.head().key)).body;
+        // SAFETY: a message stands there, and stays for as long as the draft is borrowed.
+        unsafe { &*self.place.add(body).cast::<M>() }
+    }
+
     /// The message, if it was not taken before.
     pub fn take(&mut self) -> Option<M> {
         let body = Parts::of(false, false, usize::from(self.head().key)).body;

@@ -186,16 +186,17 @@ fn start_by<N: Carrier + Send + 'static>(
     let waker = net.waker();
     let net = wrap(net);
 
+    let idle = config.node.idle;
     let sleepers: Arc<[OnceLock<Thread>]> = (0..workers).map(|_| OnceLock::new()).collect();
     let doors = (0..usize::from(workers)).map(|i| {
         let sleepers = sleepers.clone();
-        Door::new(Arc::new(Bell::new(move || {
+        Door::new(Arc::new(idle::bell(idle, move || {
             if let Some(thread) = sleepers[i].get() {
                 thread.unpark();
             }
         })))
     });
-    let network_door = Door::new(Arc::new(Bell::new(move || {
+    let network_door = Door::new(Arc::new(idle::bell(idle, move || {
         // The only error is that the poller is gone, and then nobody sleeps in it.
         let _ = waker.wake();
     })));

@@ -36,7 +36,7 @@ use crate::{
 
 /// Items taken from one lane before the next one has its turn.
 const BATCH: usize = 64;
-/// Messages whose entities are searched for at once.
+/// Messages whose entities are searched for at once, at most.
 const GROUP: usize = 16;
 
 /// The longest sleep without a timer: a guard, not a tick.
@@ -352,6 +352,8 @@ pub struct Worker {
     until: Time,
     /// A message of a sender on this node was handled in this turn.
     local: bool,
+    /// Messages whose entities are searched for at once: fewer where searches were in vain.
+    group: usize,
 }
 
 /// Runs worker `index` until it is told to quit. The calling thread is the worker.
@@ -394,7 +396,9 @@ fn long_way(lane: &mut Ring<ToWorker>) -> Option<ToWorker> {
 /// Messages that went the short way.
 struct Ran {
     done: usize,
-    /// The one at the front may do so too.
+    /// What was known of the ways of the others is still good.
+    good: bool,
+    /// The one at the front may go the short way too.
     short: bool,
 }
 
@@ -424,7 +428,7 @@ impl Worker {
             panicked: None,
             failed_on: None,
         };
-        Self { index, core, host, lanes: vec![], until: Time::ZERO, local: false, node }
+        Self { index, core, host, lanes: vec![], until: Time::ZERO, local: false, group: GROUP, node }
     }
 
     /// One turn without waiting, by the thread that has the worker's lanes.
@@ -506,7 +510,7 @@ impl Worker {
         let (mut done, mut short) = (0, true);
         while short && done < most {
             let (mut approaches, mut found) = ([Approach::default(); GROUP], 0);
-            let wanted = GROUP.min(most - done);
+            let wanted = self.group.min(most - done);
             lane.ahead(|letter| {
                 let Some(approach) = self.approach(now, letter) else { return false };
                 approaches[found] = approach;
@@ -519,6 +523,7 @@ impl Worker {
             let approaches = &mut approaches[..found];
             self.core.come_near(approaches);
             let ran = self.run(lane, approaches);
+            self.group = if ran.done == found && ran.good { GROUP.min(2 * self.group) } else { 1 };
             (done, short) = (done + ran.done, ran.short);
         }
         self.host.handled += done as u64;
@@ -540,18 +545,17 @@ impl Worker {
     /// Hands the messages at the front of the lane to their entities, one after the other, for as long as what is known of the ways there is good.
     fn run(&mut self, lane: &mut Ring<ToWorker>, approaches: &[Approach]) -> Ran {
         let Self { core, host, .. } = self;
-        let (mut ran, mut others) = (Ran { done: 0, short: true }, Others::Good);
+        let mut ran = Ran { done: 0, good: true, short: true };
         // One guard for all of them: what it costs would be a good part of a message. An entity that panics is dropped, so nobody sees a broken
         // state of it.
         let run = AssertUnwindSafe(|| {
             lane.letters(|letter| match approaches.get(ran.done) {
-                Some(approach) if others == Others::Good => {
+                Some(approach) if ran.good => {
                     let turn = core.short_way(*approach, letter.key(), host, |host, at, entity| {
                         ran.done += 1;
                         host.handle_letter(at, entity, letter)
                     });
-                    others = turn.unwrap_or(Others::Stale);
-                    ran.short = turn.is_ok();
+                    (ran.good, ran.short) = (turn == Ok(Others::Good), turn.is_ok());
                     ran.short
                 }
                 _ => false,

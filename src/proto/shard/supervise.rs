@@ -35,20 +35,28 @@ impl<H: Host> Entities<H> {
         let at = match found {
             Some(at) => {
                 if self.is_steady(at) && t.env.may_run() {
-                    // What it had put aside may stand in the mailbox now.
-                    if self.run(t, at, parcel) && self.slot(at).is_some_and(|s| s.side.is_some()) {
-                        self.go_on(t, at);
-                    }
-                    return;
+                    return self.run_next(t, at, parcel);
                 }
                 at
             }
             // Nothing that travels has room for it, and every entity may have to travel.
             None if parcel.key().len() > KEY_BYTES => return t.undelivered(parcel, DropReason::Undecodable),
+            None if t.env.may_run() => {
+                let at = self.insert(tag, parcel.key(), None, None);
+                return if self.start(t, at) { self.run_next(t, at, parcel) } else { self.unpop(t, at, parcel) };
+            }
             None => self.insert(tag, parcel.key(), None, Some(Box::default())),
         };
         self.queue(t, at, parcel);
         self.go_on(t, at);
+    }
+
+    /// Runs a message in front of which nothing waits, and what waits behind it.
+    fn run_next(&mut self, t: &mut Turns<'_, H>, at: u32, parcel: H::Parcel) {
+        // What it had put aside may stand in the mailbox now.
+        if self.run(t, at, parcel) && self.slot(at).is_some_and(|s| s.side.is_some()) {
+            self.go_on(t, at);
+        }
     }
 
     /// Begins to look for an entity: true if there may be one.
@@ -211,16 +219,20 @@ impl<H: Host> Entities<H> {
         let place = t.place();
         let Self { slots, keys, .. } = self;
         let Some(slot) = slots.get_mut(at as usize).and_then(Option::as_mut) else { return false };
-        let side = slot.side.get_or_insert_default();
-        let cause = match (&side.adopted, side.failures) {
-            (Some(_), _) => StartCause::Moved,
-            (None, 0) => StartCause::FirstMessage,
-            (None, _) => StartCause::Restarted,
+        // Absent for the first message of an entity that starts at once.
+        let side = slot.side.as_deref();
+        let adopted = side.and_then(|side| side.adopted.as_ref());
+        let cause = match side.map_or(0, |side| side.failures) {
+            _ if adopted.is_some() => StartCause::Moved,
+            0 => StartCause::FirstMessage,
+            _ => StartCause::Restarted,
         };
-        let state = side.adopted.as_ref().map(|(state, from)| (state.as_slice(), *from));
+        let state = adopted.map(|(state, from)| (state.as_slice(), *from));
         match t.host.start(place, keys.get(slot.key), cause, state) {
             Ok(entity) => {
-                (side.adopted, side.start_failures) = (None, 0);
+                if let Some(side) = &mut slot.side {
+                    (side.adopted, side.start_failures) = (None, 0);
+                }
                 slot.entity = Some(entity);
                 slot.used = own::stamp(t.env.now);
                 self.count_live(t.env, t.number, true);
@@ -233,7 +245,7 @@ impl<H: Host> Entities<H> {
                 true
             }
             Err(_) => {
-                side.start_failures += 1;
+                slot.side.get_or_insert_default().start_failures += 1;
                 discard_wishes(t);
                 self.back_off(t, at);
                 false

@@ -97,9 +97,11 @@ impl Request<Bench> for Count {
 
 impl Payload {
     fn write(&self, out: &mut Vec<u8>) {
-        for word in self.0 {
-            out.extend_from_slice(&word.to_le_bytes());
+        let mut bytes = [0; PAYLOAD_BYTES];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(self.0) {
+            place.copy_from_slice(&word.to_le_bytes());
         }
+        out.extend_from_slice(&bytes);
     }
 
     fn read(input: &mut &[u8]) -> Result<Self, CodecError> {
