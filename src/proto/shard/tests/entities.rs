@@ -240,3 +240,30 @@ fn many_entities_of_many_shards_are_found_again() {
         assert_eq!(found, (n % 3 != 0).then(|| "m".to_string()));
     }
 }
+
+#[test]
+fn the_short_way_ends_at_the_live_entity_of_that_key_or_nowhere() {
+    let mut bed = home();
+    bed.lane(tell("k", "m1"));
+    bed.lane(tell("other", "m2"));
+    let short_way = |bed: &mut Bed, near: &str, key: &str| {
+        let hash = xxhash_rust::xxh3::xxh3_64(near.as_bytes());
+        let mut approach = [bed.core.approach(bed.now, S, Epoch(1), false, hash)?];
+        bed.core.come_near(&mut approach);
+        let turn = bed.core.short_way(approach[0], key.as_bytes(), &mut bed.host, |host, at, entity| {
+            host.log.push(format!("{}@{} short", entity.0, at.epoch.get()));
+            Turn::Continue
+        });
+        turn.ok()
+    };
+    bed.log();
+    assert!(short_way(&mut bed, "k", "k").is_some());
+    assert_eq!(bed.log(), ["k@1 short"]);
+    assert_eq!(short_way(&mut bed, "k", "other"), None, "two keys of one tag are told apart");
+    assert_eq!(short_way(&mut bed, "absent", "absent"), None, "it starts on the long way");
+    bed.lane(tell("k", "bye"));
+    assert_eq!(short_way(&mut bed, "k", "k"), None, "it has left memory");
+    bed.until(bed.now);
+    assert_eq!(short_way(&mut bed, "other", "other"), None, "nothing runs past the right to run");
+    assert!(!bed.log().iter().any(|line| line.ends_with("short")));
+}
