@@ -2,16 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use wingbeat::{ActError, Cluster, Epoch, Event, HostOptions, NodeId, Region, ShardId};
+use wingbeat::{ActError, Cluster, Epoch, Event, NodeId, Region, ShardId};
 
 use super::{
     BenchArgs,
-    entity::{Bench, BenchEntity},
-    homes, limits,
+    entity::Bench,
+    homes::{self, Two},
+    limits,
     load::{self, Load},
-    peers::{self, Peer},
     report::{Report, Run},
-    rig::{self, Error, PATIENCE},
+    rig::{Error, PATIENCE},
 };
 
 /// Requests per second: a wait is seen short by at most the time between two.
@@ -26,15 +26,10 @@ type Moves = Vec<(Duration, Duration)>;
 
 /// The limit is a link that carries as much state there and one byte back, an entry being made for each entity.
 pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
-    let settings = peers::settings(args, &[("sharding.shards", "1")]);
-    let cluster = rig::start(&settings, &[])?;
-    let region = cluster.host::<BenchEntity>(HostOptions::new(), |_| BenchEntity::default())?;
-    let peer = Peer::start(&settings, Some(&cluster.addr().to_string()))?;
-    let all = rig::warm(&region, args.entities())?;
-    homes::mark(&all)?;
-    let homes = [cluster.id(), homes::member(&cluster, &peer.addr)?];
+    let Two { cluster, region, other, all, .. } = &Two::start(args, &[("sharding.shards", "1")])?;
+    let homes = [cluster.id(), homes::member(cluster, &other.addr)?];
     let mut next = usize::from(region.owner_of(all[0].key())? == Some(homes[0]));
-    let load = Load { all: &all, per_s: PER_S, limit: PATIENCE };
+    let load = Load { all, per_s: PER_S, limit: PATIENCE };
     report.sum("failed");
     report.rounds(
         "link round trip and copy of the state",
@@ -44,7 +39,7 @@ pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
             let (asked, moves) = load.during(|began| {
                 let mut moves = Moves::new();
                 while began.elapsed() < args.window() {
-                    moves.push(to(&cluster, &region, homes[next], began)?);
+                    moves.push(to(cluster, region, homes[next], began)?);
                     next = 1 - next;
                     load::pause_until(Instant::now() + PAUSE);
                 }
@@ -67,7 +62,7 @@ pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
             Ok(Run { details, ..Run::of(&waits, None) })
         },
     )?;
-    homes::check(&all)
+    homes::check(all)
 }
 
 /// Moves the shard there and waits until it runs.

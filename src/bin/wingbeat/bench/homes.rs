@@ -5,15 +5,44 @@ use std::{
     time::{Duration, Instant},
 };
 
-use wingbeat::{Cluster, EntityRef, NodeId, Region, ShardState};
+use wingbeat::{Cluster, EntityRef, HostOptions, NodeId, Region, ShardState};
 
 use super::{
-    entity::{Bench, Note, Payload},
+    BenchArgs,
+    entity::{Bench, BenchEntity, Note, Payload},
+    peers::{self, Peer, Settings},
     rig::{self, Error, PATIENCE},
 };
 
 /// Between two looks at what is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// This node and another process, both hosting, with entities that are live and marked.
+pub struct Two {
+    pub cluster: Cluster,
+    pub region: Region<Bench>,
+    pub other: Peer,
+    pub all: Vec<EntityRef<Bench>>,
+    settings: Settings,
+}
+
+impl Two {
+    /// This node is the older one, which gives out the shards.
+    pub fn start(args: &BenchArgs, ours: &[(&str, &str)]) -> Result<Self, Error> {
+        let settings = peers::settings(args, ours);
+        let cluster = rig::start(&settings, &[])?;
+        let region = cluster.host::<BenchEntity>(HostOptions::new(), |_| BenchEntity::default())?;
+        let other = Peer::start(&settings, Some(&cluster.addr().to_string()))?;
+        let all = rig::warm(&region, args.entities())?;
+        mark(&all)?;
+        Ok(Self { cluster, region, other, all, settings })
+    }
+
+    /// One more process that hosts.
+    pub fn third(&self) -> Result<Peer, Error> {
+        Peer::start(&self.settings, Some(&self.cluster.addr().to_string()))
+    }
+}
 
 /// The member at this address.
 pub fn member(cluster: &Cluster, addr: &str) -> Result<NodeId, Error> {
@@ -60,7 +89,7 @@ pub fn until_balanced(region: &Region<Bench>, nodes: usize) -> Result<BTreeMap<N
 }
 
 /// Tells each entity one message, which it must know of at the end wherever it has moved to.
-pub fn mark(all: &[EntityRef<Bench>]) -> Result<(), Error> {
+fn mark(all: &[EntityRef<Bench>]) -> Result<(), Error> {
     for entity in all {
         entity.tell_within(Note(Payload([1; 8])), PATIENCE).map_err(|error| error.to_string())?;
     }

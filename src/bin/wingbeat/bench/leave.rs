@@ -2,16 +2,13 @@
 
 use std::cell::RefCell;
 
-use wingbeat::HostOptions;
-
 use super::{
     BenchArgs,
-    entity::BenchEntity,
-    homes,
+    homes::{self, Two},
     load::{self, Load},
-    peers::{self, Peer},
+    peers::Peer,
     report::{Report, Run},
-    rig::{self, Error, PATIENCE},
+    rig::{Error, PATIENCE},
 };
 
 /// Requests per second.
@@ -21,33 +18,28 @@ const SETTINGS: &[(&str, &str)] = &[("sharding.rebalance_absolute", "65536"), ("
 
 /// The limit is the same requests while nobody leaves. The oldest node, which gives out the shards, is the one that asks and stays.
 pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
-    let settings = peers::settings(args, SETTINGS);
-    let cluster = rig::start(&settings, &[])?;
-    let seed = cluster.addr().to_string();
-    let region = cluster.host::<BenchEntity>(HostOptions::new(), |_| BenchEntity::default())?;
-    let _stays = Peer::start(&settings, Some(&seed))?;
-    let all = rig::warm(&region, args.entities())?;
-    homes::mark(&all)?;
-    let load = Load { all: &all, per_s: PER_S, limit: PATIENCE };
+    let two = Two::start(args, SETTINGS)?;
+    let Two { cluster, region, all, .. } = &two;
+    let load = Load { all, per_s: PER_S, limit: PATIENCE };
     let leaver: RefCell<Option<Peer>> = RefCell::new(None);
     report.sum("failed");
     report.rounds(
         "the same requests while nobody leaves",
         args.runs,
         || {
-            let peer = Peer::start(&settings, Some(&seed))?;
-            homes::until_balanced(&region, 3)?;
+            let peer = two.third()?;
+            homes::until_balanced(region, 3)?;
             leaver.replace(Some(peer));
             Ok(Run::of(&load::latencies(&load.alone(args.window() / 2)?), None))
         },
         || {
             let peer = leaver.take().ok_or("the third node was not started")?;
-            let node = homes::member(&cluster, &peer.addr)?;
-            let held = homes::until_balanced(&region, 3)?.get(&node).copied().unwrap_or(0);
+            let node = homes::member(cluster, &peer.addr)?;
+            let held = homes::until_balanced(region, 3)?.get(&node).copied().unwrap_or(0);
             let (asked, (from, to)) = load.during(|began| {
                 let from = began.elapsed();
                 cluster.admin().leave(node)?;
-                homes::until_gone(&cluster, node)?;
+                homes::until_gone(cluster, node)?;
                 Ok((from, began.elapsed()))
             })?;
             let waits = load::latencies(asked.iter().filter(|ask| ask.meant >= from));
@@ -60,5 +52,5 @@ pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
             Ok(Run { details, ..Run::of(&waits, None) })
         },
     )?;
-    homes::check(&all)
+    homes::check(all)
 }

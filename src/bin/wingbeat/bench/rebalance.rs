@@ -2,16 +2,15 @@
 
 use std::time::Duration;
 
-use wingbeat::{HostOptions, MemberStatus};
+use wingbeat::MemberStatus;
 
 use super::{
     BenchArgs,
-    entity::BenchEntity,
-    homes, limits,
+    homes::{self, Two},
+    limits,
     load::{self, Load},
-    peers::{self, Peer},
     report::{Report, Run},
-    rig::{self, Error, PATIENCE},
+    rig::{Error, PATIENCE},
 };
 
 /// Requests per second.
@@ -20,16 +19,11 @@ const NODES: usize = 3;
 
 /// The limit is the time that the settings ask for: so many rounds as it takes to move a third of the shards, a part of them in each.
 pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
-    let settings = peers::settings(args, &[]);
-    let cluster = rig::start(&settings, &[])?;
-    let seed = cluster.addr().to_string();
-    let region = cluster.host::<BenchEntity>(HostOptions::new(), |_| BenchEntity::default())?;
-    let _stays = Peer::start(&settings, Some(&seed))?;
-    let all = rig::warm(&region, args.entities())?;
-    homes::mark(&all)?;
-    let load = Load { all: &all, per_s: PER_S, limit: PATIENCE };
+    let two = Two::start(args, &[])?;
+    let Two { cluster, region, all, .. } = &two;
+    let load = Load { all, per_s: PER_S, limit: PATIENCE };
     let sharding = &cluster.config().sharding;
-    let shards = homes::until_balanced(&region, NODES - 1)?.values().sum();
+    let shards = homes::until_balanced(region, NODES - 1)?.values().sum();
     let rounds = rounds(shards, sharding.rebalance_absolute as usize, sharding.rebalance_relative);
     let asked_for = rounds as f64 * sharding.rebalance_interval.get().as_secs_f64();
     report.figure("seconds");
@@ -43,18 +37,18 @@ pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
             Ok(Run { details, ..Run::figure(asked_for) })
         },
         || {
-            homes::until_balanced(&region, NODES - 1)?;
+            homes::until_balanced(region, NODES - 1)?;
             let (asked, (took, node, _comes)) = load.during(|began| {
-                let comes = Peer::start(&settings, Some(&seed))?;
-                let node = homes::member(&cluster, &comes.addr)?;
+                let comes = two.third()?;
+                let node = homes::member(cluster, &comes.addr)?;
                 let is_up = || cluster.view().member(node).is_some_and(|member| member.status == MemberStatus::Up);
                 homes::until("the third node is up", || Ok(is_up().then_some(())))?;
                 let from = began.elapsed();
-                homes::until_balanced(&region, NODES)?;
+                homes::until_balanced(region, NODES)?;
                 Ok((began.elapsed() - from, node, comes))
             })?;
             cluster.admin().leave(node)?;
-            homes::until_gone(&cluster, node)?;
+            homes::until_gone(cluster, node)?;
             let details = vec![
                 ("failed", load::failed(&asked)),
                 ("longest_wait_ms", load::longest(&asked, Duration::ZERO, Duration::MAX).unwrap_or_default().as_secs_f64() * 1e3),
@@ -62,7 +56,7 @@ pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
             Ok(Run { details, ..Run::figure(took.as_secs_f64()) })
         },
     )?;
-    homes::check(&all)
+    homes::check(all)
 }
 
 /// Rounds in which a third of the shards moves, when a round moves at most so many, or such a share of them.
