@@ -29,12 +29,25 @@ pub fn fence(order: Ordering) {
     }
 }
 
-pub fn light_fence() {
-    fence(Ordering::SeqCst);
+/// Both sides fence: loom knows no call that fences for others, so which of them pays is not told apart.
+#[derive(Copy, Clone)]
+pub enum Fences {
+    Even,
 }
 
-pub fn heavy_fence() {
-    fence(Ordering::SeqCst);
+impl Fences {
+    pub fn uneven() -> Self {
+        Self::Even
+    }
+
+    pub fn often(self) {
+        fence(Ordering::SeqCst);
+    }
+
+    pub fn seldom(self) -> bool {
+        fence(Ordering::SeqCst);
+        true
+    }
 }
 
 macro_rules! atomics {

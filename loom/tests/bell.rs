@@ -30,7 +30,7 @@ fn sleeper(producers: usize) {
         .collect();
     let all_there = || things.iter().all(|thing| thing.load(Ordering::Relaxed));
     while !all_there() {
-        bell.announce_sleep();
+        assert!(bell.announce_sleep());
         if !all_there() {
             thread::park();
         }

@@ -23,7 +23,7 @@ fn asks(n: u32) {
             if let Some(answer) = mailbox.take() {
                 break answer;
             }
-            mailbox.bell().announce_sleep();
+            assert!(mailbox.bell().announce_sleep());
             if !mailbox.is_full() {
                 thread::park();
             }

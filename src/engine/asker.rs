@@ -5,6 +5,7 @@ use std::{cell::Cell, sync::Arc, time::Duration};
 use super::{
     clock::{Clock, Waited},
     idle::{self, Idler, Rest},
+    lane::Bell,
     parcel::Answered,
     sys,
 };
@@ -50,7 +51,8 @@ impl Asker {
             Some(asker) if asker.preset == preset => asker,
             _ => {
                 let owner = std::thread::current();
-                let bell = idle::bell(preset, move || owner.unpark());
+                // One sleep for one answer: fences on both sides are cheapest.
+                let bell = Bell::new(move || owner.unpark());
                 Self { mailbox: Arc::new(Mailbox::new(bell)), idler: Idler::new(preset), preset }
             }
         }
@@ -73,9 +75,9 @@ impl Asker {
                 Awake::Ready => return self.mailbox.take(),
                 Awake::Late => return None,
                 Awake::Tired(left) => {
-                    self.mailbox.bell().announce_sleep();
+                    let sure = self.mailbox.bell().announce_sleep();
                     if !self.mailbox.is_full() {
-                        std::thread::park_timeout(left);
+                        std::thread::park_timeout(if sure { left } else { left.min(idle::UNSURE) });
                     }
                     self.mailbox.bell().awake();
                 }

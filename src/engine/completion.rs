@@ -16,7 +16,7 @@ use super::{
     asker::{Asker, Awake},
     clock::{Clock, Waited},
     parcel::Answered,
-    sync::{heavy_fence, light_fence},
+    sync::fence,
 };
 use crate::{Deadline, config::Idle};
 
@@ -70,7 +70,7 @@ impl Completions {
         let put = self.ready.push((tag, answered));
         assert!(put.is_ok(), "each ask in flight has room in its queue");
         // The other side announces its sleep before its last look at the queue.
-        light_fence();
+        fence(Ordering::SeqCst);
         if self.sleeping.load(Ordering::Relaxed) > 0 {
             self.sleepers.lock().drain(..).for_each(|thread| thread.unpark());
         }
@@ -118,7 +118,7 @@ impl Completions {
         while let Awake::Tired(left) = asker.stay_awake(deadline, |_| !self.ready.is_empty()) {
             self.sleepers.lock().push(std::thread::current());
             self.sleeping.fetch_add(1, Ordering::Relaxed);
-            heavy_fence();
+            fence(Ordering::SeqCst);
             if self.ready.is_empty() {
                 std::thread::park_timeout(left);
             }

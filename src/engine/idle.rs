@@ -38,10 +38,13 @@ const SPIN_CORES: usize = 4;
 /// microsecond away if that thread has a core, and a yield would take as long. Not for work from elsewhere: whoever brings that needs a core too.
 const LOOKS: u32 = 64;
 
-/// The bell of a thread with that preset, which `wake` wakes.
+/// The bell of an engine's thread with that preset, which `wake` wakes.
 pub fn bell(idle: Idle, wake: impl Fn() + Send + Sync + 'static) -> Bell {
-    if idle == Idle::LowCpu { Bell::of_light_sleeper(wake) } else { Bell::new(wake) }
+    if idle == Idle::LowCpu { Bell::new(wake) } else { Bell::of_sound_sleeper(wake) }
 }
+
+/// A thread whose producers may have missed that it sleeps looks again after so long.
+pub const UNSURE: Duration = Duration::from_millis(1);
 
 /// Idle strategy of one thread.
 #[derive(Debug)]

@@ -425,7 +425,7 @@ mod tests {
         let lane = door.open(LaneId(1), 100);
         let address = address();
         let mut ring = door.take_new().unwrap();
-        door.bell().announce_sleep();
+        assert!(door.bell().announce_sleep());
         for n in 0..100 {
             if n % 3 == 0 { lane.push(n).unwrap() } else { assert!(lane.letter(&address, &mut Some(n))) }
         }
@@ -479,7 +479,7 @@ mod tests {
         let (door, woken) = door();
         door.post(1);
         assert_eq!(woken.load(Ordering::SeqCst), 0, "nobody slept");
-        door.bell().announce_sleep();
+        assert!(door.bell().announce_sleep());
         door.post(2);
         door.post(3);
         assert_eq!(woken.load(Ordering::SeqCst), 1);
@@ -487,10 +487,19 @@ mod tests {
 
     #[test]
     fn no_wake_up_is_lost_between_two_threads() {
-        let parked = Arc::new(Bell::new({
-            let main = std::thread::current();
-            move || main.unpark()
-        }));
+        let main = std::thread::current();
+        no_wake_up_is_lost(Bell::new(move || main.unpark()));
+    }
+
+    #[test]
+    fn no_wake_up_is_lost_where_the_sleeper_pays_for_both_fences() {
+        let main = std::thread::current();
+        no_wake_up_is_lost(Bell::of_sound_sleeper(move || main.unpark()));
+    }
+
+    /// `parked` wakes the calling thread.
+    fn no_wake_up_is_lost(parked: Bell) {
+        let parked = Arc::new(parked);
         let door = Arc::new(Door::<u32>::new(parked));
         let producer = std::thread::spawn({
             let door = door.clone();
@@ -502,7 +511,7 @@ mod tests {
                 assert_eq!(i, next);
                 next += 1;
             }
-            door.bell().announce_sleep();
+            assert!(door.bell().announce_sleep());
             if door.is_quiet() && next < 20_000 {
                 std::thread::park();
             }

@@ -16,7 +16,7 @@ use crate::{
     NodeAddr, NodeId, Nodes, Time, TypeId,
     engine::{
         carrier::Carrier,
-        idle::{Idler, Rest},
+        idle::{Idler, Rest, UNSURE},
         lane::{Front, Item as _, LaneSender, Ring},
         letter::{Address, Letter},
         node::{Completion, CoreCounters, Life, Node, ToNet, ToWorker},
@@ -614,8 +614,9 @@ impl<N: Carrier> Network<N> {
 
     /// Waits for sockets, producers or the next timer.
     fn sleep(&mut self, now: Time) {
-        self.node.network.bell().announce_sleep();
-        let limit = if self.is_quiet() { self.due().map(|due| due.since(now)) } else { Some(Duration::ZERO) };
+        let longest = if self.node.network.bell().announce_sleep() { None } else { Some(UNSURE) };
+        let due = self.due().map(|due| due.since(now)).into_iter().chain(longest).min();
+        let limit = if self.is_quiet() { due } else { Some(Duration::ZERO) };
         if let Err(error) = self.net.poll(limit, sys::now) {
             tracing::error!(target: "wingbeat::net", %error, "polling the sockets failed");
         }

@@ -11,20 +11,45 @@ pub use crossbeam::queue::ArrayQueue;
 
 use super::sys;
 
-/// Whether [`heavy_fence`] does the work of both. Decided by the first one: until then light ones are full fences.
-static HEAVY_DOES_BOTH: OnceLock<bool> = OnceLock::new();
+/// Whether the system can have all threads of this process pass a fence at once.
+static CAN_FENCE_ALL: OnceLock<bool> = OnceLock::new();
 
-/// A full fence where the other side has a [`heavy_fence`], for the side that is passed often. Costs nothing where the system can have all
-/// threads of a process pass a fence at once: what is between a store and a look then waits for no line of another core's.
-#[inline(always)]
-pub fn light_fence() {
-    if HEAVY_DOES_BOTH.get() == Some(&true) { compiler_fence(Ordering::SeqCst) } else { fence(Ordering::SeqCst) }
+/// Two full fences between a store and a look, one on each side, so that one of the sides sees the other's store (Dekker).
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Fences {
+    /// Both sides pay for their own.
+    Even,
+    /// The side that is passed seldom pays for both, by a call that interrupts the threads of this process that run at that moment. The other
+    /// one costs nothing: what is between its store and its look then waits for no line of another core's.
+    Uneven,
 }
 
-/// A full fence where the other side has a [`light_fence`], for the side that is passed seldom: it costs a call of the system, and interrupts the
-/// threads of this process that run at that moment.
-pub fn heavy_fence() {
-    if *HEAVY_DOES_BOTH.get_or_init(sys::can_fence_all) { sys::fence_all() } else { fence(Ordering::SeqCst) }
+impl Fences {
+    /// As uneven as the system lets them be. Decided once for a process, which may take milliseconds.
+    pub fn uneven() -> Self {
+        if *CAN_FENCE_ALL.get_or_init(sys::can_fence_all) { Self::Uneven } else { Self::Even }
+    }
+
+    /// That of the side that is passed often.
+    #[inline(always)]
+    pub fn often(self) {
+        match self {
+            Self::Even => fence(Ordering::SeqCst),
+            Self::Uneven => compiler_fence(Ordering::SeqCst),
+        }
+    }
+
+    /// That of the side that is passed seldom. False: the system has refused what it had promised, so the sides may miss each other this time.
+    #[must_use]
+    pub fn seldom(self) -> bool {
+        match self {
+            Self::Even => {
+                fence(Ordering::SeqCst);
+                true
+            }
+            Self::Uneven => sys::fence_all(),
+        }
+    }
 }
 
 /// A cell that hands out its address for the time of a call.

@@ -10,7 +10,7 @@ use std::{
 use crate::{
     AskError, NodeId, PanicInfo, ShardKey, Time, TypeId,
     engine::{
-        idle::{Idler, Rest},
+        idle::{Idler, Rest, UNSURE},
         lane::{Front, Item, Ring},
         letter::{Address, Letter},
         node::{Node, ToNet, ToWorker},
@@ -352,7 +352,7 @@ pub struct Worker {
     until: Time,
     /// A message of a sender on this node was handled in this turn.
     local: bool,
-    /// Messages whose entities are searched for at once: fewer where searches were in vain.
+    /// Messages whose entities are searched for at once: one behind a turn that made what was found stale, or a search in vain.
     group: usize,
 }
 
@@ -695,9 +695,9 @@ impl Worker {
     /// Sleeps until a producer rings, or the next timer.
     fn sleep(&mut self) {
         let door = &self.node.workers[usize::from(self.index)];
-        door.bell().announce_sleep();
+        let longest = if door.bell().announce_sleep() { SLEEP_MAX } else { UNSURE };
         if self.is_quiet() {
-            let limit = self.due().map_or(SLEEP_MAX, |due| due.since(sys::now()));
+            let limit = self.due().map_or(longest, |due| due.since(sys::now()).min(longest));
             if !limit.is_zero() {
                 self.host.counters().parks.bump(1);
                 std::thread::park_timeout(limit);

@@ -141,6 +141,12 @@ impl Env {
         self.now < self.until
     }
 
+    /// One more message, of so many bytes, may wait.
+    #[inline]
+    pub fn has_room(&self, bytes: usize) -> bool {
+        self.waiting < self.limits.mailboxes && self.waiting_bytes + bytes <= self.limits.mailbox_bytes
+    }
+
     #[inline]
     pub fn tag(&self, hash: u64) -> index::Tag {
         index::tag(hash, self.secret)

@@ -41,7 +41,8 @@ impl<H: Host> Entities<H> {
             }
             // Nothing that travels has room for it, and every entity may have to travel.
             None if parcel.key().len() > KEY_BYTES => return t.undelivered(parcel, DropReason::Undecodable),
-            None if t.env.may_run() => {
+            // If it cannot start, it waits: there has to be room for it.
+            None if t.env.may_run() && t.env.has_room(parcel.size()) => {
                 let at = self.insert(tag, parcel.key(), None, None);
                 return if self.start(t, at) { self.run_next(t, at, parcel) } else { self.unpop(t, at, parcel) };
             }
@@ -204,8 +205,7 @@ impl<H: Host> Entities<H> {
             return t.undelivered(parcel, DropReason::CircuitOpen);
         }
         let size = parcel.size();
-        let full = side.mailbox.len() >= most || t.env.waiting >= limits.mailboxes;
-        if full || t.env.waiting_bytes + size > limits.mailbox_bytes {
+        if side.mailbox.len() >= most || !t.env.has_room(size) {
             t.undelivered(parcel, DropReason::MailboxFull);
         } else {
             side.mailbox.push_back(parcel);

@@ -54,6 +54,19 @@ fn all_mailboxes_together_are_bounded() {
     assert_eq!(a.core.entities(), 40);
 }
 
+#[test]
+fn what_waits_for_starts_that_fail_is_bounded_too() {
+    let mut a = home();
+    a.host.fail_start = (0..50).map(|n| format!("k{n}").into_bytes()).collect();
+    (0..50).for_each(|n| a.lane(tell(&format!("k{n}"), "m")));
+    let log = a.log();
+    let of = |what: &str| log.iter().filter(|line| line.starts_with(what)).count();
+    assert_eq!((of("start "), of("drop m mailbox_full")), (40, 10), "{log:?}");
+    a.host.fail_start.clear();
+    a.pass(Duration::from_secs(1));
+    assert_eq!(a.core.entities(), 40);
+}
+
 // failures: row 53
 #[test]
 fn an_ask_past_its_deadline_neither_runs_nor_starts_anything() {
