@@ -3,6 +3,8 @@
 
 pub mod cluster;
 pub mod http;
+#[cfg(feature = "admin")]
+pub mod made_up;
 pub mod process;
 pub mod valve;
 
