@@ -17,8 +17,8 @@
 //! [parcel](parcel) where that turns out, and goes on by `NodeCore::handle_lane`, `ShardCore::handle_lane` and the host's `handle`, which know
 //! every case. Both ways share each ring, so their order is that of the ring.
 //!
-//! Unsafe code is in lanes, letters, messages, slots and calls of the system alone: `tests/UNSAFE.md` says what covers each of its functions. The lock-free structures
-//! ([bell], [mailbox], [ring], [slot_table]) run under loom in the crate `loom/`, which exchanges [sync] beneath their sources.
+//! Unsafe code is in lanes, letters, messages, slots and calls of the system alone: `tests/UNSAFE.md` says what covers each of its functions. The
+//! lock-free structures ([bell], [mailbox], [ring], [slot_table]) run under loom in the crate `loom/`, which exchanges [sync] beneath their sources.
 
 pub mod asker;
 pub mod bell;

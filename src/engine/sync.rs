@@ -5,7 +5,10 @@ pub use std::sync::{
     Arc, OnceLock,
     atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
 };
-use std::{cell, sync::atomic::compiler_fence};
+use std::{
+    cell,
+    sync::{Once, atomic::compiler_fence},
+};
 
 pub use crossbeam::queue::ArrayQueue;
 
@@ -47,7 +50,14 @@ impl Fences {
                 fence(Ordering::SeqCst);
                 true
             }
-            Self::Uneven => sys::fence_all(),
+            Self::Uneven => {
+                let fenced = sys::fence_all();
+                if !fenced {
+                    static SAID: Once = Once::new();
+                    SAID.call_once(|| tracing::warn!(target: "wingbeat::engine", "the system refuses `membarrier`, which it has allowed before: threads that have nothing to do look for work each millisecond; allow the call, or set `node.idle = \"low_cpu\"`, which does without"));
+                }
+                fenced
+            }
         }
     }
 }
