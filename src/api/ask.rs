@@ -133,7 +133,7 @@ impl<T: EntityType> EntityRef<T> {
             self.count_refusal();
             return Err(TellError::new(Refusal::Full, req.into_msg()));
         }
-        queue.inner.timed_by(&self.node.clock, self.node.config.node.idle);
+        queue.inner.asked_by(&self.node, self.is_abroad());
         let asked = self.open_or_back(req, resolve(&self.node, deadline), Waiter::Queue(queue.inner.clone(), tag));
         asked.map(drop).inspect_err(|_| {
             queue.inner.release();

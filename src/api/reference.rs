@@ -177,20 +177,25 @@ impl<T: EntityType> EntityRef<T> {
         }
         let deadline = resolve(&self.node, deadline);
         let mut asker = Asker::take(self.node.config.node.idle);
-        let correlation = match self.open(req, deadline, Timed::ByAsker, Waiter::Thread(asker.mailbox())) {
-            Ok(correlation) => correlation,
+        let (correlation, untold) = match self.open_and_wait(req, deadline, Waiter::Thread(asker.mailbox())) {
+            Ok(opened) => opened,
             Err(error) => {
                 asker.keep();
                 return Err(error);
             }
         };
-        let answered = asker.wait(&self.node.clock, deadline).or_else(|| match self.node.slots.take(correlation) {
-            Some(_) => {
-                self.node.metrics.shared.ask_timeouts.add(1);
-                None
+        if untold {
+            self.node.pass_on();
+        }
+        let answered = asker.wait(&self.node.clock, self.is_abroad().then_some(&self.node), deadline).or_else(|| {
+            match self.node.slots.take(correlation) {
+                Some(_) => {
+                    self.node.metrics.shared.ask_timeouts.add(1);
+                    None
+                }
+                // Who takes the slot decides: it is gone, so the answer is on its way.
+                None => asker.wait_on(&self.node.clock),
             }
-            // Who takes the slot decides: it is gone, so the answer is on its way.
-            None => asker.wait_on(&self.node.clock),
         });
         asker.keep();
         answered.map_or(Err(AskError::Timeout { maybe_ran: true }), read_answer)
@@ -256,6 +261,12 @@ impl<T: EntityType> EntityRef<T> {
         }
     }
 
+    /// Whether the next message leaves this node.
+    #[inline]
+    pub(crate) fn is_abroad(&self) -> bool {
+        self.entry.route(self.key.hash).1.exit().is_none()
+    }
+
     /// Sends a message whose answer somebody else waits for.
     pub(crate) fn pass_on(&self, msg: T::Msg, ask: Option<Ask>, reads: u8) -> Result<(), Refusal> {
         if let Some(refusal) = bad_key(self.key.bytes()) {
@@ -266,7 +277,17 @@ impl<T: EntityType> EntityRef<T> {
 
     /// Asks; the number of the ask. On `Err` nothing was sent, and `waiter` is dropped unanswered.
     pub(crate) fn open<R: Request<T>>(&self, req: R, deadline: Time, timed: Timed, waiter: Waiter) -> Result<u64, AskError> {
-        let opened = self.send_ask(&mut Some(req.into_msg()), newest::<R::Reply>(), deadline, timed, waiter);
+        let opened = self.send_ask(&mut Some(req.into_msg()), newest::<R::Reply>(), deadline, timed, waiter, |letter| {
+            self.node.send_letter(&self.entry, letter)
+        });
+        opened.map(|(correlation, ())| correlation).inspect_err(|_| self.count_refusal()).map_err(AskError::Refused)
+    }
+
+    /// As `open`, by a thread that watches the deadline and waits next: also whether the network thread has got something it was not told of.
+    fn open_and_wait<R: Request<T>>(&self, req: R, deadline: Time, waiter: Waiter) -> Result<(u64, bool), AskError> {
+        let opened = self.send_ask(&mut Some(req.into_msg()), newest::<R::Reply>(), deadline, Timed::ByAsker, waiter, |letter| {
+            self.node.send_and_wait(&self.entry, letter)
+        });
         opened.inspect_err(|_| self.count_refusal()).map_err(AskError::Refused)
     }
 
@@ -285,20 +306,30 @@ impl<T: EntityType> EntityRef<T> {
     /// As `open` with a deadline that the node watches, but gives the message back, and counts no refusal.
     pub(crate) fn open_or_back<R: Request<T>>(&self, req: R, deadline: Time, waiter: Waiter) -> Result<u64, TellError<T::Msg>> {
         let mut msg = Some(req.into_msg());
-        let opened = self.send_ask(&mut msg, newest::<R::Reply>(), deadline, Timed::ByNode, waiter);
-        opened.map_err(|refusal| TellError::new(refusal, msg.expect(REFUSED_STAYS)))
+        let opened = self
+            .send_ask(&mut msg, newest::<R::Reply>(), deadline, Timed::ByNode, waiter, |letter| self.node.send_letter(&self.entry, letter));
+        opened.map(|(correlation, ())| correlation).map_err(|refusal| TellError::new(refusal, msg.expect(REFUSED_STAYS)))
     }
 
-    fn send_ask(&self, msg: &mut Option<T::Msg>, reads: u8, deadline: Time, timed: Timed, waiter: Waiter) -> Result<u64, Refusal> {
+    #[inline]
+    fn send_ask<S: Default>(
+        &self,
+        msg: &mut Option<T::Msg>,
+        reads: u8,
+        deadline: Time,
+        timed: Timed,
+        waiter: Waiter,
+        send: impl FnOnce(Outgoing<'_, T::Msg>) -> Result<S, Refusal>,
+    ) -> Result<(u64, S), Refusal> {
         if let Some(refusal) = bad_key(self.key.bytes()) {
             return Err(refusal);
         }
         let ask = self.node.open_ask(deadline, timed, waiter).ok_or(Refusal::Overloaded)?;
         let slot = Unsent { node: &self.node, correlation: ask.correlation };
         let letter = Outgoing { key: self.key.bytes(), hash: self.key.hash, ask: Some(ask), reads, msg };
-        match self.node.send_letter(&self.entry, letter) {
+        match send(letter) {
             Err(refusal) if slot.withdraw() => Err(refusal),
-            _ => Ok(slot.sent()),
+            sent => Ok((slot.sent(), sent.unwrap_or_default())),
         }
     }
 }

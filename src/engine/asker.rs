@@ -6,6 +6,7 @@ use super::{
     clock::{Clock, Waited},
     idle::{self, Idler, Rest},
     lane::Bell,
+    node::Node,
     parcel::Answered,
     sys,
 };
@@ -63,15 +64,16 @@ impl Asker {
         self.mailbox.clone()
     }
 
-    /// Waits for the answer until `deadline`; `None` if it was not there by then.
-    pub fn wait(&mut self, clock: &Clock, deadline: Time) -> Option<Answered> {
+    /// Waits for the answer until `deadline`; `None` if it was not there by then. `helps`: the answer comes by this node's network, whose work it
+    /// does meanwhile.
+    pub fn wait(&mut self, clock: &Clock, helps: Option<&Node>, deadline: Time) -> Option<Answered> {
         match clock.wait(deadline, || self.mailbox.take()) {
             Waited::Found(answer) => return Some(answer),
             Waited::Late => return None,
             Waited::Machine => {}
         }
         loop {
-            match self.stay_awake(deadline, |mailbox| mailbox.is_full()) {
+            match self.stay_awake(helps, deadline, |mailbox| mailbox.is_full()) {
                 Awake::Ready => return self.mailbox.take(),
                 Awake::Late => return None,
                 Awake::Tired(left) => {
@@ -86,9 +88,9 @@ impl Asker {
     }
 
     /// Looks for what is waited for until it is there, until `deadline`, or until it is better to sleep.
-    pub fn stay_awake(&mut self, deadline: Time, is_there: impl Fn(&Mailbox) -> bool) -> Awake {
+    pub fn stay_awake(&mut self, helps: Option<&Node>, deadline: Time, is_there: impl Fn(&Mailbox) -> bool) -> Awake {
         let is_there = || is_there(&self.mailbox);
-        for _ in 0..LOOKS {
+        for _ in 0..if helps.is_some() { 0 } else { LOOKS } {
             if is_there() {
                 break;
             }
@@ -104,6 +106,7 @@ impl Asker {
                 return Awake::Late;
             }
             match self.idler.rest(now) {
+                Rest::Spin | Rest::Yield if helps.is_some_and(|node| node.help_network()) => {}
                 Rest::Spin => std::hint::spin_loop(),
                 Rest::Yield => {
                     std::thread::yield_now();
@@ -116,7 +119,7 @@ impl Asker {
 
     /// Waits for an answer that is on its way: somebody else took the slot.
     pub fn wait_on(&mut self, clock: &Clock) -> Option<Answered> {
-        self.wait(clock, Time::MAX)
+        self.wait(clock, None, Time::MAX)
     }
 
     /// Keeps it for the thread's next ask. Not for one whose answer may still come.
@@ -138,7 +141,7 @@ mod tests {
                 let mut asker = Asker::take(preset);
                 let mailbox = asker.mailbox();
                 let other = std::thread::spawn(move || mailbox.put(Answered::Typed(AnyMessage::new(round))));
-                let Some(Answered::Typed(answer)) = asker.wait(&Clock::Machine, sys::now() + Duration::from_secs(20)) else {
+                let Some(Answered::Typed(answer)) = asker.wait(&Clock::Machine, None, sys::now() + Duration::from_secs(20)) else {
                     panic!("no answer in round {round}")
                 };
                 assert_eq!(answer.take::<u64>().ok(), Some(round));
@@ -151,7 +154,7 @@ mod tests {
     #[test]
     fn the_deadline_ends_waiting_and_a_late_answer_can_be_waited_for() {
         let mut asker = Asker::take(Idle::Balanced);
-        assert!(asker.wait(&Clock::Machine, sys::now()).is_none());
+        assert!(asker.wait(&Clock::Machine, None, sys::now()).is_none());
         asker.mailbox().put(Answered::Wire(ReplyBody::NoReply));
         assert!(matches!(asker.wait_on(&Clock::Machine), Some(Answered::Wire(ReplyBody::NoReply))));
     }

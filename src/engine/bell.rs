@@ -30,12 +30,18 @@ impl Bell {
     /// Called by producers after publishing. True if a sleeper was woken.
     #[inline]
     pub fn ring(&self) -> bool {
-        self.fences.often();
-        if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::AcqRel) {
+        if self.is_asleep() && self.asleep.swap(false, Ordering::AcqRel) {
             (self.wake)();
             return true;
         }
         false
+    }
+
+    /// Called by producers after publishing: whether the consumer has to be woken, by [`ring`](Self::ring).
+    #[inline]
+    pub fn is_asleep(&self) -> bool {
+        self.fences.often();
+        self.asleep.load(Ordering::Relaxed)
     }
 
     /// Called by the consumer before its last look at the queues. False: somebody may bring something and not ring this time, so it must look

@@ -1,6 +1,6 @@
 //! What carries datagrams and frames between nodes: the sockets, or a model of them. Chosen when a node is built, so that calls cost nothing.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr, os::fd::RawFd, time::Duration};
 
 use crate::{
     NodeAddr, NodeId, Time,
@@ -12,6 +12,8 @@ use crate::{
 pub trait Carrier {
     /// See [`Net::poll`].
     fn poll(&mut self, timeout: Option<Duration>, now: impl Fn() -> Time) -> io::Result<Time>;
+    /// See [`Net::sleeper`].
+    fn sleeper(&mut self) -> Option<RawFd>;
     /// See [`Net::next`].
     fn next(&mut self, take: impl FnMut(NodeId, &Message<'_>) -> bool) -> Option<NetEvent>;
     /// See [`Net::send_message`].
@@ -45,6 +47,10 @@ pub trait Carrier {
 impl Carrier for Net {
     fn poll(&mut self, timeout: Option<Duration>, now: impl Fn() -> Time) -> io::Result<Time> {
         Net::poll(self, timeout, now)
+    }
+
+    fn sleeper(&mut self) -> Option<RawFd> {
+        Net::sleeper(self)
     }
 
     fn next(&mut self, take: impl FnMut(NodeId, &Message<'_>) -> bool) -> Option<NetEvent> {

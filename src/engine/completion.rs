@@ -3,8 +3,8 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, OnceLock,
-        atomic::{AtomicUsize, Ordering},
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering},
     },
     thread::Thread,
 };
@@ -15,6 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use super::{
     asker::{Asker, Awake},
     clock::{Clock, Waited},
+    node::Node,
     parcel::Answered,
     sync::fence,
 };
@@ -29,8 +30,11 @@ pub struct Completions {
     /// Asks accepted whose answers have not been taken.
     reserved: AtomicUsize,
     wake: RwLock<Option<Wake>>,
-    /// Those of the node of its first ask.
-    clock: OnceLock<(Clock, Idle)>,
+    /// The node of its last ask, and where that is.
+    node: RwLock<Weak<Node>>,
+    node_at: AtomicPtr<Node>,
+    /// That went to another node.
+    abroad: AtomicBool,
     /// Threads that wait for an answer.
     sleepers: Mutex<Vec<Thread>>,
     sleeping: AtomicUsize,
@@ -43,7 +47,9 @@ impl Completions {
             ready: ArrayQueue::new(capacity.max(1)),
             reserved: AtomicUsize::new(0),
             wake: RwLock::new(None),
-            clock: OnceLock::new(),
+            node: RwLock::default(),
+            node_at: AtomicPtr::default(),
+            abroad: AtomicBool::new(false),
             sleepers: Mutex::default(),
             sleeping: AtomicUsize::new(0),
         }
@@ -101,21 +107,34 @@ impl Completions {
         }
     }
 
-    /// Says how time passes for who waits, and how long it stays awake. All asks of a queue go through nodes with one kind of clock, so the first
-    /// one decides.
-    pub fn timed_by(&self, clock: &Clock, idle: Idle) {
-        self.clock.get_or_init(|| (clock.clone(), idle));
+    /// An ask goes through `node`, to another one or not: its clock and its settings are those of who waits, who helps its network meanwhile. Of
+    /// several it is the last one.
+    pub fn asked_by(&self, node: &Arc<Node>, abroad: bool) {
+        if self.abroad.load(Ordering::Relaxed) != abroad {
+            self.abroad.store(abroad, Ordering::Relaxed);
+        }
+        let at = Arc::as_ptr(node).cast_mut();
+        if self.node_at.load(Ordering::Relaxed) != at {
+            *self.node.write() = Arc::downgrade(node);
+            self.node_at.store(at, Ordering::Relaxed);
+        }
     }
 
     /// Waits until there is an answer, at most until the deadline.
     pub fn wait(&self, deadline: impl Into<Deadline>) {
-        let (clock, idle) = self.clock.get().map_or((&Clock::Machine, Idle::default()), |(clock, idle)| (clock, *idle));
+        let node = self.node.read().upgrade();
+        if node.is_none() {
+            // Another one may come to its place.
+            self.node_at.store(std::ptr::null_mut(), Ordering::Relaxed);
+        }
+        let (clock, idle) = node.as_ref().map_or((&Clock::Machine, Idle::default()), |node| (&node.clock, node.config.node.idle));
         let deadline = deadline.into().resolve(clock.now());
         if !matches!(clock.wait(deadline, || (!self.ready.is_empty()).then_some(())), Waited::Machine) {
             return;
         }
+        let helps = node.as_deref().filter(|_| self.abroad.load(Ordering::Relaxed));
         let mut asker = Asker::take(idle);
-        while let Awake::Tired(left) = asker.stay_awake(deadline, |_| !self.ready.is_empty()) {
+        while let Awake::Tired(left) = asker.stay_awake(helps, deadline, |_| !self.ready.is_empty()) {
             self.sleepers.lock().push(std::thread::current());
             self.sleeping.fetch_add(1, Ordering::Relaxed);
             fence(Ordering::SeqCst);

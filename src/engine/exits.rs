@@ -164,6 +164,14 @@ impl Exits {
         f(batch.0)
     }
 
+    /// Runs `f` with one bell for all that it sends, but for what the network thread got. True: it got something, and was not told.
+    pub fn batch_abroad_untold<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> (R, bool) {
+        self.batch(|exits| {
+            let result = f(exits);
+            (result, exits.network.publish())
+        })
+    }
+
     /// Wakes whoever has got something and sleeps.
     pub fn ring_bells(&self) {
         self.workers.iter().filter(|ring| ring.has_news()).for_each(|ring| _ = ring.ring_bell());

@@ -285,6 +285,13 @@ impl<T: Item> LaneSender<T> {
         }
     }
 
+    /// Shows the consumer what was appended, and leaves it to the caller to wake it. True if there was anything.
+    #[inline]
+    pub fn publish(&self) -> bool {
+        self.producer.publish();
+        self.news.replace(false)
+    }
+
     /// Shows the consumer what was appended, and wakes it if it sleeps. Once per batch. True if a sleeper was woken.
     #[inline]
     pub fn ring_bell(&self) -> bool {

@@ -26,6 +26,8 @@ pub mod carrier;
 pub mod clock;
 pub mod completion;
 pub mod deadlines;
+pub mod doze;
+pub mod duty;
 pub mod exits;
 pub mod helper;
 pub mod idle;
@@ -66,6 +68,7 @@ use crate::{
     engine::{
         carrier::Carrier,
         clock::Clock,
+        doze::Doze,
         lane::{Bell, Door},
         network::Network,
         node::{Job, Node, ToNet},
@@ -183,7 +186,8 @@ fn start_by<N: Carrier + Send + 'static>(
     let me = Identity { addr: advertised(&config, sockets.local_addr()), incarnation: sys::random_u64() };
     let workers = workers(config.node.workers);
     let net = Net::new(sockets, &config, &me, sys::random_u64()).map_err(StartError::Network)?;
-    let waker = net.waker();
+    let doze = Doze::new().map_err(StartError::Network)?;
+    let waker = doze.waker();
     let net = wrap(net);
 
     let idle = config.node.idle;
@@ -197,7 +201,7 @@ fn start_by<N: Carrier + Send + 'static>(
         })))
     });
     let network_door = Door::new(Arc::new(idle::bell(idle, move || {
-        // The only error is that the poller is gone, and then nobody sleeps in it.
+        // The only error is that it is gone, and then nobody sleeps there.
         let _ = waker.wake();
     })));
     let (jobs, job_queue) = unbounded();
@@ -224,7 +228,7 @@ fn start_by<N: Carrier + Send + 'static>(
             engine.threads.push(spawn(&format!("wingbeat-w{index}"), Box::new(body))?);
         }
         let (node, id) = (node.clone(), me.id());
-        engine.threads.push(spawn("wingbeat-net", Box::new(move || network::run(node, net, me, id.incarnation())))?);
+        engine.threads.push(spawn("wingbeat-net", Box::new(move || network::run(node, net, doze, me, id.incarnation())))?);
         Ok(())
     })();
     match spawned {

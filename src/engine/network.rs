@@ -6,6 +6,7 @@
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     net::ToSocketAddrs,
+    os::fd::RawFd,
     sync::Arc,
     time::Duration,
 };
@@ -16,6 +17,8 @@ use crate::{
     NodeAddr, NodeId, Nodes, Time, TypeId,
     engine::{
         carrier::Carrier,
+        doze::Doze,
+        duty::{Did, Duty, Seen, Turns},
         idle::{Idler, Rest, UNSURE},
         lane::{Front, Item as _, LaneSender, Ring},
         letter::{Address, Letter},
@@ -136,31 +139,85 @@ pub struct Network<N> {
 const COUNT_EVERY: Duration = Duration::from_millis(200);
 
 /// Runs the network thread until it is told to quit.
-pub fn run(node: Arc<Node>, net: impl Carrier, me: Identity, seed: u64) {
-    let mut network = Network::new(node, net, me, seed, sys::now());
-    let mut idler = Idler::new(network.node.config.node.idle);
+pub fn run(node: Arc<Node>, net: impl Carrier + Send + 'static, mut doze: Doze, me: Identity, seed: u64) {
+    let mut idler = Idler::new(node.config.node.idle);
+    let (duty, bell) = (&node.duty, node.network.bell());
+    duty.begin(Box::new(Network::new(node.clone(), net, me, seed, sys::now())));
+    // Also when a turn panics: the work holds the node, which holds the work.
+    let _end = End(duty);
+    let mut seen = Seen::default();
     loop {
         let began = sys::now();
-        if network.turn(began) {
-            idler.worked(began);
+        let needed = duty.needs_me(&mut seen, began);
+        let did = if needed { duty.turn() } else { Did::Busy };
+        match did {
+            Did::Over => break,
+            Did::Work => idler.worked(began),
+            Did::Busy if seen.worked => idler.worked(began),
+            Did::Busy | Did::Nothing => {}
         }
-        let counters = &network.node.metrics.network;
-        counters.turns.bump(1);
         let now = sys::now();
-        network.node.metrics.network_turn.record(now.since(began));
-        if network.is_done(now) {
-            break;
-        }
         match idler.rest(now) {
             Rest::Spin => {}
             Rest::Yield => {
                 std::thread::yield_now();
                 idler.yielded(now, sys::now());
             }
-            Rest::Park => network.sleep(now),
+            Rest::Park => {
+                match duty.lie_down(bell, now, UNSURE) {
+                    Some(sleep) => doze.sleep(sleep),
+                    None => std::thread::yield_now(),
+                }
+                duty.awake(bell);
+            }
         }
     }
-    network.net.flush(sys::now());
+}
+
+/// Ends the work with the thread.
+struct End<'a>(&'a Duty);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+impl<N: Carrier + Send> Turns for Network<N> {
+    fn turn(&mut self) -> bool {
+        let now = self.node.now();
+        let worked = Self::turn(self, now);
+        self.node.metrics.network.turns.bump(1);
+        self.node.metrics.network_turn.record(self.node.now().since(now));
+        worked
+    }
+
+    fn pass_on(&mut self) {
+        let now = self.node.now();
+        self.lanes(now);
+        self.hand_out(now);
+    }
+
+    fn is_quiet(&self) -> bool {
+        Self::is_quiet(self)
+    }
+
+    fn due(&self) -> Option<Time> {
+        Self::due(self)
+    }
+
+    fn has_ended(&mut self) -> bool {
+        let now = self.node.now();
+        let done = self.is_done(now);
+        if done {
+            self.net.flush(now);
+        }
+        done
+    }
+
+    fn sleeper(&mut self) -> Option<RawFd> {
+        self.net.sleeper()
+    }
 }
 
 impl<N: Carrier> Network<N> {
@@ -206,21 +263,26 @@ impl<N: Carrier> Network<N> {
         worked |= self.sockets(now);
         worked |= self.lanes(now);
         worked |= self.timers(now);
-        if worked {
-            if cfg!(debug_assertions) {
-                self.core.check();
-            }
-            self.net.flush(now);
-            if now.since(self.counted) >= COUNT_EVERY {
-                self.counted = now;
-                self.node.set_core_state(self.core.moving(), CoreCounters { protocol: self.core.counters(), sockets: self.net.counters() });
-                self.watch_workers(now);
-            }
+        if worked && now.since(self.counted) >= COUNT_EVERY {
+            self.counted = now;
+            self.node.set_core_state(self.core.moving(), CoreCounters { protocol: self.core.counters(), sockets: self.net.counters() });
+            self.watch_workers(now);
         }
+        if worked || self.ports.iter().any(|port| !port.waiting.is_empty()) {
+            self.hand_out(now);
+        }
+        worked
+    }
+
+    /// The end of a turn: one write per link, and one bell per worker.
+    fn hand_out(&mut self, now: Time) {
+        if cfg!(debug_assertions) {
+            self.core.check();
+        }
+        self.net.flush(now);
         for port in &mut self.ports {
             port.flush();
         }
-        worked
     }
 
     fn workers(&self) -> u16 {
@@ -610,17 +672,6 @@ impl<N: Carrier> Network<N> {
     /// When a turn has something to do even if nothing comes in.
     pub fn due(&self) -> Option<Time> {
         [self.net.poll_timeout(), self.core.poll_timeout(), self.node.asks_due(), self.quit_at].into_iter().flatten().min()
-    }
-
-    /// Waits for sockets, producers or the next timer.
-    fn sleep(&mut self, now: Time) {
-        let longest = if self.node.network.bell().announce_sleep() { None } else { Some(UNSURE) };
-        let due = self.due().map(|due| due.since(now)).into_iter().chain(longest).min();
-        let limit = if self.is_quiet() { due } else { Some(Duration::ZERO) };
-        if let Err(error) = self.net.poll(limit, sys::now) {
-            tracing::error!(target: "wingbeat::net", %error, "polling the sockets failed");
-        }
-        self.node.network.bell().awake();
     }
 
     /// Whether the thread has been told to quit, the workers are gone, and the last frames had time to leave.

@@ -21,6 +21,7 @@ use crate::{
     engine::{
         clock::{Clock, Waited},
         deadlines,
+        duty::{Did, Duty},
         exits::{self, Exits, Outgoing},
         lane::{Door, Item},
         letter::{Address, Letter},
@@ -178,6 +179,8 @@ pub struct Node {
     pub workers: Box<[Door<ToWorker>]>,
     /// Door of the network thread.
     pub network: Door<ToNet>,
+    /// What is behind that door, for whoever waits for it.
+    pub duty: Duty,
     /// Asks in flight.
     pub slots: Slots,
     /// Counters.
@@ -245,6 +248,7 @@ impl Node {
             clock,
             workers,
             network,
+            duty: Duty::default(),
             helper,
             slots: Slots::new(config.limits.asks, unit),
             metrics,
@@ -331,6 +335,18 @@ impl Node {
         exits::with(self, |exits| exits.send_letter(self, entry, letter)).unwrap_or(Err(crate::Refusal::Shutdown))
     }
 
+    /// As [`send_letter`](Self::send_letter), by a thread that waits for the answer next. True: the message is in the ring of the network thread,
+    /// which was not told; [`pass_on`](Self::pass_on) comes next.
+    #[inline]
+    pub fn send_and_wait<M: Wire>(self: &Arc<Self>, entry: &TypeEntry, letter: Outgoing<'_, M>) -> Result<bool, crate::Refusal> {
+        if self.closing.load(Ordering::Relaxed) {
+            return Err(crate::Refusal::Shutdown);
+        }
+        let sent = exits::with(self, |exits| exits.batch_abroad_untold(|exits| exits.send_letter(self, entry, letter)));
+        let (sent, untold) = sent.unwrap_or((Err(crate::Refusal::Shutdown), false));
+        sent.map(|()| untold)
+    }
+
     /// Runs `f` with the calling thread's exits, and one bell for all that it sends. `None`: nothing can be sent any more.
     pub fn batch<R>(self: &Arc<Self>, f: impl FnOnce(&mut Exits) -> R) -> Option<R> {
         if self.closing.load(Ordering::Relaxed) {
@@ -385,6 +401,21 @@ impl Node {
             self.complete(ask.correlation, Answered::Wire(body));
         } else {
             self.network.post(ToNet::Reply { to: ask.node, correlation: ask.correlation, body });
+        }
+    }
+
+    // ---- the network's work ----
+
+    /// The calling thread, which waits for the network, does a turn of its work. True if there was something to do.
+    pub fn help_network(&self) -> bool {
+        self.duty.help(self.network.bell()) == Did::Work
+    }
+
+    /// Something was put into a ring of the network thread by a thread that has no more to do: it passes that on itself, rather than wake up
+    /// another one for it.
+    pub fn pass_on(&self) {
+        if self.duty.pass_on(self.network.bell()) == Did::Busy {
+            self.network.bell().ring();
         }
     }
 

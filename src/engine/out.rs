@@ -129,8 +129,15 @@ impl Out {
 
     /// Moves what waits into the ring, as far as there is room, and rings the bell once.
     pub fn flush(&mut self) {
+        if self.flush_untold() {
+            self.node.network.bell().ring();
+        }
+    }
+
+    /// As [`flush`](Self::flush), but leaves the bell to the caller. False: there was nothing.
+    pub fn flush_untold(&mut self) -> bool {
         if self.waiting.is_empty() {
-            return;
+            return false;
         }
         let Self { node, waiting, .. } = self;
         exits::with(node, |exits| {
@@ -140,9 +147,10 @@ impl Out {
                     break;
                 }
             }
-            exits.network().ring_bell();
+            exits.network().publish();
         })
         .expect("a worker's lanes live as long as its thread, and no turn is inside a send");
+        true
     }
 
     /// Brings an answer to its asker.

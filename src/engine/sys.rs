@@ -1,5 +1,7 @@
 //! The only place of the engine with calls to the operating system that the standard library does not offer.
 
+use std::{os::fd::RawFd, time::Duration};
+
 use crate::Time;
 
 /// Nanoseconds of a monotonic clock that goes on counting while the machine is suspended, so that a right to run ends in time.
@@ -40,6 +42,26 @@ pub fn fence_all() -> bool {
     return unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0 };
     #[cfg(not(all(target_os = "linux", not(miri))))]
     false
+}
+
+/// Waits until one of these files is readable, or so long. It may return sooner.
+pub fn wait_for(files: [RawFd; 2], limit: Option<Duration>) {
+    let mut what = files.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    #[cfg(target_os = "linux")]
+    {
+        let seconds = |limit: Duration| libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX);
+        let limit = limit.map(|limit| libc::timespec { tv_sec: seconds(limit), tv_nsec: libc::c_long::from(limit.subsec_nanos() as i32) });
+        let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: two `pollfd`, and a time or none, live for the whole call; signals are left as they are. What is no open file is reported as such.
+        unsafe { libc::ppoll(what.as_mut_ptr(), 2, limit, std::ptr::null()) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        // Rounded up, or the last part of a millisecond would be spent in a loop.
+        let ms = limit.map_or(-1, |limit| i32::try_from(limit.as_micros().div_ceil(1000)).unwrap_or(i32::MAX));
+        // SAFETY: two `pollfd` live for the whole call. What is no open file is reported as such.
+        unsafe { libc::poll(what.as_mut_ptr(), 2, ms) };
+    }
 }
 
 /// Binds the calling thread to one core. `Err` carries the system's error.

@@ -352,6 +352,8 @@ pub struct Worker {
     until: Time,
     /// A message of a sender on this node was handled in this turn.
     local: bool,
+    /// The last work had to do with another node.
+    abroad: bool,
     /// Messages whose entities are searched for at once: one behind a turn that made what was found stale, or a search in vain.
     group: usize,
 }
@@ -373,6 +375,8 @@ pub fn run(node: Arc<Node>, index: u16, seed: u64) {
                 }
             }
             Step::Idle => match idler.rest(now) {
+                // Its last work came from another node, and so does the next.
+                Rest::Spin | Rest::Yield if worker.abroad && worker.node.help_network() => {}
                 Rest::Spin => std::hint::spin_loop(),
                 Rest::Yield => {
                     std::thread::yield_now();
@@ -428,7 +432,7 @@ impl Worker {
             panicked: None,
             failed_on: None,
         };
-        Self { index, core, host, lanes: vec![], until: Time::ZERO, local: false, group: GROUP, node }
+        Self { index, core, host, lanes: vec![], until: Time::ZERO, local: false, abroad: false, group: GROUP, node }
     }
 
     /// One turn without waiting, by the thread that has the worker's lanes.
@@ -444,10 +448,14 @@ impl Worker {
         }
         let mut worked = false;
         let mut quit = false;
+        let abroad = std::mem::take(&mut self.abroad);
         let mut ended = vec![];
         let mut lanes = std::mem::take(&mut self.lanes);
         for lane in &mut lanes {
             let (id, mut left) = (lane.id, BATCH);
+            if !self.core.has_room(id, BATCH) {
+                continue;
+            }
             loop {
                 let handled = self.letters(now, lane, left);
                 (worked, left) = (worked | (handled > 0), left - handled);
@@ -495,8 +503,17 @@ impl Worker {
         }
         let handled = std::mem::take(&mut self.host.handled);
         self.host.counters().messages_handled.bump(handled);
-        self.host.out.flush();
-        worked |= std::mem::take(&mut self.host.out.used);
+        if self.host.out.flush_untold() {
+            if self.lanes.iter().all(Ring::is_empty) && self.node.network.bell().is_asleep() {
+                // It would have to be woken for that: this takes longer than to do it here.
+                self.node.pass_on();
+            } else {
+                self.node.network.bell().ring();
+            }
+        }
+        let used = std::mem::take(&mut self.host.out.used);
+        worked |= used;
+        self.abroad |= used || !worked && abroad;
         match (quit, worked) {
             (true, _) => Step::Quit,
             (_, true) => Step::Worked,
@@ -539,6 +556,7 @@ impl Worker {
         }
         let approach = self.core.approach(now, shard, tag, stream.is_some(), hash)?;
         self.local |= stream.is_none();
+        self.abroad |= stream.is_some();
         Some(approach)
     }
 
@@ -625,7 +643,7 @@ impl Worker {
     /// Whether a turn has nothing to do before something comes in or a timer is due.
     pub fn is_quiet(&self) -> bool {
         self.node.workers[usize::from(self.index)].is_quiet()
-            && self.lanes.iter().all(|l| l.is_empty())
+            && self.lanes.iter().all(|l| l.is_empty() || !self.core.has_room(l.id, BATCH))
             && self.host.out.is_empty()
             && self.node.hosting_until() == self.until
     }

@@ -20,11 +20,11 @@ use std::{
     collections::{BTreeMap, BinaryHeap, HashMap, VecDeque},
     fmt, io,
     net::{IpAddr, SocketAddr},
-    sync::Arc,
+    os::fd::{AsRawFd as _, RawFd},
     time::Duration,
 };
 
-use mio::{Events, Interest, Poll, Token, Waker, net::TcpListener};
+use mio::{Events, Interest, Poll, Token, net::TcpListener};
 
 use self::{
     accept::Accept,
@@ -50,10 +50,9 @@ const EVENTS_PER_TURN: usize = 1024;
 /// Sessions that ended and whose counts are kept for the peer's return.
 const ENDED_MAX: usize = 1024;
 
-const WAKER: Token = Token(0);
-const UDP: Token = Token(1);
-const LISTENER: Token = Token(2);
-const FIRST_CONN: usize = 3;
+const UDP: Token = Token(0);
+const LISTENER: Token = Token(1);
+const FIRST_CONN: usize = 2;
 
 pub(crate) use session::check_room;
 
@@ -249,7 +248,6 @@ struct Ended {
 pub struct Net {
     poll: Poll,
     kernel_events: Events,
-    waker: Arc<Waker>,
     udp: Udp,
     accept: Accept,
     greeter: Greeter,
@@ -289,7 +287,6 @@ impl Net {
     pub fn new(sockets: Sockets, config: &Config, me: &Identity, seed: u64) -> io::Result<Self> {
         let Sockets { tcp, udp, local } = sockets;
         let poll = Poll::new()?;
-        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
         let mut udp = mio::net::UdpSocket::from_std(udp);
         let mut tcp = TcpListener::from_std(tcp);
         poll.registry().register(&mut udp, UDP, Interest::READABLE)?;
@@ -298,7 +295,6 @@ impl Net {
         Ok(Self {
             poll,
             kernel_events: Events::with_capacity(EVENTS_PER_TURN),
-            waker,
             udp: Udp::new(udp, local.is_ipv6()),
             accept: Accept::new(tcp),
             greeter: Greeter { cluster: config.cluster.name.clone(), protocol: ProtocolRange::MINE, node: me.id(), addr: me.addr.clone() },
@@ -345,12 +341,7 @@ impl Net {
         self.local
     }
 
-    /// Wakes the thread that waits in `poll`.
-    pub fn waker(&self) -> Arc<Waker> {
-        self.waker.clone()
-    }
-
-    /// Waits for sockets, the waker, or `timeout`, then reads what budgets allow: datagrams first, then new connections, then links. Does not
+    /// Waits for sockets or `timeout`, then reads what budgets allow: datagrams first, then new connections, then links. Does not
     /// wait if a budget left something unread. Returns the moment after waiting. The caller takes the events by [`next`](Self::next).
     pub fn poll(&mut self, timeout: Option<Duration>, now: impl Fn() -> Time) -> io::Result<Time> {
         let timeout = if self.has_work() { Some(Duration::ZERO) } else { timeout };
@@ -366,6 +357,14 @@ impl Net {
         self.accept_connections();
         self.read_links();
         Ok(self.now)
+    }
+
+    /// The caller is about to wait by itself: this becomes readable when [`poll`](Self::poll) has something, and is closed when the sockets are.
+    /// `None`: there is work already.
+    pub fn sleeper(&mut self) -> Option<RawFd> {
+        let idle = !self.has_work();
+        self.counters.polls_asleep += u64::from(idle);
+        idle.then(|| self.poll.as_raw_fd())
     }
 
     /// The next event; `None` when everything read so far is handed out. Messages of settled streams are offered to `take` where they stand,
@@ -459,7 +458,6 @@ impl Net {
         let events = std::mem::replace(&mut self.kernel_events, Events::with_capacity(0));
         for event in &events {
             match event.token() {
-                WAKER => {}
                 UDP => self.udp.ready = true,
                 LISTENER => self.accept.ready = true,
                 Token(n) => {

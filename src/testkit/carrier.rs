@@ -4,6 +4,7 @@ use std::{
     cell::RefCell,
     fmt, io,
     net::{IpAddr, SocketAddr},
+    os::fd::RawFd,
     rc::Rc,
     time::Duration,
 };
@@ -24,6 +25,10 @@ pub(super) struct SimCarrier {
 impl Carrier for SimCarrier {
     fn poll(&mut self, _: Option<Duration>, now: impl Fn() -> Time) -> io::Result<Time> {
         Ok(now())
+    }
+
+    fn sleeper(&mut self) -> Option<RawFd> {
+        None
     }
 
     fn next(&mut self, _: impl FnMut(NodeId, &Message<'_>) -> bool) -> Option<NetEvent> {

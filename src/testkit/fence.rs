@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeMap, VecDeque},
     fmt, io,
     net::{IpAddr, SocketAddr},
+    os::fd::RawFd,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -98,6 +99,10 @@ impl Carrier for Fenced {
             self.turn_over();
         }
         polled
+    }
+
+    fn sleeper(&mut self) -> Option<RawFd> {
+        self.net.sleeper()
     }
 
     fn next(&mut self, _: impl FnMut(NodeId, &Message<'_>) -> bool) -> Option<NetEvent> {

@@ -323,12 +323,19 @@ fn a_node_with_nothing_to_do_waits() {
     a.net.poll(Some(Duration::from_millis(30)), || Time::from_nanos(start.elapsed().as_nanos() as u64)).unwrap();
     assert!(clock.elapsed() >= Duration::from_millis(30));
     assert!(a.net.next(|_, _| false).is_none());
-    let waker = a.net.waker();
-    let waking = std::thread::spawn(move || waker.wake().unwrap());
+    // Somebody else may wait for it.
+    let sockets = a.net.sleeper().expect("there is no work");
+    let wait = |limit| crate::engine::sys::wait_for([sockets; 2], Some(limit));
     let clock = Instant::now();
-    a.net.poll(Some(PATIENCE), || Time::from_nanos(start.elapsed().as_nanos() as u64)).unwrap();
-    waking.join().unwrap();
+    wait(Duration::from_millis(3));
+    assert!(clock.elapsed() >= Duration::from_millis(3));
+    let at_a = a.me.clone();
+    let now = b.now();
+    b.net.send_datagram(now, &at_a.addr, b"one");
+    wait(PATIENCE);
     assert!(clock.elapsed() < PATIENCE);
+    a.net.poll(Some(Duration::ZERO), || Time::from_nanos(start.elapsed().as_nanos() as u64)).unwrap();
+    assert!(a.net.sleeper().is_none(), "the datagram is there, and nobody has taken it");
 }
 
 #[test]

@@ -134,6 +134,14 @@ impl<P: Parcel> Exits<P> {
         step
     }
 
+    /// Whether so many more messages of a lane can be held, should they have to be. One of which something is held already had better keep the rest in
+    /// its ring, where its producer sees that there is no room, than have it refused here.
+    pub fn has_room(&self, lane: LaneId, more: usize, lane_items: usize, held_items: usize) -> bool {
+        let mut queues = self.changing.iter().filter(|((_, l), _)| *l == lane).filter_map(|(_, exit)| exit.hold.as_ref()).peekable();
+        let tight = self.held.items + more > held_items || self.held.bytes > HELD_BYTES / 2;
+        !(tight && queues.peek().is_some()) && queues.all(|(_, queue)| queue.len() + more <= lane_items)
+    }
+
     /// `Open(k, yes)`: what was held is taken out, to be put through `step` again in its order.
     pub fn open(&mut self, lane: LaneId, shard: ShardKey, k: Epoch, yes: bool) -> VecDeque<Token<P>> {
         let exit = self.changing.entry((shard, lane)).or_insert_with(|| Exit { hold: None, back: None, opened: vec![] });

@@ -383,6 +383,13 @@ impl<H: Host> ShardCore<H> {
         }
     }
 
+    /// Whether so many items may be taken from a lane. If not, the lane waits for its other exit, which opens by a command.
+    #[inline]
+    pub fn has_room(&self, lane: LaneId, items: usize) -> bool {
+        let limits = &self.env.limits;
+        self.exits.is_clear() || self.exits.has_room(lane, items, limits.lane_items, limits.held_items)
+    }
+
     /// A lane's item that nothing holds: to its entity if the stay contains its tag, else back (X4).
     fn free(&mut self, lane: LaneId, shard: ShardKey, tag: Epoch, parcel: H::Parcel, host: &mut H) {
         match self.find(shard) {

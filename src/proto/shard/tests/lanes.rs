@@ -167,6 +167,21 @@ fn l9_holds_are_bounded_and_never_refuse_a_sign() {
     assert_eq!(a.log(), ["k:n2"]);
 }
 
+// failures: row 51
+#[test]
+fn a_lane_of_which_much_is_held_keeps_the_rest_in_its_ring() {
+    let mut a = home(1);
+    assert!(a.core.has_room(LaneId(1), 100), "nothing of it is held");
+    a.lane(tell(1, Some(1), "m0"));
+    assert!(a.core.has_room(LaneId(1), 2) && !a.core.has_room(LaneId(1), 3), "three in all");
+    assert!(a.core.has_room(LaneId(2), 100), "of another lane nothing is held");
+    a.lane(tell(1, None, "m1"));
+    assert!(!a.core.has_room(LaneId(1), 2));
+    a.command(open(1, true));
+    assert!(a.core.has_room(LaneId(1), 100));
+    assert_eq!(a.log()[1..], ["k:m0", "k:m1"], "none was refused");
+}
+
 #[test]
 fn the_end_of_a_lane_is_passed_on_behind_what_is_held() {
     let mut a = home(1);

@@ -1,0 +1,337 @@
+//! Whose turn it is to do the network's work.
+//!
+//! A dedicated thread has the sockets and the protocol on its mind. But each message that passes over it costs a hop between threads, and on a
+//! machine with few cores a share of the core that the message's own threads need. So its work is a row of turns that one thread at a time
+//! does, and whoever waits for the network does the next one: a thread that waits for an answer, and a worker whose last work came from
+//! another node. While there are such helpers the network thread stands by; it is at work again when they are gone, and at every timer that
+//! nobody else has kept. A turn runs no code of users, so what a helper does for others is short.
+//!
+//! Messages keep to their rings, whoever empties them: helping changes no order, and a thread that is not allowed to help (as somebody is at
+//! work) rings the bell as ever.
+
+use std::{
+    any::Any,
+    os::fd::RawFd,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use crossbeam::utils::CachePadded;
+use parking_lot::Mutex;
+
+use super::bell::Bell;
+use crate::Time;
+
+/// The network's work. It reads the clock itself: a reading from before the lock may be older than that of the turn before.
+pub trait Turns: Send {
+    /// One turn without waiting. True if there was anything to do.
+    fn turn(&mut self) -> bool;
+    /// The part of a turn that passes on what this node sends, without a look at the sockets.
+    fn pass_on(&mut self);
+    /// Whether a turn has nothing to do before something comes in or a timer is due.
+    fn is_quiet(&self) -> bool;
+    /// When a turn has something to do even if nothing comes in.
+    fn due(&self) -> Option<Time>;
+    /// Whether there will be no more work. If so, this was the last act.
+    fn has_ended(&mut self) -> bool;
+    /// The network thread goes to sleep: what becomes readable when a turn has something to do. `None`: it has.
+    fn sleeper(&mut self) -> Option<RawFd>;
+}
+
+/// What came of the wish to do a turn.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Did {
+    /// A turn that found something to do.
+    Work,
+    /// A turn that found nothing.
+    Nothing,
+    /// No turn: another thread is at one.
+    Busy,
+    /// No turn: the work is over.
+    Over,
+}
+
+/// Until when the network thread is to sleep.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Sleep {
+    /// Until this is readable,
+    pub sockets: RawFd,
+    /// for so long at most,
+    pub limit: Option<Duration>,
+    // or until its bell is rung.
+}
+
+/// After a helper's last look the network thread stands by for so long before it looks itself: helpers look every few microseconds.
+const STAND_BY: Duration = Duration::from_micros(4);
+
+/// The network's work and who is at it.
+#[derive(Default)]
+pub struct Duty {
+    work: Mutex<Option<Box<dyn Turns>>>,
+    /// Turns by helpers: all of them in the upper half, those with something to do in the lower one.
+    helped: CachePadded<AtomicU64>,
+    /// When the network thread wakes up by itself; 0 while it is awake. Set by it under the lock.
+    alarm: AtomicU64,
+    /// A helper's turn has panicked: the network thread ends of it.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+/// A turn with nothing to do, in `helped`.
+const LOOK: u64 = 1 << 32;
+
+impl Duty {
+    /// There is work from now on.
+    pub fn begin(&self, work: Box<dyn Turns>) {
+        *self.work.lock() = Some(work);
+    }
+
+    /// There is none any more: waits for the turn that somebody may be in.
+    pub fn end(&self) {
+        let work = self.work.lock().take();
+        drop(work);
+    }
+
+    /// One turn by a thread that has to wait anyway, unless somebody is at one. `bell` is the network thread's: if it sleeps and there is more to
+    /// do, or earlier, than it knows, it is woken.
+    pub fn help(&self, bell: &Bell) -> Did {
+        self.work(bell, |work| work.turn())
+    }
+
+    /// As [`help`](Self::help), but only what this node sends is passed on.
+    pub fn pass_on(&self, bell: &Bell) -> Did {
+        self.work(bell, |work| {
+            work.pass_on();
+            true
+        })
+    }
+
+    #[inline]
+    fn work(&self, bell: &Bell, f: impl FnOnce(&mut dyn Turns) -> bool) -> Did {
+        let Some(mut guard) = self.work.try_lock() else { return Did::Busy };
+        let Some(work) = guard.as_mut() else { return Did::Over };
+        let worked = match catch_unwind(AssertUnwindSafe(|| f(&mut **work))) {
+            Ok(worked) => worked,
+            Err(panic) => {
+                // What it leaves behind is nobody's any more. The network thread fails of it, as if it had been its own turn.
+                *self.panic.lock() = Some(panic);
+                *guard = None;
+                drop(guard);
+                bell.ring();
+                return Did::Over;
+            }
+        };
+        let alarm = self.alarm.load(Ordering::Relaxed);
+        let wake = alarm != 0 && (!work.is_quiet() || work.due().is_some_and(|due| due.as_nanos() < alarm));
+        // Only under the lock, so no addition is lost.
+        let helped = self.helped.load(Ordering::Relaxed);
+        self.helped.store(helped.wrapping_add(LOOK) + u64::from(worked), Ordering::Relaxed);
+        drop(guard);
+        if wake {
+            bell.ring();
+        }
+        if worked { Did::Work } else { Did::Nothing }
+    }
+
+    /// The network thread's next turn.
+    pub fn turn(&self) -> Did {
+        let Some(mut guard) = self.work.try_lock() else { return Did::Busy };
+        let Some(work) = guard.as_mut() else {
+            drop(guard);
+            return match self.panic.lock().take() {
+                Some(panic) => resume_unwind(panic),
+                None => Did::Over,
+            };
+        };
+        let worked = work.turn();
+        if work.has_ended() {
+            return Did::Over;
+        }
+        if worked { Did::Work } else { Did::Nothing }
+    }
+
+    /// The network thread wants to sleep. If nobody is at work and there is nothing to do, it has announced that when this returns. Followed by
+    /// [`awake`](Self::awake) in any case.
+    pub fn lie_down(&self, bell: &Bell, now: Time, unsure: Duration) -> Option<Sleep> {
+        let mut guard = self.work.try_lock()?;
+        let work = guard.as_mut()?;
+        let longest = if bell.announce_sleep() { None } else { Some(unsure) };
+        if !work.is_quiet() {
+            return None;
+        }
+        let sockets = work.sleeper()?;
+        let limit = work.due().map(|due| due.since(now)).into_iter().chain(longest).min();
+        // Helpers see this after they have taken the lock, and wake this thread if they leave something to do before.
+        self.alarm.store(limit.map_or(u64::MAX, |limit| (now + limit).as_nanos()), Ordering::Relaxed);
+        Some(Sleep { sockets, limit })
+    }
+
+    /// The network thread is awake.
+    pub fn awake(&self, bell: &Bell) {
+        self.alarm.store(0, Ordering::Relaxed);
+        bell.awake();
+    }
+
+    /// Whether the network thread is needed, as far as `seen` shows, which it keeps for that.
+    pub fn needs_me(&self, seen: &mut Seen, now: Time) -> bool {
+        let helped = self.helped.load(Ordering::Relaxed);
+        seen.worked = helped as u32 != seen.helped as u32;
+        if helped != seen.helped {
+            (seen.helped, seen.at) = (helped, now);
+        }
+        now.since(seen.at) >= STAND_BY
+    }
+}
+
+/// What the network thread has seen of its helpers.
+#[derive(Default)]
+pub struct Seen {
+    helped: u64,
+    at: Time,
+    /// They had something to do since the last look.
+    pub worked: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize},
+    };
+
+    use super::*;
+
+    /// Work that can be told what to say.
+    #[derive(Default)]
+    struct Plan {
+        turns: AtomicUsize,
+        worked: AtomicBool,
+        quiet: AtomicBool,
+        done: AtomicBool,
+        panics: AtomicBool,
+        due: AtomicU64,
+    }
+
+    struct Made(Arc<Plan>);
+
+    impl Turns for Made {
+        fn turn(&mut self) -> bool {
+            assert!(!self.0.panics.load(Ordering::Relaxed), "on purpose");
+            self.0.turns.fetch_add(1, Ordering::Relaxed);
+            self.0.worked.load(Ordering::Relaxed)
+        }
+
+        fn pass_on(&mut self) {
+            self.turn();
+        }
+
+        fn is_quiet(&self) -> bool {
+            self.0.quiet.load(Ordering::Relaxed)
+        }
+
+        fn due(&self) -> Option<Time> {
+            Some(Time::from_nanos(self.0.due.load(Ordering::Relaxed)))
+        }
+
+        fn has_ended(&mut self) -> bool {
+            self.0.done.load(Ordering::Relaxed)
+        }
+
+        fn sleeper(&mut self) -> Option<RawFd> {
+            Some(7)
+        }
+    }
+
+    struct Bed {
+        duty: Duty,
+        plan: Arc<Plan>,
+        bell: Bell,
+        rung: Arc<AtomicUsize>,
+    }
+
+    fn bed() -> Bed {
+        let (rung, plan) = (Arc::new(AtomicUsize::new(0)), Arc::new(Plan::default()));
+        let count = rung.clone();
+        let bell = Bell::new(move || _ = count.fetch_add(1, Ordering::Relaxed));
+        plan.quiet.store(true, Ordering::Relaxed);
+        plan.due.store(1_000, Ordering::Relaxed);
+        let duty = Duty::default();
+        duty.begin(Box::new(Made(plan.clone())));
+        Bed { duty, plan, bell, rung }
+    }
+
+    fn at(ns: u64) -> Time {
+        Time::from_nanos(ns)
+    }
+
+    const UNSURE: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn one_thread_at_a_time_is_at_work() {
+        let Bed { duty, bell, plan, .. } = bed();
+        let at_work = duty.work.lock();
+        let other = std::thread::scope(|s| s.spawn(|| (duty.help(&bell), duty.pass_on(&bell), duty.turn())).join().unwrap());
+        assert_eq!(other, (Did::Busy, Did::Busy, Did::Busy));
+        drop(at_work);
+        assert_eq!(duty.help(&bell), Did::Nothing);
+        plan.worked.store(true, Ordering::Relaxed);
+        assert_eq!((duty.help(&bell), duty.turn()), (Did::Work, Did::Work));
+        assert_eq!(plan.turns.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn a_helper_wakes_the_sleeper_if_it_leaves_more_to_do_or_earlier() {
+        let Bed { duty, bell, plan, rung } = bed();
+        assert_eq!(duty.lie_down(&bell, at(400), UNSURE), Some(Sleep { sockets: 7, limit: Some(Duration::from_nanos(600)) }));
+        duty.help(&bell);
+        assert_eq!(rung.load(Ordering::Relaxed), 0, "its alarm is early enough, and nothing was left behind");
+        plan.due.store(999, Ordering::Relaxed);
+        duty.pass_on(&bell);
+        assert_eq!(rung.load(Ordering::Relaxed), 1);
+        duty.awake(&bell);
+        plan.quiet.store(false, Ordering::Relaxed);
+        duty.help(&bell);
+        assert_eq!(rung.load(Ordering::Relaxed), 1, "awake, it looks for itself");
+        assert_eq!(duty.lie_down(&bell, at(600), UNSURE), None, "there is something to do");
+        duty.awake(&bell);
+        plan.quiet.store(true, Ordering::Relaxed);
+        assert!(duty.lie_down(&bell, at(600), UNSURE).is_some());
+        plan.quiet.store(false, Ordering::Relaxed);
+        duty.help(&bell);
+        assert_eq!(rung.load(Ordering::Relaxed), 2, "something was left");
+    }
+
+    #[test]
+    fn the_network_thread_stands_by_while_it_is_helped() {
+        let Bed { duty, bell, plan, .. } = bed();
+        let (mut seen, stand_by) = (Seen::default(), STAND_BY.as_nanos() as u64);
+        assert!(duty.needs_me(&mut seen, at(stand_by)));
+        duty.help(&bell);
+        assert!(!duty.needs_me(&mut seen, at(stand_by + 10)) && !seen.worked);
+        plan.worked.store(true, Ordering::Relaxed);
+        duty.help(&bell);
+        assert!(!duty.needs_me(&mut seen, at(stand_by + 30)) && seen.worked);
+        assert!(!duty.needs_me(&mut seen, at(stand_by + 31)) && !seen.worked, "work counts once");
+        assert!(duty.needs_me(&mut seen, at(2 * stand_by + 30)), "the helper has gone");
+    }
+
+    #[test]
+    fn the_network_thread_fails_of_a_helpers_panic_and_the_helper_does_not() {
+        let Bed { duty, bell, plan, rung } = bed();
+        duty.lie_down(&bell, at(1), UNSURE);
+        plan.panics.store(true, Ordering::Relaxed);
+        assert_eq!(duty.help(&bell), Did::Over);
+        assert_eq!((rung.load(Ordering::Relaxed), duty.help(&bell)), (1, Did::Over), "it is woken for that");
+        assert!(catch_unwind(AssertUnwindSafe(|| duty.turn())).is_err());
+        assert_eq!(duty.turn(), Did::Over);
+    }
+
+    #[test]
+    fn work_is_dropped_at_the_end() {
+        let Bed { duty, bell, plan, .. } = bed();
+        plan.done.store(true, Ordering::Relaxed);
+        assert_eq!((duty.turn(), duty.help(&bell)), (Did::Over, Did::Nothing));
+        duty.end();
+        assert_eq!((duty.help(&bell), Arc::strong_count(&plan)), (Did::Over, 1));
+    }
+}
