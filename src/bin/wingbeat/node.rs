@@ -79,6 +79,8 @@ pub fn run(args: &NodeArgs) -> Result<ExitCode, Failure> {
         let Some(config) = rejoin::next_life(&cluster, &report).filter(|_| !told_to_end.load(Ordering::Relaxed)) else {
             return Ok(ended(&report));
         };
+        // Before the next life begins, which can use its memory.
+        drop(cluster);
         cluster = begin(config)?;
         tracing::warn!(target: "wingbeat::node", old = ?report.reason, id = %cluster.id(), asks = ?cluster.config().cluster.seeds, "downed: started again as a new member");
         if told_to_end.load(Ordering::Relaxed) {
