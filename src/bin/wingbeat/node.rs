@@ -21,7 +21,7 @@ use wingbeat::{Cluster, Config, ShutdownReason, ShutdownReport, StartError, buil
 use crate::{
     ask::say,
     fail::{Exit, Failure},
-    rejoin,
+    heap, rejoin,
 };
 
 /// Arguments of `wingbeat node`.
@@ -55,6 +55,7 @@ const LOG: &str = "info";
 
 /// Runs a node until it has left, was told to end, or was removed.
 pub fn run(args: &NodeArgs) -> Result<ExitCode, Failure> {
+    heap::keep_small();
     log()?;
     let config = Config::from_layers(args.config.as_deref(), std::env::vars_os(), &args.flags()).map_err(|errors| {
         Failure::usage("E-CLI-010", errors.to_string(), "`wingbeat config --defaults` lists all settings with what they may be")
