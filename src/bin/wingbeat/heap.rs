@@ -22,6 +22,7 @@ pub fn keep_small() {
 }
 
 #[cfg(all(test, target_os = "linux", target_env = "gnu"))]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
