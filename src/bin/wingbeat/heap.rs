@@ -7,17 +7,22 @@ const OWN_PAGES_BYTES: libc::c_int = 1 << 20;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const FREE_AT_END_BYTES: libc::c_int = 128 << 10;
 
-/// Keeps glibc from raising both limits by itself. It does so when the first ring is freed, to 2 MiB and twice that, and from then on a heap keeps up
+/// And so much stays when the rest goes: a process has a heap for each of its threads, and more than that when one life follows another.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const KEPT_AT_END_BYTES: libc::c_int = 16 << 10;
+
+/// Keeps glibc from raising the first two by itself. It does so when the first ring is freed, to 2 MiB and twice that, and from then on a heap keeps up
 /// to 4 MiB that are free at its end: each thread of each life of a process that rejoins left what it had used at most. Nothing else gives that
 /// back: `malloc_trim` leaves the ends of the heaps of threads alone.
 ///
 /// A program's own decision, so the library does not take it.
 pub fn keep_small() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: the calls set two numbers under the allocator's lock, and touch no memory of anybody.
+    // SAFETY: the calls set three numbers under the allocator's lock, and touch no memory of anybody.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, OWN_PAGES_BYTES);
         libc::mallopt(libc::M_TRIM_THRESHOLD, FREE_AT_END_BYTES);
+        libc::mallopt(libc::M_TOP_PAD, KEPT_AT_END_BYTES);
     }
 }
 
