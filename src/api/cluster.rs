@@ -23,6 +23,7 @@ use crate::{
         carrier::Carrier,
         clock::Waited,
         node::{Node, ToNet},
+        sys::GiveBackPages,
         types::TypeEntry,
     },
     error::codes,
@@ -48,6 +49,8 @@ struct Inner {
     reaper: Reaper,
     #[cfg(feature = "admin")]
     admin: Option<SocketAddr>,
+    /// Last, as it counts when the node is gone, if nobody else has it; none where there are many nodes in one process, and none has threads.
+    _pages: Option<GiveBackPages>,
 }
 
 impl Drop for Inner {
@@ -75,6 +78,7 @@ impl Cluster {
             reaper,
             #[cfg(feature = "admin")]
             admin: None,
+            _pages: None,
         };
         Self { inner: Arc::new(inner) }
     }
@@ -487,6 +491,7 @@ impl ClusterBuilder {
             reaper,
             #[cfg(feature = "admin")]
             admin,
+            _pages: Some(GiveBackPages),
         };
         Ok(Cluster { inner: Arc::new(inner) })
     }

@@ -64,6 +64,28 @@ pub fn wait_for(files: [RawFd; 2], limit: Option<Duration>) {
     }
 }
 
+/// Gives pages that hold nothing back to the system, where the allocator of the system keeps them: glibc's does, one heap for each few threads,
+/// and what a thread has freed lies there when it has ended. Where a program has another allocator, glibc's has nothing and this does
+/// nothing.
+pub fn give_back_pages() {
+    // An interpreter knows no such call.
+    #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
+    // SAFETY: the call locks each heap that it looks at, and touches only pages that no allocation has a part of.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Gives back pages when it is dropped: a last field, so that what stands before it is free by then.
+#[derive(Debug)]
+pub struct GiveBackPages;
+
+impl Drop for GiveBackPages {
+    fn drop(&mut self) {
+        give_back_pages();
+    }
+}
+
 /// Binds the calling thread to one core. `Err` carries the system's error.
 #[cfg(target_os = "linux")]
 pub fn pin(core: u16) -> std::io::Result<()> {
@@ -110,6 +132,24 @@ mod tests {
     #[test]
     fn who_may_fence_all_threads_can() {
         assert!(!can_fence_all() || fence_all());
+    }
+
+    #[test]
+    #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
+    fn pages_without_content_go_back_to_the_system() {
+        let resident = || {
+            let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+            statm.split_whitespace().nth(1).unwrap().parse::<i64>().unwrap() * 4096
+        };
+        // The last one stays and holds the top of the heap.
+        let mut boxes: Vec<Box<[u8]>> = (0..32 << 10).map(|_| vec![1; 1000].into()).collect();
+        let last = boxes.pop();
+        drop(boxes);
+        let before = resident();
+        give_back_pages();
+        let given = before - resident();
+        assert!(given > 16 << 20, "{given} bytes of 32 MiB were given back");
+        drop(last);
     }
 
     #[test]

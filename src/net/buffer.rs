@@ -2,10 +2,15 @@
 
 use std::{collections::TryReserveError, io};
 
-/// Room that an empty outbox keeps.
-const OUTBOX_KEPT_BYTES: usize = 1 << 20;
+/// Room that an outbox keeps, whatever it needed.
+const OUTBOX_BYTES: usize = 64 << 10;
 /// Room for one read at least.
 const READ_BYTES_MIN: usize = 16 << 10;
+
+/// Room in which a use of that many bytes does not make a buffer grow: one that is given just this stays as it is while it is used as before.
+fn room_for(bytes: usize) -> usize {
+    (bytes + 1).checked_next_power_of_two().unwrap_or(bytes)
+}
 
 /// Bytes read and not yet parsed, in one piece.
 #[derive(Debug, Default)]
@@ -14,6 +19,8 @@ pub struct Inbox {
     raw: Vec<u8>,
     start: usize,
     end: usize,
+    /// Most that was unread at once since room was last given back.
+    most: usize,
     /// As if the system had no more memory.
     #[cfg(test)]
     pub starved: bool,
@@ -75,14 +82,25 @@ impl Inbox {
     /// So many bytes were read into the space.
     pub fn filled(&mut self, n: usize) {
         self.end += n;
+        self.most = self.most.max(self.len());
         debug_assert!(self.end <= self.raw.len(), "read beyond the space");
     }
 
-    /// Gives room above `kept` bytes back once it is not needed.
-    pub fn shrink(&mut self, kept: usize, to: usize) {
-        if self.is_empty() && self.raw.len() > kept {
-            self.raw = vec![0; to];
+    /// The room that it has.
+    pub fn room(&self) -> usize {
+        self.raw.len()
+    }
+
+    /// Gives back the room that was not needed since the last call, down to `least` bytes.
+    pub fn settle(&mut self, least: usize) {
+        let needed = room_for(self.most).max(least);
+        if needed < self.raw.len() {
+            self.raw.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+            self.raw.truncate(needed);
+            self.raw.shrink_to_fit();
         }
+        self.most = self.len();
     }
 }
 
@@ -96,6 +114,8 @@ pub struct Outbox {
     frame: usize,
     /// Frames written whole since the session began, greeting included.
     written: u64,
+    /// Most that it held when it was written since room was last given back.
+    most: usize,
 }
 
 /// What is left of an outbox whose session ended.
@@ -137,6 +157,7 @@ impl Outbox {
 
     /// Writes until all is written or the socket takes no more. Whether all is written.
     pub fn write(&mut self, mut write: impl FnMut(&[u8]) -> io::Result<usize>) -> io::Result<bool> {
+        self.most = self.most.max(self.raw.len());
         while self.head < self.raw.len() {
             match write(&self.raw[self.head..]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -150,7 +171,6 @@ impl Outbox {
         let done = self.is_empty();
         if done {
             self.raw.clear();
-            self.raw.shrink_to(OUTBOX_KEPT_BYTES);
             (self.head, self.frame) = (0, 0);
         } else if self.frame > self.raw.len() / 2 {
             self.raw.drain(..self.frame);
@@ -158,6 +178,18 @@ impl Outbox {
             self.frame = 0;
         }
         Ok(done)
+    }
+
+    /// Whether it has more room than it keeps when it is seldom used.
+    pub fn is_large(&self) -> bool {
+        self.raw.capacity() > OUTBOX_BYTES
+    }
+
+    /// Gives back the room that was not needed since the last call, but for a little.
+    pub fn settle(&mut self) {
+        let most = self.most.max(self.raw.len());
+        self.raw.shrink_to(room_for(most).max(OUTBOX_BYTES));
+        self.most = self.raw.len();
     }
 
     /// Takes what a next session can carry.
@@ -246,6 +278,75 @@ mod tests {
         assert_eq!(inbox.unread(), &[0; 1024]);
         inbox.consume(n);
         assert_eq!(inbox.space(1024, 1 << 20).unwrap().len(), n, "room that is there needs no memory");
+    }
+
+    #[test]
+    fn an_inbox_keeps_the_room_that_it_uses_and_gives_back_what_it_does_not() {
+        let (usual, wanted) = (64 << 10, 2 << 20);
+        let mut inbox = Inbox::default();
+        // A burst as large as the budget behind a part of a frame.
+        let burst = |inbox: &mut Inbox, bytes: usize| {
+            let mut left = bytes;
+            while left > 0 {
+                let n = inbox.space(usual, wanted).unwrap().len().min(left);
+                inbox.filled(n);
+                left -= n;
+            }
+            inbox.consume(bytes);
+        };
+        for bytes in [usual - 1, usual, usual + 1, 3 * usual, 900_000] {
+            burst(&mut inbox, bytes);
+            inbox.settle(usual);
+            let room = inbox.room();
+            for _ in 0..10 {
+                burst(&mut inbox, bytes);
+                assert_eq!(inbox.room(), room, "{bytes} bytes again make it grow");
+                inbox.settle(usual);
+                assert_eq!(inbox.room(), room, "{bytes} bytes again make it shrink");
+            }
+        }
+        burst(&mut inbox, 1);
+        inbox.settle(usual);
+        assert_eq!((inbox.room(), inbox.raw.capacity()), (usual, usual));
+        // What is unread stays as it is, wherever it stood.
+        burst(&mut inbox, 900_000);
+        inbox.settle(usual);
+        inbox.space(usual, wanted).unwrap()[..8].copy_from_slice(b"consumed");
+        inbox.filled(8);
+        inbox.consume(3);
+        inbox.settle(usual);
+        assert_eq!((inbox.room(), inbox.unread()), (usual, &b"sumed"[..]));
+    }
+
+    #[test]
+    fn an_outbox_keeps_the_room_that_it_uses_and_gives_back_what_it_does_not() {
+        let mut outbox = Outbox::default();
+        let burst = |outbox: &mut Outbox, frames: usize| {
+            (0..frames).for_each(|_| outbox.append(&frame(&[7; 1000])));
+            assert!(outbox.write(|bytes| Ok(bytes.len())).unwrap());
+        };
+        burst(&mut outbox, 1);
+        assert!(!outbox.is_large());
+        for frames in [70, 300, 5000] {
+            burst(&mut outbox, frames);
+            outbox.settle();
+            let room = outbox.raw.capacity();
+            for _ in 0..10 {
+                burst(&mut outbox, frames);
+                assert_eq!(outbox.raw.capacity(), room);
+                outbox.settle();
+                assert_eq!(outbox.raw.capacity(), room);
+            }
+        }
+        // What waits for a socket that takes nothing needs its room.
+        (0..1000).for_each(|_| outbox.append(&frame(&[7; 1000])));
+        outbox.settle();
+        outbox.settle();
+        assert!(outbox.raw.capacity() >= outbox.len() && outbox.is_large());
+        assert!(outbox.write(|bytes| Ok(bytes.len())).unwrap());
+        outbox.settle();
+        outbox.settle();
+        assert!(!outbox.is_large() && outbox.raw.capacity() > 0);
     }
 
     #[test]

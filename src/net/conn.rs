@@ -83,6 +83,8 @@ pub struct Conn {
     /// A frame was parsed since `partial_since` was set.
     pub progressed: bool,
     pub timer_armed: bool,
+    /// A buffer is larger than usual, and a timer will look whether it still has to be.
+    pub settles: bool,
     /// There was no memory for what the socket has.
     pub starved: bool,
     /// Over, once what was read is parsed.
@@ -108,6 +110,7 @@ impl Conn {
             partial_since: None,
             progressed: false,
             timer_armed: false,
+            settles: false,
             starved: false,
             ended: None,
         }

@@ -230,6 +230,8 @@ pub struct LinkInfo {
 enum Timer {
     /// A connection's greeting or frame.
     Conn(ConnId),
+    /// A look at a link whose buffers are larger than usual.
+    Settle(ConnId),
     /// A dial's next try.
     Dial(NodeAddr),
     /// Accepting goes on.
@@ -386,7 +388,7 @@ impl Net {
         self.timers.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Does what is due: tries dials again, closes connections that were too slow to greet or to finish a frame.
+    /// Does what is due: tries dials again, closes connections that were too slow to greet or to finish a frame, gives back room in buffers.
     pub fn handle_timeout(&mut self, now: Time) {
         self.now = self.now.max(now);
         while let Some(Reverse((at, _))) = self.timers.peek()
@@ -395,6 +397,7 @@ impl Net {
             let Some(Reverse((_, timer))) = self.timers.pop() else { return };
             match timer {
                 Timer::Conn(id) => self.conn_due(id, now),
+                Timer::Settle(id) => self.settle(id, now),
                 Timer::Dial(addr) => self.dial_due(&addr, now),
                 Timer::Accept => self.accept.resume(),
             }

@@ -1,6 +1,6 @@
 //! Sessions that are up: reading, parsing, sending, ending.
 
-use std::io;
+use std::{cmp::Reverse, io, time::Duration};
 
 use super::{
     ENDED_MAX, Ended, Net, NetEvent, Timer, Unsent,
@@ -28,8 +28,9 @@ const INBOX_BYTES: usize = 64 << 10;
 const GREETING_INBOX_BYTES: usize = 1 << 10;
 /// Written before the turn ends if so much waits: it neither piles up here nor leaves the socket idle.
 const WRITE_EARLY_BYTES: usize = 256 << 10;
-/// A read buffer above this size is given back once it is empty: one large frame needed it.
-const INBOX_KEPT_BYTES: usize = 512 << 10;
+/// Buffers that a link has grown are looked at so often. What the largest use since the last look did not need is given back: often enough
+/// that a burst is soon forgotten, seldom enough that bursts which keep coming do not make buffers shrink and grow in turns.
+const SETTLE_EVERY: Duration = Duration::from_secs(5);
 /// User messages are refused at this many times `limits.link_bytes`; the core was told at one.
 const BLOCKED_FACTOR: usize = 2;
 /// Nothing is accepted any longer at this many times `limits.link_bytes`.
@@ -183,6 +184,10 @@ impl Net {
         let limit = self.limits.link_bytes;
         let Some(conn) = self.conns.get_mut(id) else { return };
         self.counters.link_writes += conn.write();
+        if conn.outbox.is_large() && !conn.settles {
+            conn.settles = true;
+            self.timers.push(Reverse((self.now + SETTLE_EVERY, Timer::Settle(id))));
+        }
         let (left, ended) = (conn.outbox.len(), conn.ended.is_some());
         let event = match conn.session_mut() {
             Some(session) if session.blocked && left < limit / 2 => {
@@ -272,6 +277,10 @@ impl Net {
         }
         let (read, more) = fill(conn, least, wanted, budget, &mut self.counters.link_reads);
         self.counters.link_bytes_in += read as u64;
+        if conn.inbox.room() > INBOX_BYTES && !conn.settles {
+            conn.settles = true;
+            self.timers.push(Reverse((self.now + SETTLE_EVERY, Timer::Settle(id))));
+        }
         if std::mem::take(&mut conn.starved) {
             self.counters.memory_exhausted += 1;
             let (ip, peer, held) = (conn.ip, conn.session().map(|s| s.peer), conn.inbox.len());
@@ -358,7 +367,6 @@ impl Net {
         }
         if conn.inbox.is_empty() {
             conn.partial_since = None;
-            conn.inbox.shrink(INBOX_KEPT_BYTES, INBOX_BYTES);
         } else if conn.partial_since.is_none() || conn.progressed {
             conn.partial_since = Some(now);
             if !conn.timer_armed {
@@ -368,6 +376,17 @@ impl Net {
         }
         if let Some(conn) = self.conns.get_mut(id) {
             conn.progressed = false;
+        }
+    }
+
+    /// Time to look what room a link has needed. It is looked at again only while it has more than the usual, so that a quiet node waits.
+    pub(super) fn settle(&mut self, id: ConnId, now: Time) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        conn.inbox.settle(INBOX_BYTES);
+        conn.outbox.settle();
+        conn.settles = conn.inbox.room() > INBOX_BYTES || conn.outbox.is_large();
+        if conn.settles {
+            self.arm(now + SETTLE_EVERY, Timer::Settle(id));
         }
     }
 

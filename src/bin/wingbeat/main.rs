@@ -5,6 +5,7 @@ mod bench;
 mod config;
 mod demo;
 mod fail;
+mod heap;
 mod http;
 mod node;
 mod rejoin;

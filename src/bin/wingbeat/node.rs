@@ -21,7 +21,7 @@ use wingbeat::{Cluster, Config, ShutdownReason, ShutdownReport, StartError, buil
 use crate::{
     ask::say,
     fail::{Exit, Failure},
-    rejoin,
+    heap, rejoin,
 };
 
 /// Arguments of `wingbeat node`.
@@ -55,6 +55,7 @@ const LOG: &str = "info";
 
 /// Runs a node until it has left, was told to end, or was removed.
 pub fn run(args: &NodeArgs) -> Result<ExitCode, Failure> {
+    heap::keep_small();
     log()?;
     let config = Config::from_layers(args.config.as_deref(), std::env::vars_os(), &args.flags()).map_err(|errors| {
         Failure::usage("E-CLI-010", errors.to_string(), "`wingbeat config --defaults` lists all settings with what they may be")
@@ -79,6 +80,8 @@ pub fn run(args: &NodeArgs) -> Result<ExitCode, Failure> {
         let Some(config) = rejoin::next_life(&cluster, &report).filter(|_| !told_to_end.load(Ordering::Relaxed)) else {
             return Ok(ended(&report));
         };
+        // Before the next life begins, which can use its memory.
+        drop(cluster);
         cluster = begin(config)?;
         tracing::warn!(target: "wingbeat::node", old = ?report.reason, id = %cluster.id(), asks = ?cluster.config().cluster.seeds, "downed: started again as a new member");
         if told_to_end.load(Ordering::Relaxed) {

@@ -228,6 +228,35 @@ fn frames_not_yet_written_are_carried_over_to_the_next_session() {
     until([&mut a, &mut b], "the account", |[a, b]| b.sizes.len() as u64 + lost(a) == payload);
 }
 
+#[test]
+fn buffers_that_a_burst_has_grown_go_back_to_their_usual_size() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    let at_b = b.me.clone();
+    let room = |node: &Node| {
+        let (_, conn) = node.net.conns.iter().next().expect("a link");
+        (conn.inbox.room(), conn.outbox.is_large())
+    };
+    a.send(&at_b.addr, Some(at_b.id()), &numbered(0)).unwrap();
+    until([&mut a, &mut b], "up", |[_, b]| b.frames.len() == 1);
+    let usual = room(&b);
+    assert_eq!(usual, (64 << 10, false));
+    a.send(&at_b.addr, Some(at_b.id()), &message(500_000)).unwrap();
+    until([&mut a, &mut b], "there", |[_, b]| b.sizes.len() == 1);
+    assert!(room(&b).0 > usual.0 && room(&a).1);
+    for node in [&mut a, &mut b] {
+        // A look finds the burst, the next one finds nothing, and then nobody looks any longer. The greeting has its timer, too.
+        let mut looks = 0;
+        while let Some(at) = node.net.poll_timeout() {
+            node.net.handle_timeout(at);
+            looks += 1;
+            assert!(looks <= 4, "it looks for ever");
+        }
+        assert!(room(node) <= usual, "{:?}", room(node));
+    }
+    a.send(&at_b.addr, Some(at_b.id()), &message(500_000)).unwrap();
+    until([&mut a, &mut b], "there again", |[_, b]| b.sizes.len() == 2);
+}
+
 // failures: row 40
 #[test]
 fn a_link_without_memory_is_closed_and_counted_and_comes_back() {

@@ -68,6 +68,7 @@ impl<M: Members> NodeCore<M> {
         if epoch >= Epoch::MAX || self.region.known(shard).is_some_and(|(known, _)| known >= epoch) {
             return;
         }
+        self.move_overtaken(shard, epoch);
         self.tell_worker(shard, ShardCommand::Record { shard, epoch, home });
         self.with_region(|region, peers, out| _ = region.learn(now, shard, epoch, home, peers, out));
     }

@@ -155,9 +155,18 @@ impl<M: Members> NodeCore<M> {
     fn note_moving_quietly(&mut self, now: Time, shard: ShardKey, to: NodeId, epoch: crate::Epoch) -> bool {
         let news = self.moves.get(&shard).is_none_or(|seen| seen.epoch < epoch);
         if news {
-            self.moves.insert(shard, MoveSeen { epoch, to, since: now, arrived: false });
+            // One that comes behind a newer record is over already.
+            let arrived = self.region.known(shard).is_some_and(|(known, _)| known > epoch);
+            self.moves.insert(shard, MoveSeen { epoch, to, since: now, arrived });
         }
         news
+    }
+
+    /// A record of that epoch is in force: an older move that has not arrived was called off, or one of its ends is gone.
+    pub(super) fn move_overtaken(&mut self, shard: ShardKey, epoch: crate::Epoch) {
+        if let Some(seen) = self.moves.get_mut(&shard).filter(|seen| seen.epoch < epoch) {
+            seen.arrived = true;
+        }
     }
 
     /// Announces a move once, whoever tells of it first: the coordinator here, or the frame to an end.

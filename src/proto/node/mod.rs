@@ -107,6 +107,7 @@ struct MoveSeen {
     epoch: Epoch,
     to: NodeId,
     since: Time,
+    /// Or overtaken by a newer record.
     arrived: bool,
 }
 

@@ -234,6 +234,10 @@ impl Region {
             return false;
         }
         self.no_host.remove(&shard.ty);
+        if let Some(state) = self.shards.get_mut(&shard) {
+            // All were told of an older one, which says no more than nothing.
+            state.hinted.clear();
+        }
         if home == self.me {
             // Nobody else need tell this node if the move is called off: it asks while the shard does not run here.
             let state = self.shards.entry(shard).or_default();

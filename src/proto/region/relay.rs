@@ -103,6 +103,7 @@ impl Relay {
         }
         self.unacknowledged -= before - lane.queue.len();
         if lane.queue.is_empty() {
+            lane.queue = VecDeque::new();
             self.timers.clear((shard, from));
         } else if lane.queue.len() < before {
             lane.tries = 0;
@@ -134,8 +135,13 @@ impl Relay {
         let taken = lane.delivered + lane.waiting.len() as u64;
         // A number beyond the next one cannot come within a session; not taking it makes the sender repeat the lane.
         if number == taken + 1 {
-            lane.waiting.push_back(item);
-            lane.deliver(shard, from, peers, out);
+            if lane.waiting.is_empty() && may_go(&item, peers) {
+                lane.delivered += 1;
+                out.push(RelayOut::Deliver { from, shard, item });
+            } else {
+                lane.waiting.push_back(item);
+                lane.deliver(shard, from, peers, out);
+            }
         }
     }
 
@@ -212,6 +218,10 @@ impl Relay {
             assert!(numbers.eq(lane.last + 1 - lane.queue.len() as u64..=lane.last), "numbers have no holes");
             assert_eq!(lane.queue.is_empty(), !self.timers.is_set(*key), "who waits for an acknowledgement has a deadline");
         }
+        // A lane lasts as long as its node, and there is one for each shard that ever moved between the two.
+        let rooms = self.out.values().map(|l| (l.queue.len(), l.queue.capacity()));
+        let mut rooms = rooms.chain(self.inn.values().map(|l| (l.waiting.len(), l.waiting.capacity())));
+        assert!(rooms.all(|(len, room)| len > 0 || room == 0), "an empty lane holds no memory");
     }
 }
 
@@ -226,16 +236,20 @@ impl OutLane {
 impl InLane {
     fn deliver(&mut self, shard: ShardKey, from: NodeId, peers: &Peers, out: &mut Vec<RelayOut>) {
         while let Some(item) = self.waiting.pop_front() {
-            if let HandoffItem::Forwarded(Forwarded { after, .. }) = &item
-                && after.iter().any(|&node| peers.is_member(node))
-            {
+            if !may_go(&item, peers) {
                 self.waiting.push_front(item);
                 return;
             }
             self.delivered += 1;
             out.push(RelayOut::Deliver { from, shard, item });
         }
+        self.waiting = VecDeque::new();
     }
+}
+
+/// Whether all removals that it comes behind were processed here.
+fn may_go(item: &HandoffItem, peers: &Peers) -> bool {
+    !matches!(item, HandoffItem::Forwarded(Forwarded { after, .. }) if after.iter().any(|&node| peers.is_member(node)))
 }
 
 fn is_message(item: &HandoffItem) -> bool {

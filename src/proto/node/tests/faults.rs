@@ -86,6 +86,7 @@ fn crashes_under_moves_keep_order_and_one_owner() {
             assert_eq!(node.core.relay.unacknowledged(), 0, "seed {seed}, node {n}");
         }
         assert!((0..2).all(|s| world.home(shard(s)).is_some()), "seed {seed}: every shard has an owner");
+        world.check_none_moving();
     }
 }
 
@@ -121,6 +122,7 @@ fn broken_links_lose_only_what_was_in_them_and_keep_order() {
             assert_eq!(node.core.relay.unacknowledged(), 0, "seed {seed}, node {n}");
         }
         assert!((0..2).all(|s| world.home(shard(s)).is_some()), "seed {seed}: every shard has an owner");
+        world.check_none_moving();
     }
 }
 

@@ -41,6 +41,7 @@ fn moves_under_traffic_lose_and_reorder_nothing() {
         });
         world.check_order();
         world.check_all_handled();
+        world.check_none_moving();
     }
 }
 
@@ -62,6 +63,7 @@ fn refused_moves_lose_and_reorder_nothing() {
         });
         world.check_order();
         world.check_all_handled();
+        world.check_none_moving();
     }
 }
 

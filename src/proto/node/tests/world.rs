@@ -396,6 +396,13 @@ impl World {
         }
     }
 
+    /// Nobody waits for the arrival of a shard, as nothing moves any longer.
+    pub fn check_none_moving(&self) {
+        for (n, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.alive) {
+            assert_eq!(node.core.moving(), 0, "node {n}: {:?}", node.core.moves);
+        }
+    }
+
     /// Every message sent was handled once.
     pub fn check_all_handled(&self) {
         let mut handled: BTreeMap<(u8, ShardKey), Vec<u32>> = BTreeMap::new();
