@@ -13,14 +13,22 @@ use std::{
     any::Any,
     os::fd::RawFd,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
 use crossbeam::utils::CachePadded;
 use parking_lot::Mutex;
 
-use super::bell::Bell;
+use super::{
+    asker::Mailbox,
+    bell::Bell,
+    lane::Door,
+    node::{Node, ToWorker},
+};
 use crate::Time;
 
 /// The network's work. It reads the clock itself: a reading from before the lock may be older than that of the turn before.
@@ -29,6 +37,8 @@ pub trait Turns: Send {
     fn turn(&mut self) -> bool;
     /// The part of a turn that passes on what this node sends, without a look at the sockets.
     fn pass_on(&mut self);
+    /// Whom that turn has brought something, and who has not been told.
+    fn wakes(&mut self) -> Wakes;
     /// Whether a turn has nothing to do before something comes in or a timer is due.
     fn is_quiet(&self) -> bool;
     /// When a turn has something to do even if nothing comes in.
@@ -37,6 +47,27 @@ pub trait Turns: Send {
     fn has_ended(&mut self) -> bool;
     /// The network thread goes to sleep: what becomes readable when a turn has something to do. `None`: it has.
     fn sleeper(&mut self) -> Option<RawFd>;
+}
+
+/// Who is to be woken, once the lock is free: a thread that runs at once on the core of who woke it may want to help.
+#[derive(Default)]
+pub struct Wakes {
+    /// A thread whose answer is in its mailbox.
+    pub asker: Option<Arc<Mailbox>>,
+    /// Workers with something in their rings: a bit for each, by its number modulo 64.
+    pub workers: u64,
+}
+
+impl Wakes {
+    fn ring(self, workers: &[Door<ToWorker>]) {
+        if self.workers != 0 {
+            let of = |worker: &usize| self.workers >> (worker % 64) & 1 == 1;
+            (0..workers.len()).filter(of).for_each(|worker| _ = workers[worker].bell().ring());
+        }
+        if let Some(asker) = self.asker {
+            asker.bell().ring();
+        }
+    }
 }
 
 /// What came of the wish to do a turn.
@@ -92,22 +123,22 @@ impl Duty {
         drop(work);
     }
 
-    /// One turn by a thread that has to wait anyway, unless somebody is at one. `bell` is the network thread's: if it sleeps and there is more to
-    /// do, or earlier, than it knows, it is woken.
-    pub fn help(&self, bell: &Bell) -> Did {
-        self.work(bell, |work| work.turn())
+    /// One turn by a thread of `node` that has to wait anyway, unless somebody is at one. If the network thread sleeps and there is more to do, or
+    /// earlier, than it knows, it is woken.
+    pub fn help(&self, node: &Node) -> Did {
+        self.work(node.network.bell(), &node.workers, |work| work.turn())
     }
 
     /// As [`help`](Self::help), but only what this node sends is passed on.
-    pub fn pass_on(&self, bell: &Bell) -> Did {
-        self.work(bell, |work| {
+    pub fn pass_on(&self, node: &Node) -> Did {
+        self.work(node.network.bell(), &node.workers, |work| {
             work.pass_on();
             true
         })
     }
 
     #[inline]
-    fn work(&self, bell: &Bell, f: impl FnOnce(&mut dyn Turns) -> bool) -> Did {
+    fn work(&self, bell: &Bell, workers: &[Door<ToWorker>], f: impl FnOnce(&mut dyn Turns) -> bool) -> Did {
         let Some(mut guard) = self.work.try_lock() else { return Did::Busy };
         let Some(work) = guard.as_mut() else { return Did::Over };
         let worked = match catch_unwind(AssertUnwindSafe(|| f(&mut **work))) {
@@ -126,7 +157,9 @@ impl Duty {
         // Only under the lock, so no addition is lost.
         let helped = self.helped.load(Ordering::Relaxed);
         self.helped.store(helped.wrapping_add(LOOK) + u64::from(worked), Ordering::Relaxed);
+        let wakes = work.wakes();
         drop(guard);
+        wakes.ring(workers);
         if wake {
             bell.ring();
         }
@@ -134,7 +167,11 @@ impl Duty {
     }
 
     /// The network thread's next turn.
-    pub fn turn(&self) -> Did {
+    pub fn turn(&self, node: &Node) -> Did {
+        self.turn_for(&node.workers)
+    }
+
+    fn turn_for(&self, workers: &[Door<ToWorker>]) -> Did {
         let Some(mut guard) = self.work.try_lock() else { return Did::Busy };
         let Some(work) = guard.as_mut() else {
             drop(guard);
@@ -144,10 +181,17 @@ impl Duty {
             };
         };
         let worked = work.turn();
-        if work.has_ended() {
-            return Did::Over;
+        let over = work.has_ended();
+        let wakes = work.wakes();
+        drop(guard);
+        wakes.ring(workers);
+        if over {
+            Did::Over
+        } else if worked {
+            Did::Work
+        } else {
+            Did::Nothing
         }
-        if worked { Did::Work } else { Did::Nothing }
     }
 
     /// The network thread wants to sleep. If nobody is at work and there is nothing to do, it has announced that when this returns. Followed by
@@ -194,10 +238,7 @@ pub struct Seen {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize},
-    };
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
 
     use super::*;
 
@@ -223,6 +264,10 @@ mod tests {
 
         fn pass_on(&mut self) {
             self.turn();
+        }
+
+        fn wakes(&mut self) -> Wakes {
+            Wakes::default()
         }
 
         fn is_quiet(&self) -> bool {
@@ -260,6 +305,10 @@ mod tests {
         Bed { duty, plan, bell, rung }
     }
 
+    fn help(duty: &Duty, bell: &Bell) -> Did {
+        duty.work(bell, &[], |work| work.turn())
+    }
+
     fn at(ns: u64) -> Time {
         Time::from_nanos(ns)
     }
@@ -270,12 +319,12 @@ mod tests {
     fn one_thread_at_a_time_is_at_work() {
         let Bed { duty, bell, plan, .. } = bed();
         let at_work = duty.work.lock();
-        let other = std::thread::scope(|s| s.spawn(|| (duty.help(&bell), duty.pass_on(&bell), duty.turn())).join().unwrap());
-        assert_eq!(other, (Did::Busy, Did::Busy, Did::Busy));
+        let other = std::thread::scope(|s| s.spawn(|| (help(&duty, &bell), duty.turn_for(&[]))).join().unwrap());
+        assert_eq!(other, (Did::Busy, Did::Busy));
         drop(at_work);
-        assert_eq!(duty.help(&bell), Did::Nothing);
+        assert_eq!(help(&duty, &bell), Did::Nothing);
         plan.worked.store(true, Ordering::Relaxed);
-        assert_eq!((duty.help(&bell), duty.turn()), (Did::Work, Did::Work));
+        assert_eq!((help(&duty, &bell), duty.turn_for(&[])), (Did::Work, Did::Work));
         assert_eq!(plan.turns.load(Ordering::Relaxed), 3);
     }
 
@@ -283,21 +332,21 @@ mod tests {
     fn a_helper_wakes_the_sleeper_if_it_leaves_more_to_do_or_earlier() {
         let Bed { duty, bell, plan, rung } = bed();
         assert_eq!(duty.lie_down(&bell, at(400), UNSURE), Some(Sleep { sockets: 7, limit: Some(Duration::from_nanos(600)) }));
-        duty.help(&bell);
+        help(&duty, &bell);
         assert_eq!(rung.load(Ordering::Relaxed), 0, "its alarm is early enough, and nothing was left behind");
         plan.due.store(999, Ordering::Relaxed);
-        duty.pass_on(&bell);
+        help(&duty, &bell);
         assert_eq!(rung.load(Ordering::Relaxed), 1);
         duty.awake(&bell);
         plan.quiet.store(false, Ordering::Relaxed);
-        duty.help(&bell);
+        help(&duty, &bell);
         assert_eq!(rung.load(Ordering::Relaxed), 1, "awake, it looks for itself");
         assert_eq!(duty.lie_down(&bell, at(600), UNSURE), None, "there is something to do");
         duty.awake(&bell);
         plan.quiet.store(true, Ordering::Relaxed);
         assert!(duty.lie_down(&bell, at(600), UNSURE).is_some());
         plan.quiet.store(false, Ordering::Relaxed);
-        duty.help(&bell);
+        help(&duty, &bell);
         assert_eq!(rung.load(Ordering::Relaxed), 2, "something was left");
     }
 
@@ -306,10 +355,10 @@ mod tests {
         let Bed { duty, bell, plan, .. } = bed();
         let (mut seen, stand_by) = (Seen::default(), STAND_BY.as_nanos() as u64);
         assert!(duty.needs_me(&mut seen, at(stand_by)));
-        duty.help(&bell);
+        help(&duty, &bell);
         assert!(!duty.needs_me(&mut seen, at(stand_by + 10)) && !seen.worked);
         plan.worked.store(true, Ordering::Relaxed);
-        duty.help(&bell);
+        help(&duty, &bell);
         assert!(!duty.needs_me(&mut seen, at(stand_by + 30)) && seen.worked);
         assert!(!duty.needs_me(&mut seen, at(stand_by + 31)) && !seen.worked, "work counts once");
         assert!(duty.needs_me(&mut seen, at(2 * stand_by + 30)), "the helper has gone");
@@ -320,18 +369,18 @@ mod tests {
         let Bed { duty, bell, plan, rung } = bed();
         duty.lie_down(&bell, at(1), UNSURE);
         plan.panics.store(true, Ordering::Relaxed);
-        assert_eq!(duty.help(&bell), Did::Over);
-        assert_eq!((rung.load(Ordering::Relaxed), duty.help(&bell)), (1, Did::Over), "it is woken for that");
-        assert!(catch_unwind(AssertUnwindSafe(|| duty.turn())).is_err());
-        assert_eq!(duty.turn(), Did::Over);
+        assert_eq!(help(&duty, &bell), Did::Over);
+        assert_eq!((rung.load(Ordering::Relaxed), help(&duty, &bell)), (1, Did::Over), "it is woken for that");
+        assert!(catch_unwind(AssertUnwindSafe(|| duty.turn_for(&[]))).is_err());
+        assert_eq!(duty.turn_for(&[]), Did::Over);
     }
 
     #[test]
     fn work_is_dropped_at_the_end() {
         let Bed { duty, bell, plan, .. } = bed();
         plan.done.store(true, Ordering::Relaxed);
-        assert_eq!((duty.turn(), duty.help(&bell)), (Did::Over, Did::Nothing));
+        assert_eq!((duty.turn_for(&[]), help(&duty, &bell)), (Did::Over, Did::Nothing));
         duty.end();
-        assert_eq!((duty.help(&bell), Arc::strong_count(&plan)), (Did::Over, 1));
+        assert_eq!((help(&duty, &bell), Arc::strong_count(&plan)), (Did::Over, 1));
     }
 }

@@ -38,12 +38,17 @@ impl<A> Mailbox<A> {
 
     /// Gives the answer. Once per ask: the slot sees to that.
     pub fn put(&self, answered: A) {
+        self.put_untold(answered);
+        self.bell.ring();
+    }
+
+    /// As [`put`](Self::put), but leaves the bell to the caller.
+    pub fn put_untold(&self, answered: A) {
         let free = self.state.compare_exchange(EMPTY, WRITING, Ordering::Acquire, Ordering::Relaxed).is_ok();
         assert!(free, "an ask is answered at most once, and the next one is opened when its mailbox is empty");
         // SAFETY: this thread made the state `WRITING`: nobody else touches the answer before it is `FULL`.
         self.answer.with_mut(|place| unsafe { *place = Some(answered) });
         self.state.store(FULL, Ordering::Release);
-        self.bell.ring();
     }
 
     /// Whether the answer is there.

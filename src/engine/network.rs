@@ -16,9 +16,10 @@ use foldhash::fast::FixedState;
 use crate::{
     NodeAddr, NodeId, Nodes, Time, TypeId,
     engine::{
+        asker::Mailbox,
         carrier::Carrier,
         doze::Doze,
-        duty::{Did, Duty, Seen, Turns},
+        duty::{Did, Duty, Seen, Turns, Wakes},
         idle::{Idler, Rest, UNSURE},
         lane::{Front, Item as _, LaneSender, Ring},
         letter::{Address, Letter},
@@ -65,6 +66,8 @@ struct Port {
     /// Bytes of the messages in there.
     waiting_bytes: usize,
     used: bool,
+    /// The worker has got something and was not told.
+    untold: bool,
 }
 
 impl Port {
@@ -107,7 +110,8 @@ impl Port {
             self.waiting_bytes -= bytes;
         }
         if std::mem::take(&mut self.used) {
-            self.lane.ring_bell();
+            self.lane.publish();
+            self.untold = true;
         }
     }
 }
@@ -124,6 +128,8 @@ pub struct Network<N> {
     /// The peer of the last message, if the core has taken it for a sign of life in this turn.
     signed: Option<(NodeId, Time)>,
     completions: BTreeMap<u64, Completion>,
+    /// Who got an answer last and was not told.
+    asker: Option<Arc<Mailbox>>,
     next_command: u64,
     /// Small numbers of the peers that requests went to.
     peers: HashMap<NodeId, u32, FixedState>,
@@ -149,7 +155,7 @@ pub fn run(node: Arc<Node>, net: impl Carrier + Send + 'static, mut doze: Doze, 
     loop {
         let began = sys::now();
         let needed = duty.needs_me(&mut seen, began);
-        let did = if needed { duty.turn() } else { Did::Busy };
+        let did = if needed { duty.turn(&node) } else { Did::Busy };
         match did {
             Did::Over => break,
             Did::Work => idler.worked(began),
@@ -198,6 +204,14 @@ impl<N: Carrier + Send> Turns for Network<N> {
         self.hand_out(now);
     }
 
+    fn wakes(&mut self) -> Wakes {
+        let mut wakes = Wakes { asker: self.asker.take(), workers: 0 };
+        for (worker, port) in self.ports.iter_mut().enumerate() {
+            wakes.workers |= u64::from(std::mem::take(&mut port.untold)) << (worker % 64);
+        }
+        wakes
+    }
+
     fn is_quiet(&self) -> bool {
         Self::is_quiet(self)
     }
@@ -229,6 +243,7 @@ impl<N: Carrier> Network<N> {
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             used: false,
+            untold: false,
         });
         let mut network = Self {
             core: NodeCore::new(node.config.clone(), me, workers, seed, now),
@@ -238,6 +253,7 @@ impl<N: Carrier> Network<N> {
             short_ways: ShortWays::default(),
             signed: None,
             completions: BTreeMap::new(),
+            asker: None,
             next_command: 1,
             peers: HashMap::default(),
             next_peer: 0,
@@ -545,7 +561,13 @@ impl<N: Carrier> Network<N> {
                         door.bell().ring();
                     }
                 }
-                Effect::Reply { correlation, body } => self.node.complete(correlation, Answered::Wire(body)),
+                Effect::Reply { correlation, body } => {
+                    if let Some(asker) = self.node.complete_untold(correlation, Answered::Wire(body))
+                        && let Some(before) = self.asker.replace(asker)
+                    {
+                        before.bell().ring();
+                    }
+                }
                 Effect::Undelivered { envelope, reason } => {
                     let shard = envelope.shard;
                     self.node.bury(shard, &EngineParcel::from_envelope(envelope), reason);

@@ -19,6 +19,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use crate::{
     Config, DeadLetter, Lease, NodeAddr, NodeId, Nodes, Time, TypeId, Wire,
     engine::{
+        asker::Mailbox,
         clock::{Clock, Waited},
         deadlines,
         duty::{Did, Duty},
@@ -386,6 +387,19 @@ impl Node {
         }
     }
 
+    /// As [`complete`](Self::complete), but a thread that waits for the answer is not woken: whom the caller has to wake.
+    pub fn complete_untold(&self, correlation: u64, answered: Answered) -> Option<Arc<Mailbox>> {
+        match self.slots.take(correlation) {
+            Some(Waiter::Thread(mailbox)) => {
+                mailbox.put_untold(answered);
+                return Some(mailbox);
+            }
+            Some(waiter) => waiter.answer(correlation, answered, &self.workers),
+            None => self.metrics.shared.replies_late.add(1),
+        }
+        None
+    }
+
     /// Ends all asks in flight: they may have run.
     pub fn end_asks(&self) {
         for correlation in self.slots.open_asks() {
@@ -408,13 +422,13 @@ impl Node {
 
     /// The calling thread, which waits for the network, does a turn of its work. True if there was something to do.
     pub fn help_network(&self) -> bool {
-        self.duty.help(self.network.bell()) == Did::Work
+        self.duty.help(self) == Did::Work
     }
 
     /// Something was put into a ring of the network thread by a thread that has no more to do: it passes that on itself, rather than wake up
     /// another one for it.
     pub fn pass_on(&self) {
-        if self.duty.pass_on(self.network.bell()) == Did::Busy {
+        if self.duty.pass_on(self) == Did::Busy {
             self.network.bell().ring();
         }
     }

@@ -504,8 +504,8 @@ impl Worker {
         let handled = std::mem::take(&mut self.host.handled);
         self.host.counters().messages_handled.bump(handled);
         if self.host.out.flush_untold() {
-            if self.lanes.iter().all(Ring::is_empty) && self.node.network.bell().is_asleep() {
-                // It would have to be woken for that: this takes longer than to do it here.
+            if self.lanes.iter().all(Ring::is_empty) {
+                // There is nothing else to do, and that is sooner than to tell another thread.
                 self.node.pass_on();
             } else {
                 self.node.network.bell().ring();
