@@ -169,6 +169,9 @@ impl<T: EntityType> EntityRef<T> {
 
     /// Asks and blocks the calling thread for the answer. On a worker `WouldDeadlock` at once.
     ///
+    /// If the answer comes from another node, the thread does turns of this node's network while it waits, on its own stack: some kilobytes, and
+    /// what your `tracing` subscriber needs.
+    ///
     /// # Errors
     /// [`AskError`]; its `ran()` tells whether the request was handled.
     pub fn ask<R: Request<T>>(&self, req: R, deadline: impl Into<Deadline>) -> Result<R::Reply, AskError> {
