@@ -198,6 +198,21 @@ impl Measure {
         let changes = changes(o.view.as_deref(), &view);
         let touched = subject(view.me).is_some_and(|s| s.touched);
         let held = !o.unreachable.is_empty();
+        let (mut members, mut ups, mut up_count) = (o.members, o.ups, o.up_count);
+        for &change in &changes {
+            let (id, was, is) = match change {
+                Change::New(id) => (id, None, view.member(id).map(|m| m.status)),
+                Change::Gone(id) => (id, o.view.as_ref().and_then(|v| v.member(id)).map(|m| m.status), None),
+                Change::Status(id, was, is) => (id, Some(was), Some(is)),
+                Change::Reachable(..) => continue,
+            };
+            let id = fold(id);
+            let sum = |status: Option<MemberStatus>| status.map_or(0, |status| spread(id ^ (status as u64 + 1)));
+            let up = |status: Option<MemberStatus>| status == Some(MemberStatus::Up);
+            members = members.wrapping_add(sum(is)).wrapping_sub(sum(was));
+            ups = ups.wrapping_add(if up(is) { spread(id) } else { 0 }).wrapping_sub(if up(was) { spread(id) } else { 0 });
+            up_count = up_count + u32::from(up(is)) - u32::from(up(was));
+        }
         for &change in &changes {
             match change {
                 Change::New(_) => {}
@@ -238,18 +253,6 @@ impl Measure {
                         self.removed.insert(id);
                     }
                     self.judge(id, &subject, &in_majority);
-                }
-            }
-        }
-        let (mut members, mut ups, mut up_count) = (o.members, o.ups, o.up_count);
-        if changes.iter().any(|change| !matches!(change, Change::Reachable(..))) {
-            (members, ups, up_count) = (0, 0, 0);
-            for m in &view.members {
-                let id = fold(m.id);
-                members = members.wrapping_add(spread(id ^ (m.status as u64 + 1)));
-                if m.status == MemberStatus::Up {
-                    ups = ups.wrapping_add(spread(id));
-                    up_count += 1;
                 }
             }
         }

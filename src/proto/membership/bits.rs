@@ -56,16 +56,13 @@ impl Bits {
         others.words.iter().enumerate().all(|(i, &w)| w & !self.words.get(i).copied().unwrap_or(0) == 0)
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        self.words.iter().enumerate().flat_map(|(i, &word)| places(i, word))
+    }
+
     /// Those that are here and not among `others`.
     pub(crate) fn beyond<'a>(&'a self, others: &'a Self) -> impl Iterator<Item = usize> + 'a {
-        self.words.iter().enumerate().flat_map(|(i, &w)| {
-            let mut left = w & !others.words.get(i).copied().unwrap_or(0);
-            std::iter::from_fn(move || {
-                let at = left.trailing_zeros() as usize;
-                left &= left.wrapping_sub(1);
-                (at < 64).then_some(i * 64 + at)
-            })
-        })
+        self.words.iter().enumerate().flat_map(|(i, &word)| places(i, word & !others.words.get(i).copied().unwrap_or(0)))
     }
 
     /// Takes over those of `bytes`, which begin at the place `from` (a multiple of 64), below `len`: whether that brought any, and whether
@@ -101,6 +98,15 @@ impl Bits {
     }
 }
 
+/// Of the bits of a word.
+fn places(word: usize, mut left: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let at = left.trailing_zeros() as usize;
+        left &= left.wrapping_sub(1);
+        (at < 64).then_some(word * 64 + at)
+    })
+}
+
 impl FromIterator<usize> for Bits {
     fn from_iter<I: IntoIterator<Item = usize>>(places: I) -> Self {
         let mut bits = Self::default();
@@ -129,6 +135,7 @@ mod tests {
             prop_assert_eq!(bits.count(), mine.len());
             prop_assert!((0..210).all(|i| bits.has(i) == mine.contains(&i)));
             prop_assert_eq!(bits.covers(&others), theirs.is_subset(&mine));
+            prop_assert!(bits.iter().eq(mine.iter().copied()));
             prop_assert!(bits.beyond(&others).eq(mine.difference(&theirs).copied()));
             let told: BTreeSet<usize> = theirs.range(from..len.max(from)).copied().collect();
             let mine_there: BTreeSet<usize> = mine.range(from..len.next_multiple_of(64).max(from)).copied().collect();

@@ -1,6 +1,9 @@
 //! Vector clock over the members: one counter per node that ever changed the state.
 
-use super::idmap::IdMap;
+use super::{
+    idmap::{Cursor, IdMap},
+    state::MEMBERS_MAX,
+};
 use crate::NodeId;
 
 /// Counts each node's changes. An entry goes only with its member's removal: pruning by age loses updates.
@@ -71,6 +74,18 @@ impl Dots {
     }
 }
 
+/// Looks up ids of a clock, best in their order.
+pub(crate) struct InOrder<'a> {
+    counts: &'a [u64],
+    ids: Cursor<'a>,
+}
+
+impl InOrder<'_> {
+    pub(crate) fn get(&mut self, id: NodeId) -> u64 {
+        self.ids.find(id).map_or(0, |at| self.counts[at])
+    }
+}
+
 /// How two versions relate.
 #[cfg(test)]
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -102,6 +117,11 @@ impl VectorClock {
         *self.0.get_or_insert_with(id, || 0) += 1;
     }
 
+    /// Empty, with room for at most so many as there are members.
+    pub(crate) fn with_room(count: usize) -> Self {
+        Self(IdMap::with_room(count.min(MEMBERS_MAX)))
+    }
+
     pub(crate) fn set(&mut self, id: NodeId, count: u64) {
         if count > 0 {
             self.0.insert(id, count);
@@ -122,6 +142,11 @@ impl VectorClock {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (NodeId, u64)> + '_ {
         self.0.iter().map(|(&id, &count)| (id, count))
+    }
+
+    /// To look up ids most of which come in their order.
+    pub(crate) fn in_order(&self) -> InOrder<'_> {
+        InOrder { counts: self.0.values().as_slice(), ids: Cursor::of(self.0.keys().as_slice()) }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -173,6 +198,18 @@ mod tests {
         let mut merged = left.clone();
         merged.merge(&right);
         assert_eq!((merged.compare(&left), merged.compare(&right)), (Order::Newer, Order::Newer));
+    }
+
+    #[test]
+    fn whatever_the_order_of_looking_up_it_says_the_same() {
+        let clock = clock(&[(2, 1), (3, 7), (5, 2), (8, 9), (9, 4), (20, 3), (21, 6), (22, 5)]);
+        for step in 1..24u128 {
+            let mut near = clock.in_order();
+            for n in 0..100 {
+                let id = NodeId::from_raw(n * step % 24);
+                assert_eq!(near.get(id), clock.get(id), "{id} in steps of {step}");
+            }
+        }
     }
 
     #[test]

@@ -6,9 +6,9 @@ use super::{
     MemberStatus,
     clock::{DOTS_MAX, Dots, VectorClock},
     frame::Packed,
-    idmap::IdMap,
     pack,
-    state::{Alike, Entry, Folk, Gone, Info, MEMBERS_MAX, Mark, Row, TOMBSTONES_MAX, Tombstone, Version},
+    roster::Alike,
+    state::{Entry, Folk, Gone, Info, MEMBERS_MAX, Mark, Row, TOMBSTONES_MAX, Tombstone, Version},
 };
 use crate::{
     NodeAddr, NodeId,
@@ -36,6 +36,8 @@ const MEMBER_BYTES_MIN: usize = 1 + 4 + 1 + 1 + 1 + 1;
 const TOMBSTONE_BYTES_MIN: usize = 16 + 1 + 1;
 /// observer, version, change, no marks.
 const ROW_BYTES_MIN: usize = 16 + 1 + 1 + 1;
+/// key, count.
+const CLOCK_BYTES_MIN: usize = 4 + 1;
 /// How far ahead the next one of a clock is looked for before it is searched.
 const NEAR: usize = 4;
 const PROVEN: u8 = 1;
@@ -120,20 +122,14 @@ impl Lacks<'_> {
         }
     }
 
-    fn row(&self, observer: NodeId, row: &Row) -> bool {
-        match *self {
-            Self::Everything => true,
-            Self::Beyond(clock) => row.dot > clock.get(observer),
-            Self::About(_) => false,
-        }
-    }
-
-    fn counter(&self, id: NodeId, count: u64) -> bool {
-        match *self {
-            Self::Everything => true,
-            Self::Beyond(clock) => count > clock.get(id),
-            Self::About(_) => false,
-        }
+    /// Whether a count of changes of each of these, who come in order, is to be sent.
+    fn counts(&self) -> impl FnMut(NodeId, u64) -> bool {
+        let mut known = match *self {
+            Self::Beyond(clock) => Some(clock.in_order()),
+            Self::Everything | Self::About(_) => None,
+        };
+        let all = matches!(self, Self::Everything);
+        move |id, count| all || known.as_mut().is_some_and(|known| count > known.get(id))
     }
 }
 
@@ -144,8 +140,10 @@ pub(crate) fn encode(state: &Version, lacks: Lacks<'_>) -> Option<Body> {
     let members: Vec<(&NodeId, &Entry)> = state.members.iter().filter(|(id, m)| lacks.element(**id, &m.dots, &mut last)).collect();
     let tombstones: Vec<(&NodeId, &Tombstone)> =
         state.tombstones.iter().filter(|(id, t)| lacks.element(**id, &t.dots, &mut last)).collect();
-    let rows: Vec<(&NodeId, &Row)> = state.rows.iter().filter(|(id, row)| lacks.row(**id, row)).collect();
-    let mut actors: Vec<(NodeId, u64)> = state.clock.iter().filter(|&(id, count)| lacks.counter(id, count)).collect();
+    let mut counts = lacks.counts();
+    let rows: Vec<(&NodeId, &Row)> = state.rows.iter().filter(|(id, row)| counts(**id, row.dot)).collect();
+    let mut counts = lacks.counts();
+    let mut actors: Vec<(NodeId, u64)> = state.clock.iter().filter(|&(id, count)| counts(id, count)).collect();
     if members.is_empty() && tombstones.is_empty() && rows.is_empty() && actors.is_empty() {
         return None;
     }
@@ -175,7 +173,7 @@ pub(crate) fn encode(state: &Version, lacks: Lacks<'_>) -> Option<Body> {
             Lacks::Beyond(clock) => clock.get(m.born.0) >= m.born.1 && m.born.1 > 0,
             Lacks::Everything | Lacks::About(_) => false,
         };
-        let alone = brief && state.alike(short(id)) == Alike::One(id);
+        let alone = brief && state.members.roster().alike(short(id)) == Alike::One(id);
         w.u8(if m.proven { PROVEN } else { 0 } | if brief { BRIEF } else { 0 } | if alone { SHORT } else { 0 });
         if alone {
             w.u32(short(id));
@@ -199,8 +197,8 @@ pub(crate) fn encode(state: &Version, lacks: Lacks<'_>) -> Option<Body> {
         varint(w, u64::from(row.version));
         varint(w, row.dot);
         varint(w, row.marks.len() as u64);
-        for (subject, mark) in &*row.marks {
-            w.u128(subject.raw()).u8(position(&MARKS, mark));
+        for (subject, mark) in row.marks.iter() {
+            w.u128(subject.raw()).u8(position(&MARKS, &mark));
         }
     }
     varint(w, tombstones.len() as u64);
@@ -247,13 +245,13 @@ pub(crate) fn decode(bytes: &[u8], known: &Version) -> Result<Version, Malformed
         in_order("row order", &mut last, observer)?;
         let version = small(r, "row version")?;
         let dot = counter(r, "row change")?;
-        let (mut marks, mut last) = (IdMap::default(), None);
+        let (mut marks, mut last) = (vec![], None);
         for _ in 0..counted(r, "marks", 17, MEMBERS_MAX)? {
             let subject = NodeId::from_raw(r.u128("subject")?);
             in_order("mark order", &mut last, subject)?;
-            marks.insert(subject, choice(r, "mark", &MARKS)?);
+            marks.push((subject, choice(r, "mark", &MARKS)?));
         }
-        rows.insert(observer, Row { version, dot, marks: marks.into() });
+        rows.insert(observer, Row { version, dot, marks: marks.into_iter().collect() });
     }
     let (mut last, tombstones) = (None, Arc::make_mut(&mut part.tombstones));
     for _ in 0..counted(r, "tombstones", TOMBSTONE_BYTES_MIN, TOMBSTONES_MAX)? {
@@ -298,9 +296,10 @@ pub(crate) fn encode_clock(w: &mut Writer, clock: &VectorClock) {
 /// Reads a clock: what `mine` has of it, and whether it knows of changes that `mine` does not. Changes of the buried do not count.
 pub(crate) fn decode_clock(bytes: &[u8], mine: &Version) -> Result<(VectorClock, bool), Malformed> {
     let r = &mut Reader::new(bytes);
-    let (mut clock, mut ahead) = (VectorClock::default(), false);
-    let ids = if mine.members.all_differ() { mine.members.keys().as_slice() } else { &[] };
-    let mut next = 0;
+    let (mut clock, mut ahead) = (VectorClock::with_room(bytes.len() / CLOCK_BYTES_MIN), false);
+    let roster = mine.members.roster();
+    let ids: &[NodeId] = if roster.all_differ() { &roster.ids } else { &[] };
+    let (mut next, mut counted) = (0, mine.clock.in_order());
     let max = MEMBERS_MAX + TOMBSTONES_MAX;
     for n in 0.. {
         if r.left() == 0 {
@@ -313,10 +312,10 @@ pub(crate) fn decode_clock(bytes: &[u8], mine: &Version) -> Result<(VectorClock,
         // Both clocks are in the order of the ids, and of much the same members.
         let near = ids[next..].iter().take(NEAR).position(|&id| short(id) == key).map(|on| next + on);
         next = near.map_or(next, |at| at + 1);
-        match near.map_or_else(|| mine.alike(key), |at| Alike::One(ids[at])) {
+        match near.map_or_else(|| roster.alike(key), |at| Alike::One(ids[at])) {
             Alike::One(id) => {
                 clock.set(id, count);
-                ahead |= count > mine.clock.get(id);
+                ahead = ahead || count > counted.get(id);
             }
             // Once is enough: looking through the buried for each of many would take long.
             Alike::Nobody => ahead = ahead || !mine.tombstones.keys().any(|&id| short(id) == key),
@@ -423,7 +422,7 @@ fn member(r: &mut Reader<'_>, known: &Version, actors: &[NodeId], alike: Option<
 
 /// The one whom the last four bytes of an id name here, a member or a buried one.
 fn by_short(key: u32, known: &Version) -> Result<NodeId, Malformed> {
-    match known.alike(key) {
+    match known.members.roster().alike(key) {
         Alike::One(id) => Some(id),
         Alike::Nobody => known.tombstones.keys().copied().find(|&id| short(id) == key),
         // Who reads this asks for the whole.
@@ -484,8 +483,7 @@ mod tests {
         }
         let ids: Vec<NodeId> = state.members.keys().copied().collect();
         if let [a, b, ..] = ids[..] {
-            Arc::make_mut(&mut state.rows)
-                .insert(a, Row { version: 9, dot: 201, marks: Arc::new([(b, Mark::Refused)].into_iter().collect()) });
+            Arc::make_mut(&mut state.rows).insert(a, Row { version: 9, dot: 201, marks: [(b, Mark::Refused)].into_iter().collect() });
             let dots = Dots::one(b, 200);
             Arc::make_mut(&mut state.tombstones).insert(NodeId::from_raw(5), Tombstone { how: Gone::Left, dots });
         }
@@ -575,7 +573,7 @@ mod tests {
         let addr = NodeAddr::new("10.0.0.2", 1);
         let id = NodeId::new(&addr, one.info.id.incarnation() + (1 << 32));
         members.insert(id, Entry { info: Arc::new(Info { id, addr, ..(*one.info).clone() }), ..one.clone() });
-        assert_eq!(both.alike(short(id)), Alike::Several);
+        assert_eq!(both.members.roster().alike(short(id)), Alike::Several);
         let delta_of = |state: &Arc<Version>, id: NodeId| {
             let mut new = State::taken_over(7, Arc::clone(state), vec![], &[]);
             assert!(new.raise(id, MemberStatus::Down));

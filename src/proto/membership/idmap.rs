@@ -38,7 +38,40 @@ pub(crate) fn search(ids: &[NodeId], id: NodeId) -> Result<usize, usize> {
     ids[low..end].binary_search(&id).map(|at| low + at).map_err(|at| low + at)
 }
 
+/// Looks up ids near the one that was looked up last: best if they come in order.
+pub(crate) struct Cursor<'a> {
+    ids: &'a [NodeId],
+    at: usize,
+}
+
+/// How far ahead an id is looked for before it is searched.
+const NEAR: usize = 8;
+
+impl<'a> Cursor<'a> {
+    pub(crate) fn of(ids: &'a [NodeId]) -> Self {
+        Self { ids, at: 0 }
+    }
+
+    /// Where it stands.
+    pub(crate) fn find(&mut self, id: NodeId) -> Option<usize> {
+        let ahead = &self.ids[self.at..];
+        let next = ahead.iter().take(NEAR).position(|&have| have >= id);
+        self.at = match next {
+            // What stands before it is lower.
+            Some(on) if on > 0 || ahead[0] == id => self.at + on,
+            _ => match search(self.ids, id) {
+                Ok(at) | Err(at) => at,
+            },
+        };
+        (self.ids.get(self.at) == Some(&id)).then_some(self.at)
+    }
+}
+
 impl<V> IdMap<V> {
+    pub(crate) fn with_room(count: usize) -> Self {
+        Self { ids: Vec::with_capacity(count), values: Vec::with_capacity(count) }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.ids.len()
     }
@@ -182,7 +215,8 @@ impl<V> Extend<(NodeId, V)> for IdMap<V> {
 
 impl<V> FromIterator<(NodeId, V)> for IdMap<V> {
     fn from_iter<I: IntoIterator<Item = (NodeId, V)>>(all: I) -> Self {
-        let mut map = Self::default();
+        let all = all.into_iter();
+        let mut map = Self::with_room(all.size_hint().0);
         map.extend(all);
         map
     }

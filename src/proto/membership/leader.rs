@@ -4,7 +4,6 @@ use super::{
     MemberStatus,
     clock::Dots,
     codec::SMALL_MAX,
-    idmap::IdMap,
     reachability::Verdict,
     state::{Entry, Gone, State},
 };
@@ -38,29 +37,6 @@ impl Standing {
         let mut standing = Self::default();
         standing.derive(state, verdict, deputies);
         standing
-    }
-}
-
-/// All members by address, then incarnation.
-pub(crate) fn order(members: &IdMap<Entry>) -> Vec<NodeId> {
-    let mut members: Vec<&Entry> = members.values().collect();
-    members.sort_by(|a, b| address_order((&a.info.addr, a.info.id), (&b.info.addr, b.info.id)));
-    members.iter().map(|m| m.info.id).collect()
-}
-
-/// Brings the order of the members `ids` up to date: few come or go at a time, and comparing addresses is what costs.
-pub(crate) fn reorder(standing: &mut Vec<NodeId>, ids: &[NodeId], members: &IdMap<Entry>) {
-    let new: Vec<&Entry> = members.values().filter(|m| ids.binary_search(&m.info.id).is_err()).collect();
-    if new.len() * 8 > members.len() {
-        *standing = order(members);
-        return;
-    }
-    if standing.len() + new.len() > members.len() {
-        standing.retain(|id| members.contains_key(id));
-    }
-    for m in new {
-        let before = |id: &NodeId| members.get(id).is_some_and(|o| address_order((&o.info.addr, *id), (&m.info.addr, m.info.id)).is_lt());
-        standing.insert(standing.partition_point(before), m.info.id);
     }
 }
 
@@ -185,19 +161,6 @@ mod tests {
         assert_eq!(leader(&[Exiting, Up, Leaving], &[1]), Some(2));
         assert_eq!(leader(&[Down, Joining, Exiting], &[]), Some(1));
         assert_eq!(leader(&[Down], &[]), None);
-    }
-
-    #[test]
-    fn the_order_is_the_same_whether_made_anew_or_brought_up_to_date() {
-        let (full, ids) = state(&[MemberStatus::Up; 40]);
-        for (gone, came) in [(vec![], vec![7]), (vec![3, 20], vec![0, 39]), (vec![5], vec![]), (vec![], (10..30).collect::<Vec<_>>())] {
-            let (mut before, mut after) = (full.clone(), full.clone());
-            came.iter().for_each(|&i| drop(before.members_mut().remove(&ids[i])));
-            gone.iter().for_each(|&i| drop(after.members_mut().remove(&ids[i])));
-            let mut standing = order(&before.members);
-            reorder(&mut standing, &before.members.keys().copied().collect::<Vec<_>>(), &after.members);
-            assert_eq!(standing, order(&after.members));
-        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub(crate) mod idmap;
 mod join;
 mod leader;
 mod leaving;
+mod marks;
 mod monitors;
 mod outbox;
 mod pack;
@@ -23,6 +24,7 @@ mod pooled;
 mod publish;
 mod reachability;
 mod resolve;
+mod roster;
 mod shown;
 mod state;
 mod suspicion;
@@ -542,8 +544,9 @@ impl Membership {
         if !Arc::ptr_eq(old.members.roster(), self.state.members.roster()) {
             self.watch.others = true;
             let (former, new) = (&mut self.former, &self.state);
-            let gone = old.members.iter().filter(|(id, _)| !new.members.contains_key(id));
-            former.extend(gone.map(|(&id, m)| (id, m.info.addr.clone())));
+            let (ids, members) = (old.members.keys().as_slice(), old.members.values().as_slice());
+            let gone = roster::gone(ids, new.members.keys().as_slice());
+            former.extend(gone.map(|at| (ids[at], members[at].info.addr.clone())));
             former.retain(|id, _| new.tombstones.contains_key(id) && !new.members.contains_key(id));
         }
         let monitors = usize::from(self.config.detector.monitors);

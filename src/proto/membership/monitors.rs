@@ -1,6 +1,6 @@
 //! Who observes whom: neighbours on the ring of hashed ids.
 
-use super::idmap;
+use super::idmap::{self, Cursor};
 use crate::NodeId;
 
 /// Members sorted by their place on the ring.
@@ -11,6 +11,19 @@ pub(crate) struct Ring {
     of: Vec<NodeId>,
     /// Where each of those stands.
     at: Vec<u32>,
+}
+
+/// Looks up places on a ring, best in order of the ids.
+pub(crate) struct Places<'a> {
+    ring: &'a Ring,
+    ids: Cursor<'a>,
+}
+
+impl Places<'_> {
+    /// Where it stands.
+    pub(crate) fn of(&mut self, id: NodeId) -> Option<usize> {
+        self.ids.find(id).map(|nth| self.ring.at[nth] as usize)
+    }
 }
 
 fn place(id: NodeId) -> (u64, NodeId) {
@@ -54,6 +67,11 @@ impl Ring {
     /// Where it stands.
     pub(crate) fn place_of(&self, id: NodeId) -> Option<usize> {
         idmap::search(&self.of, id).ok().map(|nth| self.at[nth] as usize)
+    }
+
+    /// To look up ids that come in their order.
+    pub(crate) fn in_order(&self) -> Places<'_> {
+        Places { ring: self, ids: Cursor::of(&self.of) }
     }
 
     /// Those before a place, the nearest first, with their places; all but who stands there.

@@ -4,28 +4,46 @@ use std::sync::Arc;
 
 use super::{
     ClusterView, Event, Member, MemberStatus, Members, Membership, Removal,
+    idmap::Cursor,
     reachability::Verdict,
     state::{Entry, Folk},
 };
 use crate::{NodeId, Time, id::address_order};
 
-/// Who of the old list is in the new one no more, and where each of the new list stood in the old one. Both are in address order.
-fn pair<'a>(old: &'a [Member], new: &[Member]) -> (Vec<&'a Member>, Vec<Option<usize>>) {
-    let (mut gone, mut at) = (vec![], 0);
-    let kept = new.iter().map(|member| {
-        while let Some(was) = old.get(at).filter(|was| was.id != member.id) {
-            if address_order((&was.addr, was.id), (&member.addr, member.id)).is_gt() {
-                return None;
+/// What one list has and another, later one has not, or otherwise. Both are in address order.
+#[derive(Default, Debug)]
+struct Steps<'a> {
+    gone: Vec<&'a Member>,
+    /// Those of the new list that are new or changed, as they are and as they were.
+    others: Vec<(&'a Member, Option<&'a Member>)>,
+}
+
+impl<'a> Steps<'a> {
+    fn between(old: &'a [Member], new: &'a [Member]) -> Self {
+        let (mut steps, mut at) = (Self::default(), 0);
+        for member in new {
+            let was = loop {
+                match old.get(at) {
+                    Some(was) if was.id == member.id => break Some(was),
+                    Some(was) if address_order((&was.addr, was.id), (&member.addr, member.id)).is_lt() => {
+                        steps.gone.push(was);
+                        at += 1;
+                    }
+                    _ => break None,
+                }
+            };
+            at += usize::from(was.is_some());
+            if was != Some(member) {
+                steps.others.push((member, was));
             }
-            gone.push(was);
-            at += 1;
         }
-        at += 1;
-        old.get(at - 1).map(|_| at - 1)
-    });
-    let kept = kept.collect();
-    gone.extend(old.iter().skip(at));
-    (gone, kept)
+        steps.gone.extend(old.iter().skip(at));
+        steps
+    }
+
+    fn is_empty(&self) -> bool {
+        self.gone.is_empty() && self.others.is_empty()
+    }
 }
 
 impl Membership {
@@ -42,13 +60,13 @@ impl Membership {
         if !same {
             self.shown_of = Some((Arc::clone(&self.state.members), Arc::clone(&self.verdict)));
         }
-        let new = self.snapshot(now, same);
+        let view = Arc::new(self.snapshot(now, same));
         let old = Arc::clone(&self.view);
-        if old.members == new.members && old.leader == new.leader && old.deputies == new.deputies && old.converged == new.converged {
+        let steps = if old.members.same(&view.members) { Steps::default() } else { Steps::between(&old.members, &view.members) };
+        if steps.is_empty() && old.leader == view.leader && old.deputies == view.deputies && old.converged == view.converged {
             return;
         }
-        let (gone, kept) = pair(&old.members, &new.members);
-        for gone in gone {
+        for gone in steps.gone {
             // One round of gossip can bring several steps at once: whoever was downed was down, whether or not a view showed it.
             let mut was = gone.status;
             if let Some(tombstone) = self.state.tombstones.get(&gone.id) {
@@ -61,11 +79,9 @@ impl Membership {
             let member = Member { status: MemberStatus::Removed, ..gone.clone() };
             self.out.event(Event::Member { member, was: Some(was) });
         }
-        let view = Arc::new(new);
         self.view = Arc::clone(&view);
         self.out.view(Arc::clone(&view));
-        for (member, was) in view.members.iter().zip(kept) {
-            let was = was.map(|at| &old.members[at]);
+        for (member, was) in steps.others {
             if was.map(|w| w.status) != Some(member.status) {
                 self.out.event(Event::Member { member: member.clone(), was: was.map(|w| w.status) });
             }
@@ -93,14 +109,16 @@ impl Membership {
         let shown = |id: &&NodeId| hidden.is_empty() || !hidden.contains(id);
         let version = self.view.version + 1;
         let all = || {
-            let order = self.state.members.roster().order.iter();
-            self.state.members.shown(|| order.filter_map(|id| self.state.members.get(id)).map(|m| self.member(m)).collect())
+            let (roster, entries) = (self.state.members.roster(), self.state.members.values().as_slice());
+            let list = || roster.by_address.iter().map(|&at| self.member(&entries[at as usize])).collect();
+            self.state.members.shown(|| Members::placed(list(), Arc::clone(&roster.by_id)))
         };
         let show = || -> Members {
-            let all = all();
+            let (roster, all) = (self.state.members.roster(), all());
             let judged = all.with(|list| {
+                let mut places = Cursor::of(&roster.ids);
                 for (&id, by) in &self.verdict.unreachable {
-                    if let Some(member) = all.place(id).and_then(|at| list.get_mut(at)) {
+                    if let Some(member) = places.find(id).and_then(|at| list.get_mut(roster.by_id[at] as usize)) {
                         (member.reachable, member.observers) = (false, Arc::clone(by));
                     }
                 }

@@ -3,8 +3,7 @@
 use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use super::{
-    MemberStatus,
-    idmap::IdMap,
+    idmap::{self, Cursor, IdMap},
     monitors::Ring,
     pool::Pool,
     state::{Mark, Version},
@@ -23,7 +22,8 @@ pub(crate) struct Verdict {
 impl Verdict {
     /// Names what a view shows of it that hides some members.
     pub(crate) fn digest(&self, hidden: &BTreeSet<NodeId>) -> u128 {
-        let mut bytes = vec![];
+        let by: usize = self.unreachable.values().map(|by| by.len()).sum();
+        let mut bytes = Vec::with_capacity(self.unreachable.len() * 24 + (by + hidden.len()) * 16);
         for (subject, by) in &self.unreachable {
             bytes.extend_from_slice(&subject.raw().to_le_bytes());
             by.iter().for_each(|id| bytes.extend_from_slice(&id.raw().to_le_bytes()));
@@ -60,10 +60,8 @@ struct Docket<'a> {
     ring: &'a Ring,
     /// Who is never convicted.
     exempt: Option<NodeId>,
-    /// All members, by id.
-    ids: &'a [NodeId],
-    /// Observers, as places among the members, and what they hold, by subject, then observer.
-    marks: Vec<(u32, Mark)>,
+    /// Observers and what they hold, by subject, then observer.
+    marks: Vec<(NodeId, Mark)>,
     cases: Vec<Case>,
     discounted: Vec<bool>,
 }
@@ -83,7 +81,7 @@ impl Court<'_> {
         let own = self.version.rows.get(&self.me).map(|row| &row.marks);
         let pool = pool.filter(|_| self.rule == DetectorVerdict::Pooled);
         let fits = |common: &Verdict| {
-            let beyond = own.is_some_and(|own| own.keys().any(|id| !common.unreachable.contains_key(id)));
+            let beyond = own.is_some_and(|own| own.subjects().any(|id| !common.unreachable.contains_key(&id)));
             !beyond && !common.unreachable.contains_key(&self.me)
         };
         if let Some(common) = pool.and_then(|pool| pool.judged(self.version)).filter(|common| fits(common)) {
@@ -114,26 +112,27 @@ impl<'a> Docket<'a> {
     /// Rows of the dead do not count.
     fn new(court: Court<'a>, exempt: Option<NodeId>) -> Self {
         let members = &court.version.members;
-        let (ids, ring) = (members.keys().as_slice(), members.ring());
+        let (ids, ring, down) = (&members.roster().ids, members.ring(), &members.census().down);
         let all = court.version.rows.values().map(|row| row.marks.len()).sum();
-        let mut found: Vec<(u32, u32, Mark)> = Vec::with_capacity(all);
-        for (observer, row) in court.version.rows.iter().filter(|(_, row)| !row.marks.is_empty()) {
-            let Some(by) = members.rank(observer) else { continue };
-            if members.values().as_slice()[by].status >= MemberStatus::Down {
+        let mut found: Vec<(u32, NodeId, Mark)> = Vec::with_capacity(all);
+        let mut places = Cursor::of(ids);
+        for (&observer, row) in court.version.rows.iter().filter(|(_, row)| !row.marks.is_empty()) {
+            if places.find(observer).is_none_or(|at| down.has(at)) {
                 continue;
             }
             let others = row.marks.iter().filter(|&(subject, _)| subject != observer);
-            found.extend(others.filter_map(|(subject, &mark)| members.rank(subject).map(|rank| (rank as u32, by as u32, mark))));
+            found.extend(others.filter_map(|(subject, mark)| idmap::search(ids, subject).ok().map(|rank| (rank as u32, observer, mark))));
         }
-        let mut docket = Self { court, ring, exempt, ids, marks: vec![], cases: vec![], discounted: vec![] };
+        let mut docket = Self { court, ring, exempt, marks: vec![], cases: vec![], discounted: vec![] };
         let Some(&(_, observer, mark)) = found.first() else { return docket };
         // By subject: there can be thousands, and they come in order of the observers already.
         let mut next = vec![0usize; ids.len() + 1];
         found.iter().for_each(|&(rank, ..)| next[rank as usize + 1] += 1);
+        let mut places = ring.in_order();
         for rank in 0..ids.len() {
             if next[rank + 1] > 0 {
                 let (subject, against) = (ids[rank], next[rank]..next[rank] + next[rank + 1]);
-                docket.cases.push(Case { subject, place: ring.place_of(subject), against, convicted: false });
+                docket.cases.push(Case { subject, place: places.of(subject), against, convicted: false });
             }
             next[rank + 1] += next[rank];
         }
@@ -189,13 +188,16 @@ impl<'a> Docket<'a> {
 
     fn mark(&self, case: &Case, observer: NodeId) -> Option<Mark> {
         let against = &self.marks[case.against.clone()];
-        against.iter().find(|&&(by, _)| self.ids[by as usize] == observer).map(|&(_, mark)| mark)
+        against.iter().find(|&&(by, _)| by == observer).map(|&(_, mark)| mark)
     }
 
     fn convicts(&self, case: &Case, least: Mark) -> bool {
         let Court { rule, monitors, me, .. } = self.court;
         if rule == DetectorVerdict::One && least == Mark::Silent {
             return true;
+        }
+        if self.marks[case.against.clone()].iter().all(|&(_, mark)| mark < least) {
+            return false;
         }
         let pooled = rule == DetectorVerdict::Pooled;
         let (mut electors, mut accusers, mut tested) = (0, 0, false);
@@ -215,8 +217,7 @@ impl<'a> Docket<'a> {
             }
         }
         if !pooled {
-            for &(by, mark) in &self.marks[case.against.clone()] {
-                let observer = self.ids[by as usize];
+            for &(observer, mark) in &self.marks[case.against.clone()] {
                 let discounted = self.ring.place_of(observer).is_some_and(|at| self.discounted[at]);
                 if !discounted && !heard.contains(&observer) {
                     hear(Some(mark));
@@ -233,10 +234,11 @@ impl<'a> Docket<'a> {
     fn verdict(&self, prior: &Verdict) -> Verdict {
         let convicted = || self.cases.iter().filter(|case| case.convicted);
         let gone = convicted().filter(|case| self.convicts(case, Mark::Refused)).map(|case| case.subject).collect();
-        let known = |case: &Case| {
-            let by = || self.marks[case.against.clone()].iter().map(|&(by, _)| self.ids[by as usize]);
-            let known = prior.unreachable.get(&case.subject).filter(|known| known.iter().copied().eq(by()));
-            known.cloned().unwrap_or_else(|| by().collect())
+        let mut before = Cursor::of(prior.unreachable.keys().as_slice());
+        let mut known = |case: &Case| {
+            let by = || self.marks[case.against.clone()].iter().map(|&(by, _)| by);
+            let known = before.find(case.subject).map(|at| &prior.unreachable.values().as_slice()[at]);
+            known.filter(|known| known.iter().copied().eq(by())).cloned().unwrap_or_else(|| by().collect())
         };
         Verdict { unreachable: convicted().map(|case| (case.subject, known(case))).collect(), gone }
     }
@@ -247,7 +249,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::{
-        super::state::{Entry, Info, Row, State},
+        super::{
+            MemberStatus,
+            state::{Entry, Info, Row, State},
+        },
         *,
     };
     use crate::NodeAddr;
@@ -272,7 +277,7 @@ mod tests {
         }
 
         fn mark(&mut self, observer: usize, subjects: &[usize], mark: Mark) {
-            let marks = Arc::new(subjects.iter().map(|&s| (self.ids[s], mark)).collect());
+            let marks = subjects.iter().map(|&s| (self.ids[s], mark)).collect();
             let row = Row { version: 1, dot: 1, marks };
             self.state.rows_mut().insert(self.ids[observer], row);
         }

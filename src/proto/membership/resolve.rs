@@ -6,7 +6,7 @@ use super::{
     Ending, Event, MemberStatus, Membership, Phase,
     clock::Dots,
     downing::{self, Decision, Strategy, Voter},
-    leader,
+    leader, roster,
     state::Entry,
 };
 use crate::{NodeId, Time};
@@ -37,7 +37,8 @@ impl Membership {
             return false;
         }
         self.touch();
-        let removed: Vec<NodeId> = before.ids.iter().copied().filter(|id| !self.state.members.contains_key(id)).collect();
+        let after = self.state.members.keys().as_slice();
+        let removed: Vec<NodeId> = roster::gone(&before.ids, after).map(|at| before.ids[at]).collect();
         self.tell_downed(now, &removed);
         true
     }
@@ -67,10 +68,10 @@ impl Membership {
             self.split = None;
             return;
         }
-        let members: Vec<NodeId> = self.state.members.iter().filter(|(_, m)| leader::counts(m.status)).map(|(&id, _)| id).collect();
-        if self.split.as_ref().is_none_or(|s| s.unreachable != unreachable || s.members != members) {
+        let folk = &self.state.members;
+        if self.split.as_ref().is_none_or(|s| s.unreachable != unreachable || !folk.counted().eq(s.members.iter().copied())) {
             let judge_at = Some(now + self.stable_after());
-            self.split = Some(Split { unreachable, members, since: now, judge_at });
+            self.split = Some(Split { unreachable, members: folk.counted().collect(), since: now, judge_at });
             self.plea.new_picture();
         }
     }

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use super::version::{Alike, Entry, Folk, Gone, Info, Mark, Row, Tombstone, Version};
+pub(crate) use super::version::{Entry, Folk, Gone, Info, Mark, Row, Tombstone, Version};
 use super::{
     MemberStatus,
     bits::Bits,
@@ -256,10 +256,7 @@ mod tests {
                 let member = state.members.contains_key(&id);
                 let row = state.rows_mut().get_or_insert_with(me, Row::default);
                 (row.version, row.dot) = (row.version + 1, 0);
-                let marks = Arc::make_mut(&mut row.marks);
-                if marks.remove(&id).is_none() && member {
-                    marks.insert(id, Mark::Silent);
-                }
+                row.marks.set(id, (member && !row.marks.has(id)).then_some(Mark::Silent));
             }
             _ if id != me && state.members.contains_key(&id) => state.remove(id, Gone::Downed, Time::from_nanos(1)),
             _ => {}

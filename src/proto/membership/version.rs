@@ -13,7 +13,9 @@ use super::{
     codec::Body,
     idmap::IdMap,
     leader,
+    marks::Marks,
     monitors::Ring,
+    roster::Roster,
     view::Members,
 };
 use crate::{NodeAddr, NodeId};
@@ -129,15 +131,13 @@ pub(crate) struct Row {
     pub(crate) version: u32,
     /// The observer's counter when it changed the row; 0 before it is numbered.
     pub(crate) dot: u64,
-    pub(crate) marks: Arc<IdMap<Mark>>,
+    pub(crate) marks: Marks,
 }
 
 impl Row {
     /// Forgets what it says of strangers.
     fn cut_to(&mut self, members: &Folk) {
-        if !self.marks.keys().all(|id| members.contains_key(id)) {
-            Arc::make_mut(&mut self.marks).retain(|id, _| members.contains_key(id));
-        }
+        self.marks.retain(|id| members.contains_key(id));
     }
 }
 
@@ -152,33 +152,8 @@ pub(crate) struct Folk {
     ring: OnceLock<Arc<Ring>>,
     census: OnceLock<Census>,
     digest: OnceLock<u128>,
-    short_ids: OnceLock<ShortIds>,
+    orphans: OnceLock<bool>,
     shown: OnceLock<Members>,
-}
-
-/// Who the members are.
-#[derive(PartialEq, Eq, Default, Debug)]
-pub(crate) struct Roster {
-    /// By id.
-    pub(crate) ids: Vec<NodeId>,
-    /// By address, then incarnation.
-    pub(crate) order: Vec<NodeId>,
-}
-
-/// The last four bytes of ids.
-#[derive(Default, Debug)]
-struct ShortIds {
-    /// In order, each with its member's place by id.
-    places: Vec<(u32, u32)>,
-    unique: bool,
-}
-
-/// Whose id ends in given bytes.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Alike {
-    Nobody,
-    One(NodeId),
-    Several,
 }
 
 /// Where they stand.
@@ -186,6 +161,8 @@ pub(crate) enum Alike {
 pub(crate) struct Census {
     /// Those that take part in convergence.
     pub(crate) counted: Bits,
+    /// Those that are down.
+    pub(crate) down: Bits,
     /// Stretches of the roster's order that are not just one member that is not down: several lives of one address, or down.
     pub(crate) crowds: Vec<(usize, usize)>,
 }
@@ -243,54 +220,52 @@ impl Folk {
 
     /// Who they are.
     pub(crate) fn roster(&self) -> &Arc<Roster> {
-        self.roster.get_or_init(|| match &self.prior_roster {
-            Some(prior) if self.keys().eq(&prior.ids) => Arc::clone(prior),
-            prior => {
-                let mut order = prior.as_ref().map(|p| p.order.clone()).unwrap_or_default();
-                leader::reorder(&mut order, prior.as_ref().map_or(&[], |p| &p.ids), self);
-                Arc::new(Roster { ids: self.keys().copied().collect(), order })
-            }
-        })
+        self.roster.get_or_init(|| Roster::after(self.prior_roster.as_ref(), self))
     }
 
     /// Who observes whom.
     pub(crate) fn ring(&self) -> &Arc<Ring> {
-        let alive = || self.iter().filter(|(_, m)| m.status < MemberStatus::Down).map(|(&id, _)| id);
-        self.ring.get_or_init(|| match &self.prior_ring {
-            Some(prior) if prior.is_of(alive()) => Arc::clone(prior),
-            _ => Arc::new(Ring::new(alive())),
+        self.ring.get_or_init(|| {
+            let down = &self.census().down;
+            let alive = || self.keys().enumerate().filter(|&(at, _)| !down.has(at)).map(|(_, &id)| id);
+            match &self.prior_ring {
+                Some(prior) if prior.is_of(alive()) => Arc::clone(prior),
+                _ => Arc::new(Ring::new(alive())),
+            }
         })
     }
 
     /// Where they stand.
     pub(crate) fn census(&self) -> &Census {
         self.census.get_or_init(|| {
-            let counted = self.values().enumerate().filter(|(_, m)| leader::counts(m.status)).map(|(at, _)| at).collect();
-            let down = |id: &NodeId| self.get(id).is_some_and(|m| m.status >= MemberStatus::Down);
+            let (all, roster) = (self.values().as_slice(), self.roster());
+            let those =
+                |fits: fn(MemberStatus) -> bool| all.iter().zip(0..).filter(move |(m, _)| fits(m.status)).map(|(_, at)| at).collect();
+            let (counted, down): (Bits, Bits) = (those(leader::counts), those(|status| status >= MemberStatus::Down));
             let (mut crowds, mut at) = (vec![], 0);
-            for lives in self.roster().order.chunk_by(|a, b| a.addr_hash() == b.addr_hash()) {
-                if lives.len() > 1 || lives.iter().any(down) {
-                    crowds.push((at, at + lives.len()));
+            // Lives of one address are neighbours by id as well.
+            for lives in roster.ids.chunk_by(|a, b| a.addr_hash() == b.addr_hash()) {
+                let places = at..at + lives.len();
+                at = places.end;
+                if lives.len() > 1 || down.has(places.start) {
+                    let first = roster.by_id[places].iter().min().map_or(0, |&at| at as usize);
+                    crowds.push((first, first + lives.len()));
                 }
-                at += lives.len();
             }
-            Census { counted, crowds }
+            crowds.sort_unstable();
+            Census { counted, down, crowds }
         })
     }
 
-    /// By the last four bytes of each member's id.
-    fn short_ids(&self) -> &ShortIds {
-        self.short_ids.get_or_init(|| {
-            let mut places: Vec<(u32, u32)> = self.keys().map(|&id| super::codec::short(id)).zip(0..).collect();
-            places.sort_unstable();
-            let unique = places.windows(2).all(|two| two[0].0 != two[1].0);
-            ShortIds { places, unique }
-        })
+    /// Those that take part in convergence, by id.
+    pub(crate) fn counted(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let ids = self.keys().as_slice();
+        self.census().counted.iter().map(|at| ids[at])
     }
 
-    /// Whether no two ids end alike.
-    pub(crate) fn all_differ(&self) -> bool {
-        self.short_ids().unique
+    /// Whether the change that made one of them is not numbered.
+    fn has_orphans(&self) -> bool {
+        *self.orphans.get_or_init(|| self.values().any(|m| m.dots.is_empty()))
     }
 
     /// All of them as a view shows them that holds nobody unreachable, made by `show` once.
@@ -405,7 +380,7 @@ impl Version {
         let stale = |dots: &Dots| dots.iter().any(|(id, _)| tombstones.contains_key(&id));
         let strange = |id: &NodeId| !members.contains_key(id);
         if clock.iter().any(|(id, _)| strange(&id))
-            || rows.iter().any(|(id, row)| strange(id) || row.marks.keys().any(strange))
+            || rows.iter().any(|(id, row)| strange(id) || row.marks.subjects().any(|id| strange(&id)))
             || (!tombstones.is_empty() && members.values().map(|m| &m.dots).chain(tombstones.values().map(|t| &t.dots)).any(stale))
         {
             let other = std::mem::take(this);
@@ -420,7 +395,7 @@ impl Version {
             return;
         }
         let Self { members, rows, clock, .. } = self;
-        if rows.iter().any(|(id, row)| !members.contains_key(id) || !row.marks.keys().all(|id| members.contains_key(id))) {
+        if rows.iter().any(|(id, row)| !members.contains_key(id) || !row.marks.subjects().all(|id| members.contains_key(&id))) {
             let rows = Arc::make_mut(rows);
             rows.retain(|id, _| members.contains_key(id));
             rows.values_mut().for_each(|row| row.cut_to(members));
@@ -445,7 +420,7 @@ impl Version {
 
     /// Whether something stands here that no member's counter covers: the last change of one that was removed before all had heard of it.
     pub(crate) fn has_orphans(&self) -> bool {
-        self.members.values().map(|m| &m.dots).chain(self.tombstones.values().map(|t| &t.dots)).any(Dots::is_empty)
+        self.members.has_orphans() || self.tombstones.values().any(|t| t.dots.is_empty())
     }
 
     /// Names this version by what it says.
@@ -475,18 +450,6 @@ impl Version {
         let hash = addr.hash64();
         let range = NodeId::from_raw(u128::from(hash) << 64)..=NodeId::from_raw(u128::from(hash) << 64 | u128::from(u64::MAX));
         self.members.range(range).map(|(_, m)| m).next()
-    }
-
-    /// The members whose ids end in these four bytes.
-    pub(crate) fn alike(&self, key: u32) -> Alike {
-        let places = &self.members.short_ids().places;
-        let from = places.partition_point(|&(k, _)| k < key);
-        let mut alike = places[from..].iter().take_while(|&&(k, _)| k == key);
-        match (alike.next(), alike.next()) {
-            (None, _) => Alike::Nobody,
-            (Some(&(_, at)), None) => Alike::One(self.members.keys().as_slice()[at as usize]),
-            _ => Alike::Several,
-        }
     }
 
     /// All of it as it travels, made by `encode` once.

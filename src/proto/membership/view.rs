@@ -88,7 +88,9 @@ impl fmt::Debug for WeakMembers {
 struct List {
     members: Vec<Member>,
     /// Places in `members`, by id.
-    by_id: OnceLock<Vec<u32>>,
+    by_id: OnceLock<Arc<[u32]>>,
+    /// Place of the oldest.
+    oldest: OnceLock<Option<usize>>,
 }
 
 impl Members {
@@ -99,13 +101,19 @@ impl Members {
 
     /// Where it stands.
     pub(crate) fn place(&self, id: NodeId) -> Option<usize> {
-        let List { members, by_id } = &*self.0;
+        let List { members, by_id, .. } = &*self.0;
         let places = by_id.get_or_init(|| {
             let mut places: Vec<u32> = (0..).take(members.len()).collect();
             places.sort_unstable_by_key(|&at| members[at as usize].id);
-            places
+            places.into()
         });
         places.binary_search_by_key(&id, |&at| members[at as usize].id).ok().map(|i| places[i] as usize)
+    }
+
+    /// Of a list in order and its places by id.
+    pub(crate) fn placed(members: Vec<Member>, by_id: Arc<[u32]>) -> Self {
+        debug_assert!(by_id.is_sorted_by_key(|&at| members[at as usize].id), "places are in order of the ids");
+        Self(Arc::new(List { members, by_id: by_id.into(), oldest: OnceLock::new() }))
     }
 
     /// The same members otherwise described: `change` gets each with its place here.
@@ -113,7 +121,7 @@ impl Members {
         let mut members = self.0.members.clone();
         change(&mut members);
         debug_assert!(members.iter().zip(&self.0.members).all(|(new, old)| new.id == old.id), "each stands where it stood");
-        Self(Arc::new(List { members, by_id: self.0.by_id.clone() }))
+        Self(Arc::new(List { members, by_id: self.0.by_id.clone(), oldest: OnceLock::new() }))
     }
 
     /// To look whether somebody still holds it.
@@ -156,7 +164,7 @@ impl Default for Members {
 impl From<Vec<Member>> for Members {
     /// The members must stand in order of their addresses, then incarnations.
     fn from(members: Vec<Member>) -> Self {
-        Self(Arc::new(List { members, by_id: OnceLock::new() }))
+        Self(Arc::new(List { members, by_id: OnceLock::new(), oldest: OnceLock::new() }))
     }
 }
 
@@ -206,11 +214,18 @@ impl ClusterView {
 
     /// The oldest member that is up, leaving or exiting, of a role if given.
     pub fn oldest(&self, role: Option<&str>) -> Option<&Member> {
-        self.members
-            .iter()
-            .filter(|m| m.up_number > 0 && matches!(m.status, MemberStatus::Up | MemberStatus::Leaving | MemberStatus::Exiting))
-            .filter(|m| role.is_none_or(|r| m.roles.iter().any(|have| have == r)))
-            .min_by(|a, b| (a.up_number, &a.addr, a.id).cmp(&(b.up_number, &b.addr, b.id)))
+        let List { members, oldest, .. } = &*self.members.0;
+        let of = |fits: &dyn Fn(&Member) -> bool| {
+            let counts =
+                |m: &&Member| m.up_number > 0 && matches!(m.status, MemberStatus::Up | MemberStatus::Leaving | MemberStatus::Exiting);
+            let those = members.iter().enumerate().filter(|(_, m)| counts(m) && fits(m));
+            those.min_by(|(_, a), (_, b)| (a.up_number, &a.addr, a.id).cmp(&(b.up_number, &b.addr, b.id))).map(|(at, _)| at)
+        };
+        let at = match role {
+            None => *oldest.get_or_init(|| of(&|_| true)),
+            Some(role) => of(&|m| m.roles.iter().any(|have| have == role)),
+        };
+        at.map(|at| &members[at])
     }
 }
 

@@ -1,6 +1,6 @@
 //! What this node observes: heartbeats to its subjects on the ring, suspicion, signs of life, refused ports.
 
-use std::{cell::Cell, collections::BTreeMap, sync::Arc, time::Duration};
+use std::{cell::Cell, collections::BTreeMap, time::Duration};
 
 use super::{
     LinkReport, MemberFrame, Membership, Phase,
@@ -246,7 +246,7 @@ impl Membership {
     }
 
     fn refused_by_others(&self, id: NodeId) -> bool {
-        self.state.rows.iter().any(|(&observer, row)| observer != self.me && row.marks.get(&id) == Some(&Mark::Refused))
+        self.state.rows.iter().any(|(&observer, row)| observer != self.me && row.marks.get(id) == Some(Mark::Refused))
     }
 
     /// Has the engine dial the address.
@@ -268,10 +268,10 @@ impl Membership {
     /// cluster looks further with each beat: it may be this node that is cut off, and its side of a split must know so as soon as the other
     /// one. Who is taken in for that reason counts as silent for as long as the suspects are, until it answers.
     pub(super) fn assign_watch(&mut self, now: Time) {
-        let own = self.state.rows.get(&self.me).map(|r| Arc::clone(&r.marks)).unwrap_or_default();
+        let own = self.state.rows.get(&self.me).map(|r| r.marks.clone()).unwrap_or_default();
         let suspects: Vec<NodeId> =
             self.watch.subjects.iter().filter(|(_, s)| s.suspect(now, &self.watch.tuning)).map(|(&id, _)| id).collect();
-        let skip = |id: NodeId| own.contains_key(&id) || self.verdict.unreachable.contains_key(&id) || suspects.binary_search(&id).is_ok();
+        let skip = |id: NodeId| own.has(id) || self.verdict.unreachable.contains_key(&id) || suspects.binary_search(&id).is_ok();
         let cut_off = suspects.len() * 2 > self.watch.subjects.len() && !self.suspicion.sick && !self.suspicion.isolated;
         self.watch.cut_off = if cut_off { self.watch.cut_off.max(1) } else { 0 };
         let (ring, monitors) = (self.state.members.ring(), usize::from(self.config.detector.monitors));
@@ -280,7 +280,7 @@ impl Membership {
             true if ring.len() <= SMALL => ring.subjects(self.me, usize::MAX, skip),
             true => self.look_further(now, skip),
         };
-        wanted.extend(own.keys());
+        wanted.extend(own.subjects());
         wanted.sort_unstable();
         wanted.dedup();
         let Self { watch, state, .. } = self;
@@ -352,7 +352,7 @@ impl Membership {
         let earliest = self.suspicion.judged().map(|at| at + pause);
         let floor = self.floor();
         let own = self.state.rows.get(&self.me).map(|row| &row.marks).filter(|marks| !marks.is_empty());
-        let open = self.watch.subjects.iter().filter(|(id, _)| own.is_none_or(|marks| !marks.contains_key(id)));
+        let open = self.watch.subjects.iter().filter(|(id, _)| own.is_none_or(|marks| !marks.has(**id)));
         let dues = open.flat_map(|(_, s)| s.silent_for(floor).into_iter().chain([s.deadline(&self.watch.tuning)])).flatten();
         let judged = self.suspicion.judged();
         let dues = dues.filter(|&at| judged.is_none_or(|judged| at > judged)).map(|at| earliest.map_or(at, |earliest| at.max(earliest)));
@@ -419,7 +419,7 @@ impl Membership {
     }
 
     pub(super) fn own_mark(&self, id: NodeId) -> Option<Mark> {
-        self.state.rows.get(&self.me).and_then(|r| r.marks.get(&id)).copied()
+        self.state.rows.get(&self.me).and_then(|r| r.marks.get(id))
     }
 
     /// Changes this node's row.
@@ -427,10 +427,7 @@ impl Membership {
         self.watch.due.set(None);
         let row = self.state.rows_mut().get_or_insert_with(self.me, Row::default);
         (row.version, row.dot) = (row.version + 1, 0);
-        match mark {
-            Some(mark) => drop(Arc::make_mut(&mut row.marks).insert(id, mark)),
-            None => drop(Arc::make_mut(&mut row.marks).remove(&id)),
-        }
+        row.marks.set(id, mark);
         self.touch();
     }
 }
