@@ -284,7 +284,7 @@ impl<N: Carrier> Network<N> {
             self.node.set_core_state(self.core.moving(), CoreCounters { protocol: self.core.counters(), sockets: self.net.counters() });
             self.watch_workers(now);
         }
-        if worked || self.ports.iter().any(|port| !port.waiting.is_empty()) {
+        if worked || self.ports.iter().any(|port| port.used || !port.waiting.is_empty()) {
             self.hand_out(now);
         }
         worked
