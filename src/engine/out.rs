@@ -20,6 +20,7 @@ use crate::{
     },
     proto::{
         handoff::{Ask, Envelope},
+        membership::take,
         rng::Rng,
         shard::Wish,
     },
@@ -141,7 +142,8 @@ impl Out {
         }
         let Self { node, waiting, .. } = self;
         exits::with(node, |exits| {
-            while let Some(item) = waiting.pop_front() {
+            // A burst of answers may wait by the thousand; their room, 300 bytes each, is not kept for the next one.
+            while let Some(item) = take(waiting) {
                 if let Err(item) = exits.network().push(item) {
                     waiting.push_front(item);
                     break;
@@ -184,5 +186,44 @@ impl Out {
             Some((*shard, EngineParcel::told(Key::new(key), msg)))
         };
         subscribers.by_entity.iter().filter_map(message).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Config, NodeAddr,
+        config::Preset,
+        engine::{
+            clock::Clock,
+            lane::{Bell, Door},
+        },
+        proto::membership::Identity,
+    };
+
+    #[test]
+    fn room_for_answers_that_once_waited_by_the_thousand_is_given_back() {
+        let mut config = Config::preset(Preset::LocalTest);
+        config.limits.ring_items = 64;
+        let me = Identity { addr: NodeAddr::new("here", 1), incarnation: 1 };
+        let bell = || Arc::new(Bell::new(|| {}));
+        let (helper, _) = crossbeam::channel::unbounded();
+        let workers = Box::new([Door::new(bell())]);
+        let node = Arc::new(Node::new(Arc::new(config), me, workers, Door::new(bell()), helper, None, Clock::Machine));
+        let mut out = Out::new(node.clone(), 0, 1);
+        (0..2_000).for_each(|_| out.push(ToNet::WorkerDone));
+        assert!(out.waiting.capacity() >= 1_000, "the ring is full");
+        let mut network = node.network.take_new().expect("the first flush has opened it");
+        let mut taken = 0;
+        while taken < 2_000 {
+            out.flush();
+            let before = taken;
+            while network.pop().is_some() {
+                taken += 1;
+            }
+            assert!(taken > before, "each flush fills the ring");
+        }
+        assert!(out.waiting.capacity() <= PUSHED_MAX, "{}", out.waiting.capacity());
     }
 }
