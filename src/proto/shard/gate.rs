@@ -1,6 +1,6 @@
 //! The gate (moves.md section 6): puts what arrives by different paths back into each stream's order.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use crate::{
     Epoch, NodeId,
@@ -46,14 +46,53 @@ pub(super) struct Room {
 /// All streams of one shard.
 #[derive(Clone, Debug)]
 pub(super) struct Gate<T> {
-    entries: BTreeMap<NodeId, Entry<T>>,
+    entries: Entries<T>,
     items: usize,
     bytes: usize,
 }
 
 impl<T> Default for Gate<T> {
     fn default() -> Self {
-        Self { entries: BTreeMap::new(), items: 0, bytes: 0 }
+        Self { entries: Entries(vec![]), items: 0, bytes: 0 }
+    }
+}
+
+/// By stream, with room for those that are there and no more. A stream that lost a home keeps its entry here until its node is removed, so that after
+/// some crashes most shards have one, for good: a tree takes the same room for one as for eleven.
+#[derive(Clone, Debug)]
+struct Entries<T>(Vec<(NodeId, Entry<T>)>);
+
+impl<T> Entries<T> {
+    fn at(&self, stream: NodeId) -> Result<usize, usize> {
+        self.0.binary_search_by_key(&stream, |(of, _)| *of)
+    }
+
+    fn get(&self, stream: NodeId) -> Option<&Entry<T>> {
+        self.at(stream).ok().map(|at| &self.0[at].1)
+    }
+
+    fn get_mut(&mut self, stream: NodeId) -> Option<&mut Entry<T>> {
+        self.at(stream).ok().map(|at| &mut self.0[at].1)
+    }
+
+    /// Made if there is none.
+    fn entry(&mut self, stream: NodeId) -> &mut Entry<T> {
+        let at = self.at(stream).unwrap_or_else(|at| {
+            if self.0.len() == self.0.capacity() {
+                self.0.reserve_exact((self.0.len() / 4).max(1));
+            }
+            self.0.insert(at, (stream, Entry { floor: Epoch::ZERO, held: VecDeque::new() }));
+            at
+        });
+        &mut self.0[at].1
+    }
+
+    fn remove(&mut self, stream: NodeId) -> Option<Entry<T>> {
+        let (_, entry) = self.0.remove(self.at(stream).ok()?);
+        if self.0.is_empty() {
+            self.0 = vec![];
+        }
+        Some(entry)
     }
 }
 
@@ -65,12 +104,12 @@ pub(super) trait Weight {
 impl<T: Weight> Gate<T> {
     /// No stream has an entry: a settled message under the present epoch needs no gate.
     pub fn is_clear(&self) -> bool {
-        self.entries.is_empty()
+        self.entries.0.is_empty()
     }
 
     /// Streams with an entry.
     pub fn streams(&self) -> impl Iterator<Item = NodeId> {
-        self.entries.keys().copied()
+        self.entries.0.iter().map(|(stream, _)| *stream)
     }
 
     /// Messages held.
@@ -82,7 +121,7 @@ impl<T: Weight> Gate<T> {
     /// A message (rules 2 to 6; rule 1 is the caller's, who knows the members).
     pub fn message(&mut self, stream: NodeId, base: Epoch, message: Held<T>, room: Room, out: &mut Vec<Out<T>>) {
         let Held { tag, mode, .. } = message;
-        let floor = self.entries.get(&stream).map_or(Epoch::ZERO, |e| e.floor);
+        let floor = self.entries.get(stream).map_or(Epoch::ZERO, |e| e.floor);
         if tag < base {
             return out.push(Out::Drop(message.item, DropReason::HomeLost));
         }
@@ -104,7 +143,7 @@ impl<T: Weight> Gate<T> {
                 self.release(stream, Epoch::MAX, base, out);
             }
             Mode::Settled => {
-                let behind = self.entries.get(&stream).is_some_and(|e| e.held.iter().any(|h| h.tag <= tag));
+                let behind = self.entries.get(stream).is_some_and(|e| e.held.iter().any(|h| h.tag <= tag));
                 if behind { self.hold(stream, message, room, out) } else { out.push(Out::Deliver(message.item)) }
             }
         }
@@ -125,14 +164,14 @@ impl<T: Weight> Gate<T> {
 
     /// Rule 9.
     pub fn settle(&mut self, stream: NodeId, tag: Epoch) {
-        if self.entries.get(&stream).is_some_and(|e| e.held.is_empty() && e.floor < tag) {
-            self.entries.remove(&stream);
+        if self.entries.get(stream).is_some_and(|e| e.held.is_empty() && e.floor < tag) {
+            self.entries.remove(stream);
         }
     }
 
     /// Rule 10: the sender's node is gone, so nothing comes that would have to go first.
     pub fn removed(&mut self, stream: NodeId, out: &mut Vec<Out<T>>) {
-        if let Some(entry) = self.entries.remove(&stream) {
+        if let Some(entry) = self.entries.remove(stream) {
             for held in entry.held {
                 self.items -= 1;
                 self.bytes -= held.item.bytes();
@@ -142,9 +181,9 @@ impl<T: Weight> Gate<T> {
     }
 
     /// Everything, to travel or to be given up.
-    pub fn take(&mut self) -> BTreeMap<NodeId, Entry<T>> {
+    pub fn take(&mut self) -> Vec<(NodeId, Entry<T>)> {
         (self.items, self.bytes) = (0, 0);
-        std::mem::take(&mut self.entries)
+        std::mem::take(&mut self.entries.0)
     }
 
     /// Puts in an entry's floor that travelled here.
@@ -162,13 +201,13 @@ impl<T: Weight> Gate<T> {
 
     /// Asserts that the totals are those of the entries, and each queue in the order of tags.
     pub fn check(&self) {
-        let all = || self.entries.values().flat_map(|e| &e.held);
+        let all = || self.entries.0.iter().flat_map(|(_, e)| &e.held);
         assert_eq!(all().count(), self.items, "held items");
         assert_eq!(all().map(|h| h.item.bytes()).sum::<usize>(), self.bytes, "held bytes");
     }
 
     fn entry(&mut self, stream: NodeId) -> &mut Entry<T> {
-        self.entries.entry(stream).or_insert_with(|| Entry { floor: Epoch::ZERO, held: VecDeque::new() })
+        self.entries.entry(stream)
     }
 
     fn hold(&mut self, stream: NodeId, message: Held<T>, room: Room, out: &mut Vec<Out<T>>) {
@@ -191,7 +230,7 @@ impl<T: Weight> Gate<T> {
 
     /// Delivers from the front what waits for nothing any more, of tags up to `upto`.
     fn release(&mut self, stream: NodeId, upto: Epoch, base: Epoch, out: &mut Vec<Out<T>>) {
-        let Some(entry) = self.entries.get_mut(&stream) else { return };
+        let Some(entry) = self.entries.get_mut(stream) else { return };
         while let Some(front) = entry.held.front() {
             let free = match front.mode {
                 Mode::Wait(p) => p < base || p <= entry.floor,
@@ -213,6 +252,10 @@ impl<T: Weight> Gate<T> {
                 }
                 out.push(Out::Deliver(held.item));
             }
+        }
+        if entry.held.is_empty() {
+            // The entry may stay for long.
+            entry.held = VecDeque::new();
         }
     }
 }
@@ -378,5 +421,26 @@ mod tests {
         assert_eq!(bed.on(other, 2, wait(1), "b"), [Out::Drop("b", DropReason::HeldFull)]);
         assert_eq!(bed.fence(1), and_ack(&["a", "b", "c"], 1), "a gap, no reorder");
         assert_eq!(bed.msg(3, wait(2), "more than twenty bytes long"), [Out::Drop("more than twenty bytes long", DropReason::HeldFull)]);
+    }
+
+    #[test]
+    fn an_entry_that_stays_takes_no_more_room_than_it_needs() {
+        let mut bed = Bed::default();
+        let room = |bed: &Bed| bed.gate.entries.0.capacity();
+        assert_eq!(room(&bed), 0);
+        bed.msg(2, wait(1), "m");
+        assert_eq!(bed.fence(1), and_ack(&["m"], 1));
+        assert_eq!(room(&bed), 1);
+        let held = bed.gate.entries.get(R).map(|entry| entry.held.capacity());
+        assert_eq!(held, Some(0), "what was held is gone");
+        for stream in 2..=100 {
+            bed.gate.adopt_floor(NodeId::from_raw(stream), Epoch(1));
+        }
+        assert!(room(&bed) <= 125, "{} for 100", room(&bed));
+        assert!(bed.gate.streams().is_sorted());
+        for stream in 1..=100 {
+            bed.gate.removed(NodeId::from_raw(stream), &mut vec![]);
+        }
+        assert_eq!(room(&bed), 0, "no memory for no streams");
     }
 }

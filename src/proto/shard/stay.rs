@@ -396,7 +396,7 @@ impl<H: Host> Shard<H> {
     }
 
     fn give_up_gate(&mut self, cx: &mut Cx<'_, H>, reason: DropReason) {
-        for held in self.gate.take().into_values().flat_map(|entry| entry.held) {
+        for held in self.gate.take().into_iter().flat_map(|(_, entry)| entry.held) {
             self.undelivered(cx, held.item, reason);
         }
     }
