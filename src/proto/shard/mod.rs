@@ -372,6 +372,10 @@ impl<H: Host> ShardCore<H> {
         }
         let number = u32::try_from(self.shards.len()).expect("SHARDS_MAX is below 2^32");
         self.numbers.insert(shard, self.tag(shard), number);
+        if self.shards.len() == self.shards.capacity() {
+            // Half a kilobyte each, and they stay.
+            self.shards.reserve_exact(keys::room(self.shards.len()));
+        }
         self.shards.push(Shard::new(shard, number));
         Some(self.shards.len() - 1)
     }

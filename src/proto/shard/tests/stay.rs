@@ -356,3 +356,13 @@ fn what_waits_for_a_home_that_does_not_stop_is_refused_and_the_end_of_its_path_i
     b.pass(2 * PATIENCE);
     assert_eq!(b.log(), [] as [&str; 0], "and nothing of it is given up");
 }
+
+#[test]
+fn a_table_of_shards_has_little_room_to_spare() {
+    let mut bed = Bed::new(A);
+    for shard in 0..130 {
+        bed.command(ShardCommand::Record { shard: ShardKey { ty: TY, shard: ShardId(shard) }, epoch: Epoch(1), home: B });
+    }
+    let (len, room) = (bed.core.shards.len(), bed.core.shards.capacity());
+    assert!(len == 130 && room <= len + len / 4, "room for {room}");
+}
