@@ -144,13 +144,21 @@ impl Default for EventRing {
     }
 }
 
+/// An empty queue with so much room that is not only promised: the system gives a page when it is written to.
+fn in_memory<T: Clone>(room: usize, some: T) -> VecDeque<T> {
+    let mut queue = VecDeque::with_capacity(room);
+    queue.resize(queue.capacity(), some);
+    queue.clear();
+    queue
+}
+
 impl Kept {
     fn new() -> Self {
-        let mut texts = VecDeque::with_capacity(EVENTS_KEPT * USUAL_BYTES);
-        // The system gives a page when it is written to.
-        texts.resize(texts.capacity(), b' ');
-        texts.clear();
-        Self { newest: 0, marks: VecDeque::with_capacity(EVENTS_KEPT), texts }
+        Self {
+            newest: 0,
+            marks: in_memory(EVENTS_KEPT, Mark { at_unix_ms: 0, kind: 0, data: 0 }),
+            texts: in_memory(EVENTS_KEPT * USUAL_BYTES, b' '),
+        }
     }
 
     /// Id of the first event that is kept, or of the next one.
