@@ -387,7 +387,7 @@ impl Region {
         self.buffered_bytes -= bytes_of(&shard.buffer);
         self.buffering.remove(&key);
         self.timers.clear(Due::Where(key));
-        out.extend(shard.buffer.drain(..).map(|w| RegionOut::GiveUp(w.envelope, reason)));
+        out.extend(std::mem::take(&mut shard.buffer).into_iter().map(|w| RegionOut::GiveUp(w.envelope, reason)));
     }
 
     pub fn handle_timeout(&mut self, now: Time, peers: &Peers, out: &mut Vec<RegionOut>) {
@@ -476,6 +476,8 @@ impl Region {
             }
             if shard.buffer.is_empty() {
                 self.buffering.remove(&key);
+                // Each shard has a buffer of its own, and most are never used again.
+                shard.buffer = VecDeque::new();
             } else if !peers.is_blocked(to) {
                 self.timers.set(Due::Flush, now);
             }

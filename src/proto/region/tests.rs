@@ -156,6 +156,20 @@ fn what_waits_for_a_home_goes_in_order_when_it_is_known() {
 }
 
 #[test]
+fn a_buffer_that_was_emptied_takes_no_memory() {
+    let mut f = Fixture::new();
+    let room = |f: &Fixture| f.region.shards[&S].buffer.capacity();
+    (0..10).for_each(|n| _ = f.send(n));
+    assert!(room(&f) >= 10);
+    f.learn(1, B);
+    assert_eq!((f.region.buffered(), room(&f)), (0, 0), "sent");
+    f.learn(2, NodeId::from_raw(99));
+    f.send(0);
+    f.run(|r, _, _, out| r.set_refused(S.ty, true, out));
+    assert_eq!((f.region.buffered(), room(&f)), (0, 0), "given up");
+}
+
+#[test]
 fn a_home_without_an_address_is_waited_for() {
     let mut f = Fixture::new();
     let joiner = NodeId::from_raw(9);
