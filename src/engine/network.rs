@@ -36,6 +36,7 @@ use crate::{
         lease::LeaseCall,
         membership::{Event, Identity, Member, MemberStatus},
         node::{Command, Effect, NodeCore},
+        queue::take,
         shard::{LaneItem, Parcel, ShardCommand},
         sharding::TypeInfo,
         wire::{Frame, Message},
@@ -100,7 +101,7 @@ impl Port {
     }
 
     fn flush(&mut self) {
-        while let Some(item) = self.waiting.pop_front() {
+        while let Some(item) = take(&mut self.waiting) {
             self.used = true;
             let bytes = item.outside();
             if let Err(item) = self.lane.push(item) {

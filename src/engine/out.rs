@@ -20,7 +20,7 @@ use crate::{
     },
     proto::{
         handoff::{Ask, Envelope},
-        membership::take,
+        queue::take,
         rng::Rng,
         shard::Wish,
     },

@@ -8,6 +8,7 @@ pub mod lease;
 pub mod link;
 pub mod membership;
 pub mod node;
+pub(crate) mod queue;
 pub mod region;
 pub mod rng;
 pub mod shard;

@@ -46,7 +46,6 @@ pub use downing::exhaustive::{
     DowningCheck, NODES_MAX as DOWNING_CHECK_NODES_MAX, PendingCheck, checks as downing_checks, planted as planted_downing_checks,
 };
 pub use frame::{JoinRequest, MemberFrame, Packed};
-pub(crate) use outbox::take;
 pub use pool::{Keeper, Pool, Shelves};
 pub use view::{ClusterView, Event, LinkReport, Member, MemberStatus, Members};
 

@@ -3,7 +3,10 @@
 use std::collections::VecDeque;
 
 use super::{ClusterView, Ending, Event, MemberFrame, MemberOutput, Peer, Removal};
-use crate::{NodeAddr, NodeId, proto::lease::LeaseCall};
+use crate::{
+    NodeAddr, NodeId,
+    proto::{lease::LeaseCall, queue::take},
+};
 
 /// Three queues: what the world is told goes first, so that who receives a frame's consequences knows the members; the end goes last, so
 /// that farewells leave.
@@ -13,17 +16,6 @@ pub(crate) struct Outbox {
     wire: VecDeque<MemberOutput>,
     end: Option<Ending>,
 }
-
-/// The room of a queue that once was long is given back when it is empty: the events of a thousand members that come at once are rare.
-pub(crate) fn take<T>(queue: &mut VecDeque<T>) -> Option<T> {
-    let first = queue.pop_front();
-    if queue.is_empty() && queue.capacity() > ROOM {
-        *queue = VecDeque::new();
-    }
-    first
-}
-
-const ROOM: usize = 64;
 
 impl Outbox {
     pub(crate) fn pop(&mut self) -> Option<MemberOutput> {
