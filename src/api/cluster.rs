@@ -22,7 +22,7 @@ use crate::{
         self,
         carrier::Carrier,
         clock::Waited,
-        node::{Node, ToNet},
+        node::{Life, Node, ToNet},
         sys::GiveBackPages,
         types::TypeEntry,
     },
@@ -50,12 +50,16 @@ struct Inner {
     #[cfg(feature = "admin")]
     admin: Option<SocketAddr>,
     /// Last, as it counts when the node is gone, if nobody else has it; none where there are many nodes in one process, and none has threads.
-    _pages: Option<GiveBackPages>,
+    pages: Option<GiveBackPages>,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         self.reaper.request(ShutdownReason::Requested);
+        if self.node.life() != Life::Stopped {
+            // Its threads are at work, which this would hold up, and give the pages back at their end.
+            std::mem::forget(self.pages.take());
+        }
     }
 }
 
@@ -78,7 +82,7 @@ impl Cluster {
             reaper,
             #[cfg(feature = "admin")]
             admin: None,
-            _pages: None,
+            pages: None,
         };
         Self { inner: Arc::new(inner) }
     }
@@ -491,7 +495,7 @@ impl ClusterBuilder {
             reaper,
             #[cfg(feature = "admin")]
             admin,
-            _pages: Some(GiveBackPages),
+            pages: Some(GiveBackPages),
         };
         Ok(Cluster { inner: Arc::new(inner) })
     }

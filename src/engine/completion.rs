@@ -83,6 +83,11 @@ impl Completions {
         self.wake();
     }
 
+    /// Whether each answer calls a hook of the user's.
+    pub fn calls(&self) -> bool {
+        self.wake.read().is_some()
+    }
+
     /// Calls the hook, if there is one. It runs on a thread that others wait for, so a panic ends here; and without the lock, so it may set
     /// another one.
     fn wake(&self) {
@@ -101,7 +106,9 @@ impl Completions {
 
     /// Called from now on after each answer that is put in.
     pub fn set_wake(&self, wake: Wake) {
-        *self.wake.write() = Some(wake);
+        // The old one goes without the lock: its end is the user's.
+        let before = self.wake.write().replace(wake);
+        drop(before);
         if !self.ready.is_empty() {
             self.wake();
         }

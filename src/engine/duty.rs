@@ -4,7 +4,8 @@
 //! machine with few cores a share of the core that the message's own threads need. So its work is a row of turns that one thread at a time
 //! does, and whoever waits for the network does the next one: a thread that waits for an answer, and a worker whose last work came from
 //! another node. While there are such helpers the network thread stands by; it is at work again when they are gone, and at every timer that
-//! nobody else has kept. A turn runs no code of users, so what a helper does for others is short.
+//! nobody else has kept. A helper's turn runs no code of users but their `tracing` subscriber: it may hold locks of theirs that such code wants. So
+//! what a helper does for others is short.
 //!
 //! Messages keep to their rings, whoever empties them: helping changes no order, and a thread that is not allowed to help (as somebody is at
 //! work) rings the bell as ever.
@@ -15,7 +16,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -33,9 +34,9 @@ use crate::Time;
 
 /// The network's work. It reads the clock itself: a reading from before the lock may be older than that of the turn before.
 pub trait Turns: Send {
-    /// One turn without waiting. True if there was anything to do.
-    fn turn(&mut self) -> bool;
-    /// The part of a turn that passes on what this node sends, without a look at the sockets.
+    /// One turn without waiting, by the network thread or by a guest, on whose thread no code of users runs. True if there was anything to do.
+    fn turn(&mut self, guest: bool) -> bool;
+    /// The part of a guest's turn that passes on what this node sends, without a look at the sockets.
     fn pass_on(&mut self);
     /// Whom that turn has brought something, and who has not been told.
     fn wakes(&mut self) -> Wakes;
@@ -100,16 +101,26 @@ const STAND_BY: Duration = Duration::from_micros(4);
 #[derive(Default)]
 pub struct Duty {
     work: Mutex<Option<Box<dyn Turns>>>,
-    /// Turns by helpers: all of them in the upper half, those with something to do in the lower one.
+    /// What helpers did: looks at all there is in the upper half, turns with something to do in the lower one.
     helped: CachePadded<AtomicU64>,
     /// When the network thread wakes up by itself; 0 while it is awake. Set by it under the lock.
     alarm: AtomicU64,
+    /// A helper has seen that there will be no more work.
+    ending: AtomicBool,
     /// A helper's turn has panicked: the network thread ends of it.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-/// A turn with nothing to do, in `helped`.
+/// A look at all there is, in `helped`.
 const LOOK: u64 = 1 << 32;
+
+/// There is no work.
+enum Lost {
+    /// Any more, or yet.
+    Over,
+    /// From now on, because of this panic.
+    Panic(Box<dyn Any + Send>),
+}
 
 impl Duty {
     /// There is work from now on.
@@ -126,44 +137,15 @@ impl Duty {
     /// One turn by a thread of `node` that has to wait anyway, unless somebody is at one. If the network thread sleeps and there is more to do, or
     /// earlier, than it knows, it is woken.
     pub fn help(&self, node: &Node) -> Did {
-        self.work(node.network.bell(), &node.workers, |work| work.turn())
+        self.guest(node.network.bell(), &node.workers, LOOK, |work| work.turn(true))
     }
 
-    /// As [`help`](Self::help), but only what this node sends is passed on.
+    /// As [`help`](Self::help), but only what this node sends is passed on. That is no reason for the network thread to stand by.
     pub fn pass_on(&self, node: &Node) -> Did {
-        self.work(node.network.bell(), &node.workers, |work| {
+        self.guest(node.network.bell(), &node.workers, 0, |work| {
             work.pass_on();
             true
         })
-    }
-
-    #[inline]
-    fn work(&self, bell: &Bell, workers: &[Door<ToWorker>], f: impl FnOnce(&mut dyn Turns) -> bool) -> Did {
-        let Some(mut guard) = self.work.try_lock() else { return Did::Busy };
-        let Some(work) = guard.as_mut() else { return Did::Over };
-        let worked = match catch_unwind(AssertUnwindSafe(|| f(&mut **work))) {
-            Ok(worked) => worked,
-            Err(panic) => {
-                // What it leaves behind is nobody's any more. The network thread fails of it, as if it had been its own turn.
-                *self.panic.lock() = Some(panic);
-                *guard = None;
-                drop(guard);
-                bell.ring();
-                return Did::Over;
-            }
-        };
-        let alarm = self.alarm.load(Ordering::Relaxed);
-        let wake = alarm != 0 && (!work.is_quiet() || work.due().is_some_and(|due| due.as_nanos() < alarm));
-        // Only under the lock, so no addition is lost.
-        let helped = self.helped.load(Ordering::Relaxed);
-        self.helped.store(helped.wrapping_add(LOOK) + u64::from(worked), Ordering::Relaxed);
-        let wakes = work.wakes();
-        drop(guard);
-        wakes.ring(workers);
-        if wake {
-            bell.ring();
-        }
-        if worked { Did::Work } else { Did::Nothing }
     }
 
     /// The network thread's next turn.
@@ -171,32 +153,74 @@ impl Duty {
         self.turn_for(&node.workers)
     }
 
+    #[inline]
+    fn guest(&self, bell: &Bell, workers: &[Door<ToWorker>], look: u64, turn: impl FnOnce(&mut dyn Turns) -> bool) -> Did {
+        let done = self.locked(|work| {
+            let worked = turn(work);
+            let alarm = self.alarm.load(Ordering::Relaxed);
+            let ended = work.has_ended();
+            if ended {
+                // That is for the network thread to see.
+                self.ending.store(true, Ordering::Relaxed);
+            }
+            let wake = alarm != 0 && (ended || !work.is_quiet() || work.due().is_some_and(|due| due.as_nanos() < alarm));
+            // Only under the lock, so no addition is lost.
+            let helped = self.helped.load(Ordering::Relaxed);
+            self.helped.store(helped.wrapping_add(look) + u64::from(worked), Ordering::Relaxed);
+            (worked, work.wakes(), wake)
+        });
+        match done {
+            Ok(Some((worked, wakes, wake))) => {
+                wakes.ring(workers);
+                if wake {
+                    bell.ring();
+                }
+                if worked { Did::Work } else { Did::Nothing }
+            }
+            Ok(None) => Did::Busy,
+            Err(Lost::Over) => Did::Over,
+            Err(Lost::Panic(panic)) => {
+                // The network thread fails of it, as if it had been its own turn.
+                *self.panic.lock() = Some(panic);
+                bell.ring();
+                Did::Over
+            }
+        }
+    }
+
     fn turn_for(&self, workers: &[Door<ToWorker>]) -> Did {
-        let Some(mut guard) = self.work.try_lock() else { return Did::Busy };
-        let Some(work) = guard.as_mut() else {
-            drop(guard);
-            return match self.panic.lock().take() {
+        match self.locked(|work| (work.turn(false), work.has_ended(), work.wakes())) {
+            Ok(Some((worked, ended, wakes))) => {
+                wakes.ring(workers);
+                match (ended, worked) {
+                    (true, _) => Did::Over,
+                    (_, true) => Did::Work,
+                    _ => Did::Nothing,
+                }
+            }
+            Ok(None) => Did::Busy,
+            Err(Lost::Panic(panic)) => resume_unwind(panic),
+            Err(Lost::Over) => match self.panic.lock().take() {
                 Some(panic) => resume_unwind(panic),
                 None => Did::Over,
-            };
-        };
-        let worked = work.turn();
-        let over = work.has_ended();
-        let wakes = work.wakes();
-        drop(guard);
-        wakes.ring(workers);
-        if over {
-            Did::Over
-        } else if worked {
-            Did::Work
-        } else {
-            Did::Nothing
+            },
         }
+    }
+
+    /// Does something with the work, unless somebody else is at it. What a panic leaves behind is nobody's any more.
+    #[inline]
+    fn locked<R>(&self, f: impl FnOnce(&mut dyn Turns) -> R) -> Result<Option<R>, Lost> {
+        let Some(mut guard) = self.work.try_lock() else { return Ok(None) };
+        let work = guard.as_mut().ok_or(Lost::Over)?;
+        catch_unwind(AssertUnwindSafe(|| f(&mut **work))).map(Some).map_err(|panic| {
+            *guard = None;
+            Lost::Panic(panic)
+        })
     }
 
     /// The network thread wants to sleep. If nobody is at work and there is nothing to do, it has announced that when this returns. Followed by
     /// [`awake`](Self::awake) in any case.
-    pub fn lie_down(&self, bell: &Bell, now: Time, unsure: Duration) -> Option<Sleep> {
+    pub fn lie_down(&self, bell: &Bell, now: impl FnOnce() -> Time, unsure: Duration) -> Option<Sleep> {
         let mut guard = self.work.try_lock()?;
         let work = guard.as_mut()?;
         let longest = if bell.announce_sleep() { None } else { Some(unsure) };
@@ -204,6 +228,7 @@ impl Duty {
             return None;
         }
         let sockets = work.sleeper()?;
+        let now = now();
         let limit = work.due().map(|due| due.since(now)).into_iter().chain(longest).min();
         // Helpers see this after they have taken the lock, and wake this thread if they leave something to do before.
         self.alarm.store(limit.map_or(u64::MAX, |limit| (now + limit).as_nanos()), Ordering::Relaxed);
@@ -220,10 +245,11 @@ impl Duty {
     pub fn needs_me(&self, seen: &mut Seen, now: Time) -> bool {
         let helped = self.helped.load(Ordering::Relaxed);
         seen.worked = helped as u32 != seen.helped as u32;
-        if helped != seen.helped {
-            (seen.helped, seen.at) = (helped, now);
+        if helped / LOOK != seen.helped / LOOK {
+            seen.at = now;
         }
-        now.since(seen.at) >= STAND_BY
+        seen.helped = helped;
+        now.since(seen.at) >= STAND_BY || self.ending.load(Ordering::Relaxed)
     }
 }
 
@@ -238,7 +264,7 @@ pub struct Seen {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, AtomicUsize};
+    use std::sync::atomic::AtomicUsize;
 
     use super::*;
 
@@ -256,14 +282,14 @@ mod tests {
     struct Made(Arc<Plan>);
 
     impl Turns for Made {
-        fn turn(&mut self) -> bool {
+        fn turn(&mut self, _: bool) -> bool {
             assert!(!self.0.panics.load(Ordering::Relaxed), "on purpose");
             self.0.turns.fetch_add(1, Ordering::Relaxed);
             self.0.worked.load(Ordering::Relaxed)
         }
 
         fn pass_on(&mut self) {
-            self.turn();
+            self.turn(true);
         }
 
         fn wakes(&mut self) -> Wakes {
@@ -306,7 +332,7 @@ mod tests {
     }
 
     fn help(duty: &Duty, bell: &Bell) -> Did {
-        duty.work(bell, &[], |work| work.turn())
+        duty.guest(bell, &[], LOOK, |work| work.turn(true))
     }
 
     fn at(ns: u64) -> Time {
@@ -331,7 +357,7 @@ mod tests {
     #[test]
     fn a_helper_wakes_the_sleeper_if_it_leaves_more_to_do_or_earlier() {
         let Bed { duty, bell, plan, rung } = bed();
-        assert_eq!(duty.lie_down(&bell, at(400), UNSURE), Some(Sleep { sockets: 7, limit: Some(Duration::from_nanos(600)) }));
+        assert_eq!(duty.lie_down(&bell, || at(400), UNSURE), Some(Sleep { sockets: 7, limit: Some(Duration::from_nanos(600)) }));
         help(&duty, &bell);
         assert_eq!(rung.load(Ordering::Relaxed), 0, "its alarm is early enough, and nothing was left behind");
         plan.due.store(999, Ordering::Relaxed);
@@ -341,10 +367,10 @@ mod tests {
         plan.quiet.store(false, Ordering::Relaxed);
         help(&duty, &bell);
         assert_eq!(rung.load(Ordering::Relaxed), 1, "awake, it looks for itself");
-        assert_eq!(duty.lie_down(&bell, at(600), UNSURE), None, "there is something to do");
+        assert_eq!(duty.lie_down(&bell, || at(600), UNSURE), None, "there is something to do");
         duty.awake(&bell);
         plan.quiet.store(true, Ordering::Relaxed);
-        assert!(duty.lie_down(&bell, at(600), UNSURE).is_some());
+        assert!(duty.lie_down(&bell, || at(600), UNSURE).is_some());
         plan.quiet.store(false, Ordering::Relaxed);
         help(&duty, &bell);
         assert_eq!(rung.load(Ordering::Relaxed), 2, "something was left");
@@ -362,17 +388,31 @@ mod tests {
         assert!(!duty.needs_me(&mut seen, at(stand_by + 30)) && seen.worked);
         assert!(!duty.needs_me(&mut seen, at(stand_by + 31)) && !seen.worked, "work counts once");
         assert!(duty.needs_me(&mut seen, at(2 * stand_by + 30)), "the helper has gone");
+        duty.guest(&bell, &[], 0, |work| work.turn(true));
+        assert!(duty.needs_me(&mut seen, at(2 * stand_by + 31)) && seen.worked, "who only passes on looks for nothing that came");
+        plan.done.store(true, Ordering::Relaxed);
+        help(&duty, &bell);
+        assert!(duty.needs_me(&mut seen, at(2 * stand_by + 32)), "the end is for it to see");
     }
 
     #[test]
     fn the_network_thread_fails_of_a_helpers_panic_and_the_helper_does_not() {
         let Bed { duty, bell, plan, rung } = bed();
-        duty.lie_down(&bell, at(1), UNSURE);
+        duty.lie_down(&bell, || at(1), UNSURE);
         plan.panics.store(true, Ordering::Relaxed);
         assert_eq!(help(&duty, &bell), Did::Over);
         assert_eq!((rung.load(Ordering::Relaxed), help(&duty, &bell)), (1, Did::Over), "it is woken for that");
         assert!(catch_unwind(AssertUnwindSafe(|| duty.turn_for(&[]))).is_err());
         assert_eq!(duty.turn_for(&[]), Did::Over);
+    }
+
+    #[test]
+    fn what_a_panic_of_the_network_threads_own_turn_leaves_is_nobodys() {
+        let Bed { duty, bell, plan, .. } = bed();
+        plan.panics.store(true, Ordering::Relaxed);
+        assert!(catch_unwind(AssertUnwindSafe(|| duty.turn_for(&[]))).is_err());
+        plan.panics.store(false, Ordering::Relaxed);
+        assert_eq!((help(&duty, &bell), plan.turns.load(Ordering::Relaxed)), (Did::Over, 0));
     }
 
     #[test]

@@ -129,6 +129,8 @@ pub struct Network<N> {
     /// The peer of the last message, if the core has taken it for a sign of life in this turn.
     signed: Option<(NodeId, Time)>,
     completions: BTreeMap<u64, Completion>,
+    /// The turn is on a thread of users.
+    guest: bool,
     /// Who got an answer last and was not told.
     asker: Option<Arc<Mailbox>>,
     next_command: u64,
@@ -171,7 +173,7 @@ pub fn run(node: Arc<Node>, net: impl Carrier + Send + 'static, mut doze: Doze, 
                 idler.yielded(now, sys::now());
             }
             Rest::Park => {
-                match duty.lie_down(bell, now, UNSURE) {
+                match duty.lie_down(bell, sys::now, UNSURE) {
                     Some(sleep) => doze.sleep(sleep),
                     None => std::thread::yield_now(),
                 }
@@ -191,7 +193,8 @@ impl Drop for End<'_> {
 }
 
 impl<N: Carrier + Send> Turns for Network<N> {
-    fn turn(&mut self) -> bool {
+    fn turn(&mut self, guest: bool) -> bool {
+        self.guest = guest;
         let now = self.node.now();
         let worked = Self::turn(self, now);
         self.node.metrics.network.turns.bump(1);
@@ -200,6 +203,7 @@ impl<N: Carrier + Send> Turns for Network<N> {
     }
 
     fn pass_on(&mut self) {
+        self.guest = true;
         let now = self.node.now();
         self.lanes(now);
         self.hand_out(now);
@@ -254,6 +258,7 @@ impl<N: Carrier> Network<N> {
             short_ways: ShortWays::default(),
             signed: None,
             completions: BTreeMap::new(),
+            guest: false,
             asker: None,
             next_command: 1,
             peers: HashMap::default(),
@@ -518,7 +523,7 @@ impl<N: Carrier> Network<N> {
             (worked, protocol) = (true, Some(due));
         }
         if self.node.asks_due().is_some_and(|due| due <= now) {
-            self.node.expire_asks(now);
+            self.node.expire_asks(now, self.guest);
             worked = true;
         }
         if worked {
@@ -563,7 +568,7 @@ impl<N: Carrier> Network<N> {
                     }
                 }
                 Effect::Reply { correlation, body } => {
-                    if let Some(asker) = self.node.complete_untold(correlation, Answered::Wire(body))
+                    if let Some(asker) = self.node.complete_untold(correlation, Answered::Wire(body), self.guest)
                         && let Some(before) = self.asker.replace(asker)
                     {
                         before.bell().ring();
@@ -592,11 +597,11 @@ impl<N: Carrier> Network<N> {
                         entry.set_shards(shards);
                     }
                 }
-                Effect::Done { id, answer } => {
-                    if let Some(completion) = self.completions.remove(&id) {
-                        completion(answer);
-                    }
-                }
+                Effect::Done { id, answer } => match self.completions.remove(&id) {
+                    Some(completion) if self.guest => self.node.help(Box::new(move || completion(answer))),
+                    Some(completion) => completion(answer),
+                    None => {}
+                },
                 Effect::Lease { id, call } => self.ask_lease(id, call),
                 Effect::Ended(ending) => {
                     tracing::info!(target: "wingbeat::membership", ?ending, "membership is over");
@@ -630,7 +635,9 @@ impl<N: Carrier> Network<N> {
         {
             let lost: Vec<u64> = self.node.slots.at(peer).collect();
             for correlation in lost {
-                self.node.complete(correlation, Answered::Wire(ReplyBody::OwnerLost));
+                if let Some(asker) = self.node.complete_untold(correlation, Answered::Wire(ReplyBody::OwnerLost), self.guest) {
+                    asker.bell().ring();
+                }
             }
         }
     }

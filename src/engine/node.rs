@@ -372,11 +372,20 @@ impl Node {
     }
 
     /// Ends the asks whose deadlines have passed. By one thread at a time.
-    pub fn expire_asks(&self, now: Time) {
+    pub fn expire_asks(&self, now: Time, guest: bool) {
         self.slots.expire(now.as_nanos(), |correlation, waiter| {
             self.metrics.shared.ask_timeouts.add(1);
-            waiter.answer(correlation, Answered::Timeout, &self.workers);
+            self.answer_waiter(waiter, correlation, Answered::Timeout, guest);
         });
+    }
+
+    /// Gives a waiter its answer. On the thread of a `guest` no code of users is called: the helper thread does that.
+    fn answer_waiter(&self, waiter: Waiter, correlation: u64, answered: Answered, guest: bool) {
+        match waiter {
+            Waiter::Call(call) if guest => self.help(Box::new(move || call(answered))),
+            Waiter::Queue(queue, tag) if guest && queue.calls() => self.help(Box::new(move || queue.put(tag, answered))),
+            waiter => waiter.answer(correlation, answered, &self.workers),
+        }
     }
 
     /// Completes an ask of this node.
@@ -387,14 +396,15 @@ impl Node {
         }
     }
 
-    /// As [`complete`](Self::complete), but a thread that waits for the answer is not woken: whom the caller has to wake.
-    pub fn complete_untold(&self, correlation: u64, answered: Answered) -> Option<Arc<Mailbox>> {
+    /// As [`complete`](Self::complete) in a turn of the network, on the thread of a `guest` or not. A thread that waits for the answer is not woken:
+    /// whom the caller has to wake.
+    pub fn complete_untold(&self, correlation: u64, answered: Answered, guest: bool) -> Option<Arc<Mailbox>> {
         match self.slots.take(correlation) {
             Some(Waiter::Thread(mailbox)) => {
                 mailbox.put_untold(answered);
                 return Some(mailbox);
             }
-            Some(waiter) => waiter.answer(correlation, answered, &self.workers),
+            Some(waiter) => self.answer_waiter(waiter, correlation, answered, guest),
             None => self.metrics.shared.replies_late.add(1),
         }
         None

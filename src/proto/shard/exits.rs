@@ -1,6 +1,6 @@
 //! The worker's side of lanes with two exits (moves.md section 13, X4, X6, X7).
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque, btree_map::Entry};
 
 use super::{LaneId, Parcel};
 use crate::{Epoch, ShardKey};
@@ -47,6 +47,8 @@ pub(super) struct Exits<P> {
     changing: BTreeMap<(ShardKey, LaneId), Exit<P>>,
     ended: BTreeSet<LaneId>,
     held: Load,
+    /// Messages held of each lane.
+    by_lane: BTreeMap<LaneId, usize>,
 }
 
 /// Messages, and their bytes.
@@ -78,7 +80,7 @@ impl Load {
 
 impl<P> Default for Exits<P> {
     fn default() -> Self {
-        Self { changing: BTreeMap::new(), ended: BTreeSet::new(), held: Load::default() }
+        Self { changing: BTreeMap::new(), ended: BTreeSet::new(), held: Load::default(), by_lane: BTreeMap::new() }
     }
 }
 
@@ -107,8 +109,9 @@ impl<P: Parcel> Exits<P> {
         if let Some((_, queue)) = &mut exit.hold {
             let full = queue.len() >= lane_items || self.held.is_too_much(&token, held_items);
             let (kept, refused) = if full { without_message(token) } else { (Some(token), None) };
-            self.held.add(Load::of(&kept));
+            let load = Load::of(&kept);
             queue.extend(kept);
+            self.keep(lane, load);
             return refused.map_or(Step::Done, Step::Full);
         }
         if let Some(k) = entering {
@@ -137,9 +140,14 @@ impl<P: Parcel> Exits<P> {
     /// Whether so many more messages of a lane can be held, should they have to be. One of which something is held already had better keep the rest in
     /// its ring, where its producer sees that there is no room, than have it refused here.
     pub fn has_room(&self, lane: LaneId, more: usize, lane_items: usize, held_items: usize) -> bool {
-        let mut queues = self.changing.iter().filter(|((_, l), _)| *l == lane).filter_map(|(_, exit)| exit.hold.as_ref()).peekable();
-        let tight = self.held.items + more > held_items || self.held.bytes > HELD_BYTES / 2;
-        !(tight && queues.peek().is_some()) && queues.all(|(_, queue)| queue.len() + more <= lane_items)
+        let Some(held) = self.by_lane.get(&lane) else { return true };
+        held + more <= lane_items && self.held.items + more <= held_items && self.held.bytes <= HELD_BYTES / 2
+    }
+
+    /// Counts what is held, by its lane as well.
+    fn keep(&mut self, lane: LaneId, load: Load) {
+        self.held.add(load);
+        *self.by_lane.entry(lane).or_default() += load.items;
     }
 
     /// `Open(k, yes)`: what was held is taken out, to be put through `step` again in its order.
@@ -149,7 +157,14 @@ impl<P: Parcel> Exits<P> {
         exit.opened.push((k, yes));
         match exit.hold.take_if(|(held, _)| *held == k) {
             Some((_, queue)) => {
-                self.held.take(Load::of(&queue));
+                let load = Load::of(&queue);
+                self.held.take(load);
+                if let Entry::Occupied(mut held) = self.by_lane.entry(lane) {
+                    *held.get_mut() -= load.items;
+                    if *held.get() == 0 {
+                        held.remove();
+                    }
+                }
                 queue
             }
             None => VecDeque::new(),
@@ -186,6 +201,7 @@ impl<P: Parcel> Exits<P> {
     /// Everything that is held, given up.
     pub fn take(&mut self) -> Vec<(ShardKey, LaneId, VecDeque<Token<P>>)> {
         self.held = Load::default();
+        self.by_lane.clear();
         let changing = std::mem::take(&mut self.changing);
         changing.into_iter().filter_map(|((shard, lane), exit)| exit.hold.map(|(_, queue)| (shard, lane, queue))).collect()
     }
@@ -199,13 +215,14 @@ impl<P: Parcel> Exits<P> {
     pub fn check(&self) {
         let all = self.changing.values().flat_map(|e| &e.hold).flat_map(|(_, queue)| queue);
         assert_eq!(Load::of(all), self.held, "items held for their lane's other exit");
+        assert_eq!(self.by_lane.values().sum::<usize>(), self.held.items, "items held by lane");
         assert!(self.changing.values().all(|e| e.hold.is_some() || e.back.is_some() || !e.opened.is_empty()), "an idle lane is forgotten");
     }
 
     fn hold(&mut self, at: (ShardKey, LaneId), k: Epoch, token: Token<P>, held_items: usize) -> Step<P> {
         let full = self.held.is_too_much(&token, held_items);
         let (kept, refused) = if full { without_message(token) } else { (Some(token), None) };
-        self.held.add(Load::of(&kept));
+        self.keep(at.1, Load::of(&kept));
         let exit = self.changing.entry(at).or_insert_with(|| Exit { hold: None, back: None, opened: vec![] });
         exit.hold = Some((k, kept.into_iter().collect()));
         refused.map_or(Step::Done, Step::Full)
