@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-use super::{Effect, Members, MoveSeen, NodeCore};
+use super::{Effect, Members, MoveSeen, MoveStage, NodeCore};
 
 impl<M: Members> NodeCore<M> {
     pub(super) fn handle_output(&mut self, now: Time, output: MemberOutput) {
@@ -155,17 +155,17 @@ impl<M: Members> NodeCore<M> {
     fn note_moving_quietly(&mut self, now: Time, shard: ShardKey, to: NodeId, epoch: crate::Epoch) -> bool {
         let news = self.moves.get(&shard).is_none_or(|seen| seen.epoch < epoch);
         if news {
-            // One that comes behind a newer record is over already.
-            let arrived = self.region.known(shard).is_some_and(|(known, _)| known > epoch);
-            self.moves.insert(shard, MoveSeen { epoch, to, since: now, arrived });
+            let overtaken = self.region.known(shard).is_some_and(|(known, _)| known > epoch);
+            let stage = if overtaken { MoveStage::Overtaken } else { MoveStage::Going };
+            self.moves.insert(shard, MoveSeen { epoch, to, since: now, stage });
         }
         news
     }
 
-    /// A record of that epoch is in force: an older move that has not arrived was called off, or one of its ends is gone.
+    /// A record of that epoch is in force: an older move is not waited for any longer.
     pub(super) fn move_overtaken(&mut self, shard: ShardKey, epoch: crate::Epoch) {
-        if let Some(seen) = self.moves.get_mut(&shard).filter(|seen| seen.epoch < epoch) {
-            seen.arrived = true;
+        if let Some(seen) = self.moves.get_mut(&shard).filter(|seen| seen.epoch < epoch && seen.stage == MoveStage::Going) {
+            seen.stage = MoveStage::Overtaken;
         }
     }
 
@@ -179,8 +179,8 @@ impl<M: Members> NodeCore<M> {
 
     /// The newest announced move has arrived at `to`; once.
     pub(super) fn note_moved(&mut self, now: Time, shard: ShardKey, to: Option<NodeId>, took: Option<Duration>) {
-        let Some(seen) = self.moves.get_mut(&shard).filter(|seen| !seen.arrived && Some(seen.to) == to) else { return };
-        seen.arrived = true;
+        let Some(seen) = self.moves.get_mut(&shard).filter(|seen| seen.stage != MoveStage::Arrived && Some(seen.to) == to) else { return };
+        seen.stage = MoveStage::Arrived;
         let (to, epoch, took) = (seen.to, seen.epoch, took.unwrap_or_else(|| now.since(seen.since)));
         let entity_type = self.registration.name(shard.ty);
         self.effects.push_back(Effect::Event(Event::ShardMoved { entity_type, shard: shard.shard, to, epoch, took }));

@@ -108,8 +108,16 @@ struct MoveSeen {
     epoch: Epoch,
     to: NodeId,
     since: Time,
-    /// Or overtaken by a newer record.
-    arrived: bool,
+    stage: MoveStage,
+}
+
+/// How far a move is, as far as this node has heard.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum MoveStage {
+    Going,
+    /// A newer record is in force: it was called off, or has arrived, of which this node may hear yet.
+    Overtaken,
+    Arrived,
 }
 
 #[derive(Debug, Default)]
@@ -377,7 +385,7 @@ impl<M: Members> NodeCore<M> {
 
     /// Shards whose move was announced here and has not been seen to arrive.
     pub fn moving(&self) -> u64 {
-        self.moves.values().filter(|m| !m.arrived).count() as u64
+        self.moves.values().filter(|m| m.stage == MoveStage::Going).count() as u64
     }
 
     /// Counters by stable name, for metrics: membership's, undelivered messages by reason, and those of links and routes.
