@@ -58,7 +58,7 @@ impl Drop for Inner {
         self.reaper.request(ShutdownReason::Requested);
         if self.node.life() != Life::Stopped {
             // Its threads are at work, which this would hold up, and give the pages back at their end.
-            std::mem::forget(self.pages.take());
+            self.pages.iter_mut().for_each(GiveBackPages::leave);
         }
     }
 }
@@ -495,7 +495,7 @@ impl ClusterBuilder {
             reaper,
             #[cfg(feature = "admin")]
             admin,
-            pages: Some(GiveBackPages),
+            pages: Some(GiveBackPages::default()),
         };
         Ok(Cluster { inner: Arc::new(inner) })
     }

@@ -417,7 +417,7 @@ const THREADS: Duration = Duration::from_secs(10);
 fn run_to_the_end(mut end: End, engine: Engine, #[cfg(feature = "admin")] server: Option<crate::admin::ServerHandle>) {
     // What the threads had is free when this is dropped, and the node as well unless somebody still looks at it. A life ends seldom, and a process
     // that begins another one would otherwise keep the pages of both: other threads get other heaps.
-    let _pages = sys::GiveBackPages;
+    let _pages = sys::GiveBackPages::default();
     let (shared, node) = (end.shared.clone(), engine.node.clone());
     loop {
         match end.step(node.now()) {

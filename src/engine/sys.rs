@@ -77,12 +77,23 @@ pub fn give_back_pages() {
 }
 
 /// Gives back pages when it is dropped: a last field, so that what stands before it is free by then.
-#[derive(Debug)]
-pub struct GiveBackPages;
+#[derive(Debug, Default)]
+pub struct GiveBackPages {
+    not_now: bool,
+}
+
+impl GiveBackPages {
+    /// Somebody else does it, later.
+    pub fn leave(&mut self) {
+        self.not_now = true;
+    }
+}
 
 impl Drop for GiveBackPages {
     fn drop(&mut self) {
-        give_back_pages();
+        if !self.not_now {
+            give_back_pages();
+        }
     }
 }
 
