@@ -409,12 +409,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{
-        CodecError, Config, NodeAddr,
-        config::Preset,
-        engine::lane::{Bell, Door},
-        proto::membership::Identity,
-    };
+    use crate::CodecError;
 
     struct Fuse;
 
@@ -455,11 +450,7 @@ mod tests {
 
     #[test]
     fn an_ask_whose_encoder_panics_leaves_no_slot_behind() {
-        let me = Identity { addr: NodeAddr::new("here", 1), incarnation: 1 };
-        let door = || Arc::new(Bell::new(|| {}));
-        let (helper, _jobs) = crossbeam::channel::unbounded();
-        let config = Arc::new(Config::preset(Preset::LocalTest));
-        let node = Arc::new(Node::new(config, me, Box::new([Door::new(door())]), Door::new(door()), helper, None, Clock::Machine));
+        let node = Node::lone(None);
         // Its shards are elsewhere, so that messages are encoded at once.
         let entry = Arc::new(TypeEntry::new("fuse", 8, RustTypeId::of::<Fuse>()));
         let fuse = EntityRef::<Fuse>::new(node.clone(), entry, 7);

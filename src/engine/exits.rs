@@ -388,13 +388,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        CodecError, Config, NodeAddr, ShardId,
-        config::Preset,
-        engine::{
-            clock::Clock,
-            lane::{Bell, Door, Front, Ring},
-        },
-        proto::membership::Identity,
+        CodecError, ShardId,
+        engine::lane::{Front, Ring},
     };
 
     const SHARDS: u32 = 300;
@@ -410,13 +405,7 @@ mod tests {
 
     impl Bed {
         fn new() -> Self {
-            let mut config = Config::preset(Preset::LocalTest);
-            config.limits.ring_items = 64;
-            let me = Identity { addr: NodeAddr::new("here", 1), incarnation: 1 };
-            let bell = || Arc::new(Bell::new(|| {}));
-            let (helper, _) = crossbeam::channel::unbounded();
-            let workers = Box::new([Door::new(bell())]);
-            let node = Arc::new(Node::new(Arc::new(config), me, workers, Door::new(bell()), helper, None, Clock::Machine));
+            let node = Node::lone(Some(64));
             let exits = Exits::open(&node);
             let (network, worker) = (node.network.take_new().unwrap(), node.workers[0].take_new().unwrap());
             Self { node, exits, network, worker, entry: TypeEntry::new("thing", SHARDS, RustTypeId::of::<()>()) }

@@ -44,7 +44,7 @@ use crate::{
     },
 };
 
-/// Takes the answer to a command. Runs on the network thread: it must be quick and must not block.
+/// Takes the answer to a command. Runs on the network thread, or on the helper thread if that was helped: it must be quick and must not block.
 pub type Completion = Box<dyn FnOnce(Answer) + Send>;
 /// What the helper thread runs.
 pub type Job = Box<dyn FnOnce() + Send>;
@@ -275,6 +275,17 @@ impl Node {
             lease: lease.map(Mutex::new),
             config,
         }
+    }
+
+    /// One that no thread works for, with one worker and so many items to a ring.
+    #[cfg(test)]
+    pub fn lone(ring_items: Option<u32>) -> Arc<Self> {
+        let mut config = Config::preset(crate::config::Preset::LocalTest);
+        config.limits.ring_items = ring_items.unwrap_or(config.limits.ring_items);
+        let me = Identity { addr: NodeAddr::new("here", 1), incarnation: 1 };
+        let bell = || Arc::new(crate::engine::lane::Bell::new(|| {}));
+        let workers = Box::new([Door::new(bell())]);
+        Arc::new(Self::new(Arc::new(config), me, workers, Door::new(bell()), crossbeam::channel::unbounded().0, None, Clock::Machine))
     }
 
     /// The moment it is on this node.

@@ -192,25 +192,10 @@ impl Out {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        Config, NodeAddr,
-        config::Preset,
-        engine::{
-            clock::Clock,
-            lane::{Bell, Door},
-        },
-        proto::membership::Identity,
-    };
 
     #[test]
     fn room_for_answers_that_once_waited_by_the_thousand_is_given_back() {
-        let mut config = Config::preset(Preset::LocalTest);
-        config.limits.ring_items = 64;
-        let me = Identity { addr: NodeAddr::new("here", 1), incarnation: 1 };
-        let bell = || Arc::new(Bell::new(|| {}));
-        let (helper, _) = crossbeam::channel::unbounded();
-        let workers = Box::new([Door::new(bell())]);
-        let node = Arc::new(Node::new(Arc::new(config), me, workers, Door::new(bell()), helper, None, Clock::Machine));
+        let node = Node::lone(Some(64));
         let mut out = Out::new(node.clone(), 0, 1);
         (0..2_000).for_each(|_| out.push(ToNet::WorkerDone));
         assert!(out.waiting.capacity() >= 1_000, "the ring is full");
