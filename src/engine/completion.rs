@@ -50,7 +50,8 @@ impl Completions {
             node: RwLock::default(),
             node_at: AtomicPtr::default(),
             abroad: AtomicBool::new(false),
-            sleepers: Mutex::default(),
+            // Mostly one thread waits: its first sleep allocates nothing.
+            sleepers: Mutex::new(Vec::with_capacity(1)),
             sleeping: AtomicUsize::new(0),
         }
     }

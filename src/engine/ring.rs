@@ -182,7 +182,7 @@ impl Producer {
     /// # Safety
     /// `fill` gets `payload` bytes, aligned to [`ALIGN`], that hold nothing, and must make of them what the ring's `discard` and its consumer expect
     /// for `kind`. It must be `Send`.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn write(&self, kind: u32, payload: usize, spare: usize, most: u32, fill: impl FnOnce(*mut u8)) -> bool {
         let len = record(payload);
         let (mut offset, left) = (self.offset.get(), self.capacity - self.offset.get());
