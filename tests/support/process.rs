@@ -58,7 +58,10 @@ pub fn run(args: &[&str]) -> Ended {
 }
 
 pub fn ended(command: &mut Command) -> Ended {
-    let output = command.stdin(Stdio::null()).output().unwrap();
+    let alone = SPAWNING.lock();
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(alone);
+    let output = child.wait_with_output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     Ended { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
 }
@@ -69,12 +72,16 @@ pub fn unique_name() -> String {
     format!("test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
+/// A process that is just being made has copies of all sockets until it runs its own program: nobody looks for free ports meanwhile.
+static SPAWNING: Mutex<()> = Mutex::new(());
+
 /// A loopback address whose port is free for TCP and UDP, and stays so: it lies below those that systems give to outgoing connections.
 pub fn free_addr() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     until("a free port", || {
         let nth = std::process::id().wrapping_mul(101).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
         let addr = format!("127.0.0.1:{}", 10_000 + nth % 20_000);
+        let _alone = SPAWNING.lock();
         (TcpListener::bind(&addr).is_ok() && UdpSocket::bind(&addr).is_ok()).then_some(addr)
     })
 }
@@ -115,7 +122,9 @@ impl Node {
             command.args(["--admin", "127.0.0.1:0"]);
         }
         command.env("WINGBEAT_CLUSTER__NAME", cluster).envs(env.iter().copied());
+        let alone = SPAWNING.lock();
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(alone);
         let (input, out, err) = (child.stdin.take().unwrap(), child.stdout.take().unwrap(), child.stderr.take().unwrap());
         let log = Arc::new(Mutex::new(String::new()));
         let kept = log.clone();
