@@ -339,9 +339,9 @@ fn a_handler_that_does_not_return_is_named_and_its_shard_runs_nowhere_else() {
     shared.wait_blocked(1);
     let get = |path: &str| Client::connect(home.admin_addr().unwrap()).unwrap().get(path).unwrap();
     let shard = region.shard_of(&"stuck".to_owned()).unwrap();
-    until_holds("the status names type, shard and age", || {
+    until_holds("the status names entity, type, shard and age", || {
         let warnings = get("/api/v1/status").json()["warnings"].to_string();
-        warnings.contains(&format!("type `test.job`, shard {}", shard.0)) && warnings.contains(" s: ")
+        warnings.contains(&format!("entity `stuck` of type `test.job`, shard {}", shard.0)) && warnings.contains(" s: ")
     });
     assert!(get("/metrics").text().contains("\nwingbeat_workers_stuck 1\n"));
 

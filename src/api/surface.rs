@@ -14,6 +14,7 @@ use crate::{
     engine::{
         node::{Life, Node},
         types::{Standing, TypeEntry},
+        watch::Inside,
     },
     metrics::Prometheus,
     proto::{
@@ -343,10 +344,10 @@ impl Source for Surface {
                     .push(format!("type `{}` has {shards} shards, fewer than ten times the {up} members: load will be uneven", entry.name));
             }
         }
-        for (shard, took) in node.stuck_turns() {
+        for Inside { shard, key, took, .. } in node.stuck_turns() {
             let ty = node.type_entry(shard.ty).map_or_else(|| format!("{:08x}", shard.ty.0), |entry| entry.name.to_string());
             warnings.push(format!(
-                "an entity of type `{ty}`, shard {}, has not come out of its code for {:.1} s: what else lives on its worker waits",
+                "entity `{key}` of type `{ty}`, shard {}, has not come out of its code for {:.1} s: what else lives on its worker waits",
                 shard.shard.0,
                 took.as_secs_f64()
             ));

@@ -28,7 +28,7 @@ use crate::{
         short_ways::ShortWays,
         sys,
         types::{Standing, TypeEntry},
-        watch::Watch,
+        watch::{Inside, Watch},
     },
     net::{NetEvent, Unsent},
     proto::{
@@ -500,9 +500,9 @@ impl<N: Carrier> Network<N> {
     /// Names the type and shard whose code a worker does not come out of.
     fn watch_workers(&mut self, now: Time) {
         for (worker, busy) in self.node.busy.iter().enumerate() {
-            if let Some((shard, took)) = self.watch.look(now, worker, busy) {
+            if let Some(Inside { shard, key, took, .. }) = self.watch.look(now, worker, busy) {
                 let entity_type = self.types.get(&shard.ty).map_or("?", |entry| &entry.name);
-                tracing::warn!(target: "wingbeat::engine", worker, entity_type, shard = shard.shard.0, ?took, "an entity's code does not return; what else lives on this worker waits");
+                tracing::warn!(target: "wingbeat::engine", worker, entity_type, %key, shard = shard.shard.0, ?took, "an entity's code does not return; what else lives on this worker waits");
             }
         }
     }

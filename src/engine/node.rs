@@ -604,9 +604,9 @@ impl Node {
         self.moving.load(Ordering::Relaxed)
     }
 
-    /// Turns of entities that last for long and are not over: where, and how long.
+    /// Turns of entities that last for long and are not over.
     #[cfg(feature = "admin")]
-    pub fn stuck_turns(&self) -> Vec<(crate::ShardKey, Duration)> {
+    pub fn stuck_turns(&self) -> Vec<super::watch::Inside> {
         let now = self.now();
         self.busy.iter().filter_map(|busy| busy.stuck(now)).collect()
     }

@@ -1,6 +1,6 @@
-//! Finds workers that do not come out of an entity's code, at the cost of three plain stores per turn.
+//! Finds workers that do not come out of an entity's code, at the cost of a few plain stores per turn.
 //!
-//! A worker says which shard it is in before it enters and after it leaves. The network thread looks now and then; a turn that it has
+//! A worker says which entity it is in before it enters, and when it has left. The network thread looks now and then; a turn that it has
 //! seen for too long is marked, and reported at once and again when it ends. Nobody interrupts it: only the code itself can end.
 
 use std::{
@@ -15,6 +15,21 @@ use crate::{ShardId, ShardKey, Time, TypeId};
 /// A turn seen for so long is reported.
 pub const SLOW: Duration = Duration::from_millis(500);
 
+/// So many bytes of a key are shown, which is all of most.
+const SHOWN: usize = 24;
+
+/// A turn that is not over.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Inside {
+    turn: u64,
+    /// Where it is.
+    pub shard: ShardKey,
+    /// The entity's key, or what it begins with, as text; empty if the worker could not say.
+    pub key: String,
+    /// How long it has been seen.
+    pub took: Duration,
+}
+
 /// What one worker is doing. Written by that worker, but for `slow` and `since`, which the network thread writes.
 #[derive(Debug, Default)]
 pub struct Busy {
@@ -22,6 +37,9 @@ pub struct Busy {
     turn: AtomicU64,
     /// Type and shard of the turn.
     at: AtomicU64,
+    /// Length of the entity's key, and the bytes that it begins with.
+    key_len: AtomicU64,
+    key: [AtomicU64; SHOWN / 8],
     /// The turn that has been found to be slow.
     slow: CachePadded<AtomicU64>,
     /// When the turn that may be slow was first seen, in nanoseconds.
@@ -29,10 +47,21 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// The worker goes into an entity's code.
+    /// The worker goes into the code of the entity with that key.
     #[inline]
-    pub fn enter(&self, shard: ShardKey) {
+    pub fn enter(&self, shard: ShardKey, key: &[u8]) {
         self.at.store(u64::from(shard.ty.0) << 32 | u64::from(shard.shard.0), Ordering::Relaxed);
+        self.key_len.store(key.len() as u64, Ordering::Relaxed);
+        // Most keys are numbers.
+        if let Ok(word) = <[u8; 8]>::try_from(key) {
+            self.key[0].store(u64::from_le_bytes(word), Ordering::Relaxed);
+        } else {
+            for (word, bytes) in self.key.iter().zip(key.chunks(8)) {
+                let mut all = [0; 8];
+                all[..bytes.len()].copy_from_slice(bytes);
+                word.store(u64::from_le_bytes(all), Ordering::Relaxed);
+            }
+        }
         self.turn.store(self.turn.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
@@ -49,21 +78,30 @@ impl Busy {
         self.turn.load(Ordering::Relaxed) % 2 == 1
     }
 
-    fn inside(&self) -> Option<(u64, ShardKey)> {
-        let turn = self.turn.load(Ordering::Acquire);
-        let at = self.at.load(Ordering::Acquire);
-        // If the worker has gone on meanwhile, `at` may belong to another turn.
-        let same = turn % 2 == 1 && self.turn.load(Ordering::Relaxed) == turn;
-        // The two halves that `enter` put together.
-        same.then_some((turn, ShardKey { ty: TypeId((at >> 32) as u32), shard: ShardId(at as u32) }))
+    /// The number of the turn that is not over.
+    fn turn(&self) -> Option<u64> {
+        Some(self.turn.load(Ordering::Acquire)).filter(|turn| turn % 2 == 1)
     }
 
-    /// The turn that is slow and not over, and how long it has been seen.
+    /// That turn, seen since then, if it is still not over. What is said of one that ends just now may belong to the next.
+    fn describe(&self, turn: u64, since: Time, now: Time) -> Option<Inside> {
+        let at = self.at.load(Ordering::Acquire);
+        let bytes: Vec<u8> = self.key.iter().flat_map(|word| word.load(Ordering::Acquire).to_le_bytes()).collect();
+        let length = self.key_len.load(Ordering::Acquire) as usize;
+        let mut key = String::from_utf8_lossy(&bytes[..length.min(SHOWN)]).escape_debug().to_string();
+        if length > SHOWN {
+            key.push('…');
+        }
+        // The two halves that `enter` put together.
+        let shard = ShardKey { ty: TypeId((at >> 32) as u32), shard: ShardId(at as u32) };
+        (self.turn.load(Ordering::Relaxed) == turn).then(|| Inside { turn, shard, key, took: now.since(since) })
+    }
+
+    /// The turn that is slow and not over.
     #[cfg(any(test, feature = "admin"))]
-    pub fn stuck(&self, now: Time) -> Option<(ShardKey, Duration)> {
-        let (turn, shard) = self.inside()?;
-        let slow = self.slow.load(Ordering::Acquire) == turn;
-        slow.then(|| (shard, now.since(Time::from_nanos(self.since.load(Ordering::Relaxed)))))
+    pub fn stuck(&self, now: Time) -> Option<Inside> {
+        let turn = self.turn().filter(|turn| self.slow.load(Ordering::Acquire) == *turn)?;
+        self.describe(turn, Time::from_nanos(self.since.load(Ordering::Relaxed)), now)
     }
 }
 
@@ -80,20 +118,20 @@ impl Watch {
         Self { seen: vec![(0, Time::ZERO); workers] }
     }
 
-    /// Looks at worker `index`: a turn that turns out to be slow just now, and how long it has been seen.
-    pub fn look(&mut self, now: Time, index: usize, busy: &Busy) -> Option<(ShardKey, Duration)> {
-        let (turn, shard) = busy.inside()?;
+    /// Looks at worker `index`: a turn that turns out to be slow just now.
+    pub fn look(&mut self, now: Time, index: usize, busy: &Busy) -> Option<Inside> {
+        let turn = busy.turn()?;
         let seen = &mut self.seen[index];
         if seen.0 != turn {
             *seen = (turn, now);
         }
-        let took = now.since(seen.1);
-        if took < SLOW || busy.slow.load(Ordering::Relaxed) == turn {
+        if now.since(seen.1) < SLOW || busy.slow.load(Ordering::Relaxed) == turn {
             return None;
         }
+        let inside = busy.describe(turn, seen.1, now)?;
         busy.since.store(seen.1.as_nanos(), Ordering::Relaxed);
         busy.slow.store(turn, Ordering::Release);
-        Some((shard, took))
+        Some(inside)
     }
 }
 
@@ -139,15 +177,35 @@ mod tests {
     #[test]
     fn a_turn_that_lasts_is_reported_once_and_named_when_it_ends() {
         let (busy, mut watch) = (Busy::default(), Watch::new(1));
-        busy.enter(SHARD);
+        busy.enter(SHARD, b"k1");
         assert_eq!((watch.look(at(0), 0, &busy), watch.look(at(499), 0, &busy), busy.stuck(at(499))), (None, None, None));
-        assert_eq!(watch.look(at(500), 0, &busy), Some((SHARD, Duration::from_millis(500))));
+        let slow = |ms| Some(Inside { turn: 1, shard: SHARD, key: "k1".into(), took: Duration::from_millis(ms) });
+        assert_eq!(watch.look(at(500), 0, &busy), slow(500));
         assert_eq!(watch.look(at(700), 0, &busy), None);
-        assert_eq!(busy.stuck(at(900)), Some((SHARD, Duration::from_millis(900))));
+        assert_eq!(busy.stuck(at(900)), slow(900));
         assert_eq!(busy.leave(), Some(at(0)));
         assert_eq!(busy.stuck(at(900)), None);
-        busy.enter(SHARD);
+        busy.enter(SHARD, b"k2");
         assert_eq!((busy.stuck(at(900)), busy.leave()), (None, None), "the next turn is not to blame");
+    }
+
+    #[test]
+    fn a_key_of_any_length_is_shown_as_far_as_there_is_room() {
+        let shown = |key: &[u8]| {
+            let (busy, mut watch) = (Busy::default(), Watch::new(1));
+            // What the turn before has left behind is not shown.
+            busy.enter(SHARD, &[b'x'; 40]);
+            busy.leave();
+            busy.enter(SHARD, key);
+            watch.look(at(0), 0, &busy);
+            watch.look(at(500), 0, &busy).unwrap().key
+        };
+        assert_eq!(shown(b""), "");
+        assert_eq!(shown(b"a number"), "a number");
+        assert_eq!(shown(b"of thirteen b"), "of thirteen b");
+        assert_eq!(shown(b"four and twenty bytes!!!"), "four and twenty bytes!!!");
+        assert_eq!(shown(b"five and twenty bytes!!!!"), "five and twenty bytes!!!…");
+        assert_eq!(shown(b"a\nb"), "a\\nb");
     }
 
     // failures: row 57
@@ -167,7 +225,7 @@ mod tests {
     fn many_short_turns_are_nothing_to_report() {
         let (busy, mut watch) = (Busy::default(), Watch::new(1));
         for ms in (0..10_000).step_by(200) {
-            busy.enter(SHARD);
+            busy.enter(SHARD, b"k");
             assert_eq!(watch.look(at(ms), 0, &busy), None);
             assert_eq!(busy.leave(), None);
             assert_eq!(watch.look(at(ms + 1), 0, &busy), None);

@@ -99,9 +99,14 @@ impl WorkerHost {
         &self.node.metrics.workers[usize::from(self.index)]
     }
 
-    fn turn<R>(&mut self, at: Place, what: &'static str, f: impl FnOnce(&mut Env<'_>) -> R) -> Result<R, Box<PanicInfo>> {
+    fn turn<R>(&mut self, at: Place, key: &[u8], what: &'static str, f: impl FnOnce(&mut Env<'_>) -> R) -> Result<R, Box<PanicInfo>> {
+        self.busy.enter(at.shard, key);
+        self.entered(at, what, f)
+    }
+
+    /// As [`turn`](Self::turn), where the watch knows already who it is.
+    fn entered<R>(&mut self, at: Place, what: &'static str, f: impl FnOnce(&mut Env<'_>) -> R) -> Result<R, Box<PanicInfo>> {
         let mut env = Env { node: &self.node, at: &at, out: &mut self.out };
-        self.busy.enter(at.shard);
         // The entity is dropped after a panic, so no broken state is seen again.
         let result = catch_unwind(AssertUnwindSafe(|| f(&mut env)));
         self.leave();
@@ -129,7 +134,7 @@ impl WorkerHost {
     /// One message, one turn, where its sender has put it. Whoever calls looks after panics.
     #[inline(always)]
     fn handle_letter(&mut self, at: &Place, entity: &mut Box<dyn Instance>, letter: &mut Letter<'_>) -> Turn {
-        self.busy.enter(at.shard);
+        self.busy.enter(at.shard, letter.key());
         let (ask, reads) = letter.asker();
         let mut env = Env { node: &self.node, at, out: &mut self.out };
         let turn = entity.handle(&mut env, &mut Mail::letter(letter, ask, reads));
@@ -178,7 +183,7 @@ impl WorkerHost {
     /// What the ask's answer becomes: a message to the entity that asked.
     fn then(&mut self, at: Place, open: OpenAsk, answered: Result<Answered, AskError>) -> Option<EngineParcel> {
         let OpenAsk { key, then, .. } = open;
-        match self.turn(at, "then", |_| then(answered)) {
+        match self.turn(at, key.bytes(), "then", |_| then(answered)) {
             Ok(msg) => Some(EngineParcel::told(key, msg)),
             Err(panic) => {
                 self.tell_panic(at, key.bytes(), &panic);
@@ -205,7 +210,7 @@ impl Host for WorkerHost {
     fn start(&mut self, at: Place, key: &[u8], cause: StartCause, state: Option<(&[u8], NodeId)>) -> Result<Self::Entity, String> {
         let host = self.types.get(at.shard.ty).and_then(|e| e.host.get()).cloned();
         let Some(host) = host else { return Err("the type is not hosted here".to_owned()) };
-        let started = self.turn(at, "start", |env| host.start(env, key, cause, state)).unwrap_or_else(|panic| {
+        let started = self.turn(at, key, "start", |env| host.start(env, key, cause, state)).unwrap_or_else(|panic| {
             self.tell_panic(at, key, &panic);
             Err(panic.message)
         });
@@ -222,10 +227,11 @@ impl Host for WorkerHost {
 
     fn handle(&mut self, at: Place, entity: &mut Self::Entity, parcel: EngineParcel) -> Turn {
         (self.out.keep, self.handled) = (self.types.keeps(at.shard.ty), self.handled + 1);
+        self.busy.enter(at.shard, parcel.key());
         let mut parcel = Some(parcel);
         let mut mail = Mail::parcel(&mut parcel);
         let ask = mail.ask;
-        let turn = self.turn(at, HANDLE, |env| entity.handle(env, &mut mail));
+        let turn = self.entered(at, HANDLE, |env| entity.handle(env, &mut mail));
         self.out.keep = false;
         self.was_slow(&at, &**entity);
         turn.unwrap_or_else(|panic| {
@@ -234,26 +240,25 @@ impl Host for WorkerHost {
         })
     }
 
-    fn hand_over(&mut self, at: Place, entity: &mut Self::Entity) -> Result<Option<Vec<u8>>, String> {
-        let state = self.turn(at, "handoff", |env| entity.hand_over(env)).unwrap_or_else(|panic| {
-            self.tell_panic(at, &entity.key(), &panic);
+    fn hand_over(&mut self, at: Place, key: &[u8], entity: &mut Self::Entity) -> Result<Option<Vec<u8>>, String> {
+        let state = self.turn(at, key, "handoff", |env| entity.hand_over(env)).unwrap_or_else(|panic| {
+            self.tell_panic(at, key, &panic);
             Err(panic.message)
         });
         if let Some(took) = self.slow.take() {
-            self.tell_slow(at, &entity.key(), took);
+            self.tell_slow(at, key, took);
         }
         state
     }
 
-    fn stop(&mut self, at: Place, entity: Self::Entity, why: StopReason) {
+    fn stop(&mut self, at: Place, key: &[u8], entity: Self::Entity, why: StopReason) {
         self.counters().entities_stopped.bump(1);
-        let key = entity.key();
         // The instance is gone either way.
-        if let Err(panic) = self.turn(at, "stopped", |env| entity.stop(env, why)) {
-            self.tell_panic(at, &key, &panic);
+        if let Err(panic) = self.turn(at, key, "stopped", |env| entity.stop(env, why)) {
+            self.tell_panic(at, key, &panic);
         }
-        self.out.unsubscribe(None, at.shard, &key);
-        self.out.watches.close(&self.node, at.shard, &key, None);
+        self.out.unsubscribe(None, at.shard, key);
+        self.out.watches.close(&self.node, at.shard, key, None);
     }
 
     #[inline(always)]
@@ -284,7 +289,7 @@ impl Host for WorkerHost {
         // An entity that gave up by itself was not asked.
         let Some(panic) = self.panicked.take() else { return Aftermath { directive: Directive::Restart, parcel } };
         let host = self.types.get(at.shard.ty).and_then(|e| e.host.get()).cloned();
-        let directive = match host.map(|host| self.turn(at, "supervise", |_| host.supervise(&panic, failures - 1))) {
+        let directive = match host.map(|host| self.turn(at, &[], "supervise", |_| host.supervise(&panic, failures - 1))) {
             Some(Ok(directive)) => directive,
             Some(Err(panic)) => {
                 self.tell_panic(at, &[], &panic);

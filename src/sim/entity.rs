@@ -212,13 +212,13 @@ impl Host for SimHost {
         Turn::Continue
     }
 
-    fn hand_over(&mut self, _at: Place, entity: &mut Probe) -> Result<Option<Vec<u8>>, String> {
+    fn hand_over(&mut self, _at: Place, _key: &[u8], entity: &mut Probe) -> Result<Option<Vec<u8>>, String> {
         let bytes = entity.encode();
         self.happened.push(Happened::HandedOver { entity: entity.entity, state: xxhash_rust::xxh3::xxh3_64(&bytes) });
         Ok(Some(bytes))
     }
 
-    fn stop(&mut self, _at: Place, entity: Probe, why: StopReason) {
+    fn stop(&mut self, _at: Place, _key: &[u8], entity: Probe, why: StopReason) {
         self.happened.push(Happened::Stopped { entity: entity.entity, why });
     }
 

@@ -188,6 +188,16 @@ impl<H: Host> Entities<H> {
         }
     }
 
+    /// Ends the instance there. False if there is none.
+    pub(super) fn stop_one(&mut self, t: &mut Turns<'_, H>, at: u32, why: StopReason) -> bool {
+        let Some(slot) = self.slots.get_mut(at as usize).and_then(Option::as_mut) else { return false };
+        let Some(entity) = slot.entity.take() else { return false };
+        t.host.stop(t.place(), self.keys.get(slot.key), entity, why);
+        discard_wishes(t);
+        self.count_live(t.env, t.number, false);
+        true
+    }
+
     /// Asks every live entity for its state. Nothing is changed: if one refuses, all live on.
     pub fn hand_over(&mut self, t: &mut Turns<'_, H>) -> Result<States, String> {
         let place = t.place();
@@ -198,7 +208,7 @@ impl<H: Host> Entities<H> {
             let state = match (&mut slot.entity, &slot.side) {
                 (Some(entity), _) => t
                     .host
-                    .hand_over(place, entity)
+                    .hand_over(place, key, entity)
                     .map_err(|why| format!("entity {}: its state cannot be handed over: {why}", key.escape_ascii()))?,
                 (None, Some(side)) => side.adopted.as_ref().map(|(state, _)| state.clone()),
                 (None, None) => None,
@@ -222,7 +232,7 @@ impl<H: Host> Entities<H> {
         for (slot, at) in std::mem::take(&mut self.slots).into_iter().zip(0..) {
             let Some(mut slot) = slot else { continue };
             if let Some(entity) = slot.entity {
-                t.host.stop(place, entity, why);
+                t.host.stop(place, self.keys.get(slot.key), entity, why);
                 discard_wishes(t);
                 self.count_live(t.env, t.number, false);
             }

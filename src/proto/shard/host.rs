@@ -94,10 +94,10 @@ pub trait Host {
     fn start(&mut self, at: Place, key: &[u8], cause: StartCause, state: Option<(&[u8], NodeId)>) -> Result<Self::Entity, String>;
     /// One message, one turn. The host answers the ask, if it is one. Never unwinds.
     fn handle(&mut self, at: Place, entity: &mut Self::Entity, parcel: Self::Parcel) -> Turn;
-    /// State for the next owner: `Ok(None)` = it starts fresh there; `Err` = the move must be called off.
-    fn hand_over(&mut self, at: Place, entity: &mut Self::Entity) -> Result<Option<Vec<u8>>, String>;
-    /// Last call before the instance is dropped.
-    fn stop(&mut self, at: Place, entity: Self::Entity, why: StopReason);
+    /// State of the instance of `key` for the next owner: `Ok(None)` = it starts fresh there; `Err` = the move must be called off.
+    fn hand_over(&mut self, at: Place, key: &[u8], entity: &mut Self::Entity) -> Result<Option<Vec<u8>>, String>;
+    /// Last call before the instance of `key` is dropped.
+    fn stop(&mut self, at: Place, key: &[u8], entity: Self::Entity, why: StopReason);
     /// An accepted message will not be handled: count it, offer it as a dead letter, answer its asker.
     fn undelivered(&mut self, shard: ShardKey, parcel: Self::Parcel, reason: DropReason);
     /// Passes a report on to the network thread, behind everything reported before. Never fails: the ring keeps a reserve for it,

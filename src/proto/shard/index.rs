@@ -117,7 +117,7 @@ impl Index {
 
     #[inline]
     fn home(&self, tag: Tag) -> usize {
-        (u64::from(tag) * self.cells.len() as u64 >> 32) as usize
+        ((u64::from(tag) * self.cells.len() as u64) >> 32) as usize
     }
 
     #[inline]

@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     Host, Parcel, StopReason, Wish,
-    entities::{Entities, Side, discard_wishes},
+    entities::{Entities, Side},
     env::{Env, Timer, Turns},
     transfer::{Cargo, TimerRecord},
 };
@@ -299,11 +299,7 @@ impl<H: Host> Entities<H> {
 
     /// A live entity leaves memory.
     fn passivate(&mut self, t: &mut Turns<'_, H>, at: u32) {
-        let place = t.place();
-        if let Some(entity) = self.slot(at).and_then(|s| s.entity.take()) {
-            t.host.stop(place, entity, StopReason::Passivated);
-            discard_wishes(t);
-            self.count_live(t.env, t.number, false);
+        if self.stop_one(t, at, StopReason::Passivated) {
             self.end_own(t, at);
             if self.slot(at).is_some_and(|s| s.side.is_some()) {
                 self.go_on(t, at);

@@ -267,7 +267,6 @@ impl<H: Host> Entities<H> {
 
     /// The turn of an entity is over. False if it failed, so that what waits must wait on.
     fn ended(&mut self, t: &mut Turns<'_, H>, at: u32, turn: Turn) -> bool {
-        let place = t.place();
         let Some(slot) = self.slot(at) else { return false };
         if turn == Turn::Continue {
             if let Some(side) = &mut slot.side {
@@ -286,11 +285,7 @@ impl<H: Host> Entities<H> {
         // What it put aside in this turn is not lost with it.
         let wishes = t.host.take_wishes();
         self.grant(t, at, wishes);
-        if let Some(entity) = self.slot(at).and_then(|s| s.entity.take()) {
-            t.host.stop(place, entity, StopReason::Passivated);
-            discard_wishes(t);
-            self.count_live(t.env, t.number, false);
-        }
+        self.stop_one(t, at, StopReason::Passivated);
         self.end_own(t, at);
         if let Some(side) = self.slot(at).and_then(|s| s.side.as_mut()) {
             (side.failures, side.attempts) = (0, 0);
@@ -307,11 +302,7 @@ impl<H: Host> Entities<H> {
         let wishes = t.host.take_wishes();
         self.grant(t, at, wishes);
         let aftermath = t.host.aftermath(place, failures);
-        if let Some(entity) = self.slot(at).and_then(|s| s.entity.take()) {
-            t.host.stop(place, entity, StopReason::Failed);
-            discard_wishes(t);
-            self.count_live(t.env, t.number, false);
-        }
+        self.stop_one(t, at, StopReason::Failed);
         self.end_own(t, at);
         let Some(slot) = self.slot(at) else { return false };
         let side = slot.side.get_or_insert_default();

@@ -95,13 +95,13 @@ impl Host for Book {
             _ => Turn::Continue,
         }
     }
-    fn hand_over(&mut self, _: Place, entity: &mut Self::Entity) -> Result<Option<Vec<u8>>, String> {
+    fn hand_over(&mut self, _: Place, _: &[u8], entity: &mut Self::Entity) -> Result<Option<Vec<u8>>, String> {
         if self.refuse_hand_over {
             return Err("not now".into());
         }
         Ok((!self.stateless).then(|| entity.1.clone().into_bytes()))
     }
-    fn stop(&mut self, _: Place, entity: Self::Entity, why: StopReason) {
+    fn stop(&mut self, _: Place, _: &[u8], entity: Self::Entity, why: StopReason) {
         self.log.push(format!("stop {} {why}", entity.0));
     }
     fn undelivered(&mut self, _: ShardKey, parcel: Letter, reason: DropReason) {
