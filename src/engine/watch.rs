@@ -53,16 +53,21 @@ impl Busy {
         self.at.store(u64::from(shard.ty.0) << 32 | u64::from(shard.shard.0), Ordering::Relaxed);
         self.key_len.store(key.len() as u64, Ordering::Relaxed);
         // Most keys are numbers.
-        if let Ok(word) = <[u8; 8]>::try_from(key) {
-            self.key[0].store(u64::from_le_bytes(word), Ordering::Relaxed);
-        } else {
-            for (word, bytes) in self.key.iter().zip(key.chunks(8)) {
-                let mut all = [0; 8];
-                all[..bytes.len()].copy_from_slice(bytes);
-                word.store(u64::from_le_bytes(all), Ordering::Relaxed);
-            }
+        match <[u8; 8]>::try_from(key) {
+            Ok(word) => self.key[0].store(u64::from_le_bytes(word), Ordering::Relaxed),
+            Err(_) => self.long_key(key),
         }
         self.turn.store(self.turn.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+
+    /// Of another length than a number's.
+    #[cold]
+    fn long_key(&self, key: &[u8]) {
+        for (word, bytes) in self.key.iter().zip(key.chunks(8)) {
+            let mut all = [0; 8];
+            all[..bytes.len()].copy_from_slice(bytes);
+            word.store(u64::from_le_bytes(all), Ordering::Relaxed);
+        }
     }
 
     /// The worker is out again. When the turn was first seen, if it was found to be slow.
