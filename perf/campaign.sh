@@ -5,8 +5,9 @@
 #   perf/campaign.sh table               only writes the table
 #
 # A campaign is longer than a day, so it goes on where it was: what a run came to is a line in perf/results/membership/NAME.jsonl, and seeds that
-# stand there are not run again. That is right for as long as the protocol does the same: the first of them is run again, and if its digest is
-# another one, all of that file go. LIMIT is the longest time for one file (default: none); what is done by then counts.
+# stand there are not run again. That is right for as long as the protocol does the same, and the file expects the same: the first of them is run
+# again, and if that gives another line, all of that file go. LIMIT is the longest time for seeds without a gap (default: none); what is done by then
+# counts, and so does what is done when the campaign is killed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${WINGBEAT:-target/release/wingbeat}
@@ -15,28 +16,33 @@ out=$kept.md
 mkdir -p "$kept"
 command -v jq >/dev/null || { echo "campaign.sh needs jq" >&2; exit 1; }
 
+for before in "$kept"/*.before; do
+    [ ! -e "$before" ] || mv "$before" "${before%.before}"
+done
+
 must_of() {
     sed -n '/^\[expect\]/,$p' "$1" | grep '=' | sed 's/"//g; s/ = / /' | paste -sd';' | sed 's/;/; /g'
 }
 
 # Of each run what its file expects, by the names of the expectations.
 what_counts() {
-    jq -c --arg must "$(must_of "$1")" '
+    jq -c --unbuffered --arg must "$(must_of "$1")" '
         {all_up_by: "all_up_at_s", converged_by: "converged_at_s", all_reachable_by: "all_reachable_at_s", max_detect: "detect_s.max", max_known: "known_s.max",
          max_removal: "removal_s.max", max_view_changes: "view_changes_max", max_bytes_per_node_per_s: "bytes_per_node_per_s.mean",
          max_peak_bytes_per_node_per_s: "peak_bytes_per_node_per_s", max_sizes_seen: "sizes_seen", max_flips: "flips_max"} as $figure
         | select(.summary | not) | . as $run
         | {seed, digest, nodes, holds: (.failed + .violations == []),
-           measured: [$must | split("; ")[] | split(" ")[0] | {key: ., value: (. as $k | $run | getpath(($figure[$k] // $k) | split(".")))}] | from_entries}'
+           must: $must, measured: [$must | split("; ")[] | split(" ")[0] | {key: ., value: (. as $k | $run | getpath(($figure[$k] // $k) | split(".")))}] | from_entries}'
 }
 
 # Seeds A to B of a file, appended to what is kept of it.
 run() {
-    local file=$1 seeds=$2 lines=$3 code=0
-    timeout "${LIMIT:-0}" "$bin" sim "$file" --seeds "$seeds" --json >"$lines.part" || code=$?
+    local file=$1 seeds=$2 lines=$3 code
+    set +e
+    timeout "${LIMIT:-0}" "$bin" sim "$file" --seeds "$seeds" --json | what_counts "$file" >>"$lines"
+    code=${PIPESTATUS[0]}
+    set -e
     # 0: all hold, 3: some do not, 124: the time is up.
-    case $code in 0 | 3 | 124) what_counts "$file" <"$lines.part" >>"$lines" ;; esac
-    rm -f "$lines.part"
     case $code in 0 | 3 | 124) ;; *) exit "$code" ;; esac
 }
 
@@ -47,14 +53,13 @@ if [ "${1:-}" != table ]; then
     for file; do
         name=$(basename "$file" .toml)
         lines=$kept/$name.jsonl
-        [ ! -e "$lines.before" ] || mv "$lines.before" "$lines"
         touch "$lines"
         if [ -s "$lines" ]; then
             first=$(head -n 1 "$lines" | jq .seed)
-            cp "$lines" "$lines.before"
+            mv "$lines" "$lines.before"
             : >"$lines"
             run "$file" "$first..$((first + 1))" "$lines"
-            # Another line also if the file expects something else now; none if the time was up.
+            # None if the time was up.
             if [ ! -s "$lines" ] || cmp -s <(head -n 1 "$lines.before") "$lines"; then mv "$lines.before" "$lines"; else rm "$lines.before"; fi
         fi
         for ((seed = ${seeds%..*}, last = ${seeds#*..}; seed < last; )); do
@@ -66,7 +71,8 @@ if [ "${1:-}" != table ]; then
             fi
             seed=$((end + 1))
         done
-        sort -o "$lines" -t: -k2n "$lines"
+        sort -t: -k2n "$lines" >"$lines.sorted"
+        mv "$lines.sorted" "$lines"
         [ -s "$lines" ] || rm "$lines"
     done
 fi

@@ -10,7 +10,7 @@ use std::{
     pin::pin,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
     thread::{self, Thread},
@@ -120,6 +120,17 @@ fn node(name: &str, change: impl FnOnce(&mut Config)) -> (Cluster, Region<Counte
     let region = cluster.host::<CounterState>(HostOptions::new().shards(8), make).unwrap();
     region.wait_ready(PATIENCE).unwrap();
     (cluster, region, gate)
+}
+
+/// A node that only sends to that one.
+fn sender(home: &Cluster) -> (Cluster, Region<Counter>) {
+    let mut config = home.config().clone();
+    config.node.listen = "127.0.0.1:0".parse().unwrap();
+    let cluster = Cluster::builder(config).seeds([home.addr().to_string()]).start().unwrap();
+    let region = cluster.proxy::<Counter>().unwrap();
+    cluster.wait_members(2, PATIENCE).unwrap();
+    region.wait_ready(PATIENCE).unwrap();
+    (cluster, region)
 }
 
 fn drain(queue: &AskQueue<u64>) -> Vec<Answer<u64>> {
@@ -269,6 +280,45 @@ fn answers_are_futures_for_any_runtime() {
     let dropped = region.get(1).ask_async(Never, PATIENCE);
     drop(dropped);
     until_holds("it runs all the same", || gate.owed.lock().len() == 2);
+}
+
+// Other threads that wait do the network's work meanwhile, so answers and results come by their hands.
+#[test]
+fn a_callback_may_wait_for_answers_of_other_nodes_and_for_the_cluster() {
+    let (home, _, _) = node("callback", |_| {});
+    let (_cluster, region) = sender(&home);
+    let helpers = AtomicBool::new(true);
+    thread::scope(|scope| {
+        let _stop = Stop(&helpers);
+        scope.spawn(|| {
+            while helpers.load(Ordering::Relaxed) {
+                region.get(1).ask(Total, PATIENCE).unwrap();
+            }
+        });
+        for key in 0..300 {
+            let (tx, rx) = wingbeat::channel::bounded(1);
+            let (entity, queue) = (region.get(key), AskQueue::new(1));
+            queue.set_wake(Arc::new(|| {}));
+            let everywhere = region.clone();
+            region.get(2).ask_then(Total, PATIENCE, move |_| {
+                let awaited = block_on(entity.ask_async(Total, PATIENCE));
+                entity.ask_into(Total, PATIENCE, 0, &queue).unwrap();
+                let drained = drain(&queue);
+                let known = everywhere.table(PATIENCE).map(|table| table.len());
+                _ = tx.send((awaited, drained[0].result.clone(), known));
+            });
+            assert_eq!(rx.recv_timeout(PATIENCE).unwrap(), (Ok(0), Ok(0), Ok(8)));
+        }
+    });
+}
+
+/// Ends what others do while this is true, also if the test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
 }
 
 #[test]

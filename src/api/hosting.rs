@@ -1,6 +1,6 @@
 //! From typed entities to what the engine runs.
 
-use std::sync::Arc;
+use std::{panic::catch_unwind, sync::Arc};
 
 use crate::{
     CodecError, Cx, Entity, EntityKey, EntityType, HandedOver, KeyOf, MsgOf, NodeId, PanicInfo, StartCause, StopReason,
@@ -70,6 +70,11 @@ impl<E: Entity> TypeHost for HostOf<E> {
 
     fn message_name(&self, variant: u16) -> &'static str {
         E::Type::MESSAGES.get(usize::from(variant)).copied().unwrap_or("a message")
+    }
+
+    fn key_text(&self, key: &[u8]) -> Option<String> {
+        // Of the user's making, for a line in a log: that must not end a thread.
+        catch_unwind(|| Some(KeyOf::<E>::read_from(key).ok()?.to_string())).ok().flatten()
     }
 }
 

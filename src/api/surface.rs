@@ -13,8 +13,7 @@ use crate::{
     },
     engine::{
         node::{Life, Node},
-        types::{Standing, TypeEntry},
-        watch::Inside,
+        types::{Standing, TypeEntry, show_bytes},
     },
     metrics::Prometheus,
     proto::{
@@ -344,12 +343,14 @@ impl Source for Surface {
                     .push(format!("type `{}` has {shards} shards, fewer than ten times the {up} members: load will be uneven", entry.name));
             }
         }
-        for Inside { shard, key, took, .. } in node.stuck_turns() {
-            let ty = node.type_entry(shard.ty).map_or_else(|| format!("{:08x}", shard.ty.0), |entry| entry.name.to_string());
+        for inside in node.stuck_turns() {
+            let entry = node.type_entry(inside.shard.ty);
+            let ty = entry.as_ref().map_or_else(|| format!("{:08x}", inside.shard.ty.0), |entry| entry.name.to_string());
+            let key = inside.key(|key| entry.map_or_else(|| show_bytes(key), |entry| entry.show_key(key)));
             warnings.push(format!(
                 "entity `{key}` of type `{ty}`, shard {}, has not come out of its code for {:.1} s: what else lives on its worker waits",
-                shard.shard.0,
-                took.as_secs_f64()
+                inside.shard.shard.0,
+                inside.took.as_secs_f64()
             ));
         }
         Status {

@@ -74,6 +74,12 @@ impl Completions {
 
     /// Puts an answer in, for which room was reserved.
     pub fn put(&self, tag: u64, answered: Answered) {
+        self.put_unhooked(tag, answered);
+        self.wake();
+    }
+
+    /// As [`put`](Self::put), but leaves it to the caller to call the hook. One that is set behind this is called by who sets it.
+    pub fn put_unhooked(&self, tag: u64, answered: Answered) {
         let put = self.ready.push((tag, answered));
         assert!(put.is_ok(), "each ask in flight has room in its queue");
         // The other side announces its sleep before its last look at the queue.
@@ -81,7 +87,6 @@ impl Completions {
         if self.sleeping.load(Ordering::Relaxed) > 0 {
             self.sleepers.lock().drain(..).for_each(|thread| thread.unpark());
         }
-        self.wake();
     }
 
     /// Whether each answer calls a hook of the user's.
@@ -91,7 +96,7 @@ impl Completions {
 
     /// Calls the hook, if there is one. It runs on a thread that others wait for, so a panic ends here; and without the lock, so it may set
     /// another one.
-    fn wake(&self) {
+    pub fn wake(&self) {
         let Some(wake) = self.wake.read().clone() else { return };
         if catch_unwind(AssertUnwindSafe(|| wake())).is_err() {
             tracing::error!(target: "wingbeat::engine", "the wake hook of a queue of answers panicked");

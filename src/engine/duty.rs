@@ -4,8 +4,9 @@
 //! machine with few cores a share of the core that the message's own threads need. So its work is a row of turns that one thread at a time
 //! does, and whoever waits for the network does the next one: a thread that waits for an answer, and a worker whose last work came from
 //! another node. While there are such helpers the network thread stands by; it is at work again when they are gone, and at every timer that
-//! nobody else has kept. A helper's turn runs no code of users but their `tracing` subscriber: it may hold locks of theirs that such code wants. So
-//! what a helper does for others is short.
+//! nobody else has kept. A helper's turn runs no code of users but their `tracing` subscriber: it may hold locks of theirs that such code wants. What
+//! would call them is left to the network thread. So what a helper does for others is short. But it is done at the helper's priority: a thread that is
+//! stopped, or that gets no time, in the middle of a turn stops the network for as long.
 //!
 //! Messages keep to their rings, whoever empties them: helping changes no order, and a thread that is not allowed to help (as somebody is at
 //! work) rings the bell as ever.
@@ -36,6 +37,10 @@ use crate::Time;
 pub trait Turns: Send {
     /// One turn without waiting, by the network thread or by a guest, on whose thread no code of users runs. True if there was anything to do.
     fn turn(&mut self, guest: bool) -> bool;
+    /// Whether guests have left something to the network thread: code of users, which it has always run.
+    fn owes(&self) -> bool;
+    /// What guests have left to the network thread, by that. True if there was anything.
+    fn settle(&mut self) -> bool;
     /// The part of a guest's turn that passes on what this node sends, without a look at the sockets.
     fn pass_on(&mut self);
     /// Whom that turn has brought something, and who has not been told.
@@ -107,7 +112,9 @@ pub struct Duty {
     alarm: AtomicU64,
     /// A helper has seen that there will be no more work.
     ending: AtomicBool,
-    /// A helper's turn has panicked: the network thread ends of it.
+    /// A helper has left something to the network thread.
+    owed: AtomicBool,
+    /// A turn has panicked: the network thread ends of it.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
@@ -118,8 +125,8 @@ const LOOK: u64 = 1 << 32;
 enum Lost {
     /// Any more, or yet.
     Over,
-    /// From now on, because of this panic.
-    Panic(Box<dyn Any + Send>),
+    /// From now on, because of a panic.
+    Panic,
 }
 
 impl Duty {
@@ -131,7 +138,8 @@ impl Duty {
     /// There is none any more: waits for the turn that somebody may be in.
     pub fn end(&self) {
         let work = self.work.lock().take();
-        drop(work);
+        // A guest may have come behind the last turn.
+        work.into_iter().for_each(|mut work| _ = work.settle());
     }
 
     /// One turn by a thread of `node` that has to wait anyway, unless somebody is at one. If the network thread sleeps and there is more to do, or
@@ -163,7 +171,11 @@ impl Duty {
                 // That is for the network thread to see.
                 self.ending.store(true, Ordering::Relaxed);
             }
-            let wake = alarm != 0 && (ended || !work.is_quiet() || work.due().is_some_and(|due| due.as_nanos() < alarm));
+            let owes = work.owes();
+            if owes {
+                self.owed.store(true, Ordering::Relaxed);
+            }
+            let wake = alarm != 0 && (ended || owes || !work.is_quiet() || work.due().is_some_and(|due| due.as_nanos() < alarm));
             // Only under the lock, so no addition is lost.
             let helped = self.helped.load(Ordering::Relaxed);
             self.helped.store(helped.wrapping_add(look) + u64::from(worked), Ordering::Relaxed);
@@ -179,9 +191,8 @@ impl Duty {
             }
             Ok(None) => Did::Busy,
             Err(Lost::Over) => Did::Over,
-            Err(Lost::Panic(panic)) => {
+            Err(Lost::Panic) => {
                 // The network thread fails of it, as if it had been its own turn.
-                *self.panic.lock() = Some(panic);
                 bell.ring();
                 Did::Over
             }
@@ -189,7 +200,12 @@ impl Duty {
     }
 
     fn turn_for(&self, workers: &[Door<ToWorker>]) -> Did {
-        match self.locked(|work| (work.turn(false), work.has_ended(), work.wakes())) {
+        let turn = |work: &mut dyn Turns| {
+            self.owed.store(false, Ordering::Relaxed);
+            let settled = work.settle();
+            (work.turn(false) || settled, work.has_ended(), work.wakes())
+        };
+        match self.locked(turn) {
             Ok(Some((worked, ended, wakes))) => {
                 wakes.ring(workers);
                 match (ended, worked) {
@@ -199,8 +215,7 @@ impl Duty {
                 }
             }
             Ok(None) => Did::Busy,
-            Err(Lost::Panic(panic)) => resume_unwind(panic),
-            Err(Lost::Over) => match self.panic.lock().take() {
+            Err(Lost::Over | Lost::Panic) => match self.panic.lock().take() {
                 Some(panic) => resume_unwind(panic),
                 None => Did::Over,
             },
@@ -214,7 +229,9 @@ impl Duty {
         let work = guard.as_mut().ok_or(Lost::Over)?;
         catch_unwind(AssertUnwindSafe(|| f(&mut **work))).map(Some).map_err(|panic| {
             *guard = None;
-            Lost::Panic(panic)
+            // While nobody else sees that there is no work.
+            *self.panic.lock() = Some(panic);
+            Lost::Panic
         })
     }
 
@@ -224,7 +241,7 @@ impl Duty {
         let mut guard = self.work.try_lock()?;
         let work = guard.as_mut()?;
         let longest = if bell.announce_sleep() { None } else { Some(unsure) };
-        if !work.is_quiet() {
+        if work.owes() || !work.is_quiet() {
             return None;
         }
         let sockets = work.sleeper()?;
@@ -249,7 +266,7 @@ impl Duty {
             seen.at = now;
         }
         seen.helped = helped;
-        now.since(seen.at) >= STAND_BY || self.ending.load(Ordering::Relaxed)
+        now.since(seen.at) >= STAND_BY || self.ending.load(Ordering::Relaxed) || self.owed.load(Ordering::Relaxed)
     }
 }
 
@@ -276,6 +293,8 @@ mod tests {
         quiet: AtomicBool,
         done: AtomicBool,
         panics: AtomicBool,
+        owes: AtomicBool,
+        settled: AtomicUsize,
         due: AtomicU64,
     }
 
@@ -286,6 +305,16 @@ mod tests {
             assert!(!self.0.panics.load(Ordering::Relaxed), "on purpose");
             self.0.turns.fetch_add(1, Ordering::Relaxed);
             self.0.worked.load(Ordering::Relaxed)
+        }
+
+        fn owes(&self) -> bool {
+            self.0.owes.load(Ordering::Relaxed)
+        }
+
+        fn settle(&mut self) -> bool {
+            let owed = self.0.owes.swap(false, Ordering::Relaxed);
+            self.0.settled.fetch_add(usize::from(owed), Ordering::Relaxed);
+            owed
         }
 
         fn pass_on(&mut self) {
@@ -393,6 +422,27 @@ mod tests {
         plan.done.store(true, Ordering::Relaxed);
         help(&duty, &bell);
         assert!(duty.needs_me(&mut seen, at(2 * stand_by + 32)), "the end is for it to see");
+    }
+
+    #[test]
+    fn what_a_helper_must_not_do_is_done_by_the_network_thread_at_once() {
+        let Bed { duty, bell, plan, rung } = bed();
+        let (mut seen, settled) = (Seen::default(), || plan.settled.load(Ordering::Relaxed));
+        plan.owes.store(true, Ordering::Relaxed);
+        assert_eq!(duty.lie_down(&bell, || at(400), UNSURE), None, "it has been left something");
+        duty.awake(&bell);
+        plan.owes.store(false, Ordering::Relaxed);
+        assert!(duty.lie_down(&bell, || at(400), UNSURE).is_some());
+        plan.owes.store(true, Ordering::Relaxed);
+        help(&duty, &bell);
+        assert_eq!((rung.load(Ordering::Relaxed), settled()), (1, 0));
+        assert!(duty.needs_me(&mut seen, at(500)), "though somebody has just helped");
+        assert_eq!((duty.turn_for(&[]), settled()), (Did::Work, 1));
+        assert!(!duty.needs_me(&mut seen, at(500)), "that is done");
+        plan.owes.store(true, Ordering::Relaxed);
+        help(&duty, &bell);
+        duty.end();
+        assert_eq!(settled(), 2, "also at the end");
     }
 
     #[test]

@@ -23,11 +23,11 @@ use crate::{
         idle::{Idler, Rest, UNSURE},
         lane::{Front, Item as _, LaneSender, Ring},
         letter::{Address, Letter},
-        node::{Completion, CoreCounters, Life, Node, ToNet, ToWorker},
+        node::{Completion, CoreCounters, Job, Life, Node, ToNet, ToWorker},
         parcel::{Answered, EngineParcel},
         short_ways::ShortWays,
         sys,
-        types::{Standing, TypeEntry},
+        types::{Standing, TypeEntry, show_bytes},
         watch::{Inside, Watch},
     },
     net::{NetEvent, Unsent},
@@ -131,6 +131,8 @@ pub struct Network<N> {
     completions: BTreeMap<u64, Completion>,
     /// The turn is on a thread of users.
     guest: bool,
+    /// What guests' turns have left to the network thread.
+    left: Vec<Job>,
     /// Who got an answer last and was not told.
     asker: Option<Arc<Mailbox>>,
     next_command: u64,
@@ -202,6 +204,17 @@ impl<N: Carrier + Send> Turns for Network<N> {
         worked
     }
 
+    fn owes(&self) -> bool {
+        !self.left.is_empty()
+    }
+
+    fn settle(&mut self) -> bool {
+        let left = std::mem::take(&mut self.left);
+        let any = !left.is_empty();
+        left.into_iter().for_each(|job| job());
+        any
+    }
+
     fn pass_on(&mut self) {
         self.guest = true;
         let now = self.node.now();
@@ -259,6 +272,7 @@ impl<N: Carrier> Network<N> {
             signed: None,
             completions: BTreeMap::new(),
             guest: false,
+            left: vec![],
             asker: None,
             next_command: 1,
             peers: HashMap::default(),
@@ -497,11 +511,14 @@ impl<N: Carrier> Network<N> {
         }
     }
 
-    /// Names the type and shard whose code a worker does not come out of.
+    /// Names the entity whose code a worker does not come out of.
     fn watch_workers(&mut self, now: Time) {
         for (worker, busy) in self.node.busy.iter().enumerate() {
-            if let Some(Inside { shard, key, took, .. }) = self.watch.look(now, worker, busy) {
+            if let Some(inside) = self.watch.look(now, worker, busy) {
+                let Inside { shard, took, .. } = inside;
                 let entity_type = self.types.get(&shard.ty).map_or("?", |entry| &entry.name);
+                // Its type would write it in the user's way, who may be waiting for this thread.
+                let key = inside.key(show_bytes);
                 tracing::warn!(target: "wingbeat::engine", worker, entity_type, %key, shard = shard.shard.0, ?took, "an entity's code does not return; what else lives on this worker waits");
             }
         }
@@ -523,7 +540,7 @@ impl<N: Carrier> Network<N> {
             (worked, protocol) = (true, Some(due));
         }
         if self.node.asks_due().is_some_and(|due| due <= now) {
-            self.node.expire_asks(now, self.guest);
+            self.node.expire_asks(now, self.guest.then_some(&mut self.left));
             worked = true;
         }
         if worked {
@@ -568,7 +585,7 @@ impl<N: Carrier> Network<N> {
                     }
                 }
                 Effect::Reply { correlation, body } => {
-                    if let Some(asker) = self.node.complete_untold(correlation, Answered::Wire(body), self.guest)
+                    if let Some(asker) = self.node.complete_untold(correlation, Answered::Wire(body), self.guest.then_some(&mut self.left))
                         && let Some(before) = self.asker.replace(asker)
                     {
                         before.bell().ring();
@@ -598,7 +615,7 @@ impl<N: Carrier> Network<N> {
                     }
                 }
                 Effect::Done { id, answer } => match self.completions.remove(&id) {
-                    Some(completion) if self.guest => self.node.help(Box::new(move || completion(answer))),
+                    Some(completion) if self.guest => self.left.push(Box::new(move || completion(answer))),
                     Some(completion) => completion(answer),
                     None => {}
                 },
@@ -635,7 +652,9 @@ impl<N: Carrier> Network<N> {
         {
             let lost: Vec<u64> = self.node.slots.at(peer).collect();
             for correlation in lost {
-                if let Some(asker) = self.node.complete_untold(correlation, Answered::Wire(ReplyBody::OwnerLost), self.guest) {
+                if let Some(asker) =
+                    self.node.complete_untold(correlation, Answered::Wire(ReplyBody::OwnerLost), self.guest.then_some(&mut self.left))
+                {
                     asker.bell().ring();
                 }
             }
@@ -701,7 +720,9 @@ impl<N: Carrier> Network<N> {
 
     /// When a turn has something to do even if nothing comes in.
     pub fn due(&self) -> Option<Time> {
-        [self.net.poll_timeout(), self.core.poll_timeout(), self.node.asks_due(), self.quit_at].into_iter().flatten().min()
+        // Workers that are still there say when they are gone.
+        let end = self.quit_at.filter(|_| self.workers_left == 0);
+        [self.net.poll_timeout(), self.core.poll_timeout(), self.node.asks_due(), end].into_iter().flatten().min()
     }
 
     /// Whether the thread has been told to quit, the workers are gone, and the last frames had time to leave.

@@ -30,7 +30,7 @@ use crate::{
         slot::{Slots, Waiter},
         slot_table::UNTIMED,
         topics::{Topics, Value},
-        types::TypeEntry,
+        types::{TypeEntry, show_bytes},
         watch::{Busy, LogGate},
     },
     metrics::Metrics,
@@ -44,7 +44,7 @@ use crate::{
     },
 };
 
-/// Takes the answer to a command. Runs on the network thread, or on the helper thread if that was helped: it must be quick and must not block.
+/// Takes the answer to a command. Runs on the network thread: it must be quick and must not block.
 pub type Completion = Box<dyn FnOnce(Answer) + Send>;
 /// What the helper thread runs.
 pub type Job = Box<dyn FnOnce() + Send>;
@@ -382,20 +382,25 @@ impl Node {
         self.slots.next_due().map(Time::from_nanos)
     }
 
-    /// Ends the asks whose deadlines have passed. By one thread at a time.
-    pub fn expire_asks(&self, now: Time, guest: bool) {
+    /// Ends the asks whose deadlines have passed. By one thread at a time. `left`: for a guest, as in [`complete_untold`](Self::complete_untold).
+    pub fn expire_asks(&self, now: Time, mut left: Option<&mut Vec<Job>>) {
         self.slots.expire(now.as_nanos(), |correlation, waiter| {
             self.metrics.shared.ask_timeouts.add(1);
-            self.answer_waiter(waiter, correlation, Answered::Timeout, guest);
+            self.answer_waiter(waiter, correlation, Answered::Timeout, left.as_deref_mut());
         });
     }
 
-    /// Gives a waiter its answer. On the thread of a `guest` no code of users is called: the helper thread does that.
-    fn answer_waiter(&self, waiter: Waiter, correlation: u64, answered: Answered, guest: bool) {
-        match waiter {
-            Waiter::Call(call) if guest => self.help(Box::new(move || call(answered))),
-            Waiter::Queue(queue, tag) if guest && queue.calls() => self.help(Box::new(move || queue.put(tag, answered))),
-            waiter => waiter.answer(correlation, answered, &self.workers),
+    /// Gives a waiter its answer. On a guest's thread no code of users is called: that is added to what is `left` to the network thread.
+    fn answer_waiter(&self, waiter: Waiter, correlation: u64, answered: Answered, left: Option<&mut Vec<Job>>) {
+        match (waiter, left) {
+            (Waiter::Call(call), Some(left)) => left.push(Box::new(move || call(answered))),
+            (Waiter::Queue(queue, tag), Some(left)) => {
+                queue.put_unhooked(tag, answered);
+                if queue.calls() {
+                    left.push(Box::new(move || queue.wake()));
+                }
+            }
+            (waiter, _) => waiter.answer(correlation, answered, &self.workers),
         }
     }
 
@@ -407,15 +412,15 @@ impl Node {
         }
     }
 
-    /// As [`complete`](Self::complete) in a turn of the network, on the thread of a `guest` or not. A thread that waits for the answer is not woken:
-    /// whom the caller has to wake.
-    pub fn complete_untold(&self, correlation: u64, answered: Answered, guest: bool) -> Option<Arc<Mailbox>> {
+    /// As [`complete`](Self::complete) in a turn of the network; by a guest, with what is `left` to the network thread. A thread that waits for the
+    /// answer is not woken: whom the caller has to wake.
+    pub fn complete_untold(&self, correlation: u64, answered: Answered, left: Option<&mut Vec<Job>>) -> Option<Arc<Mailbox>> {
         match self.slots.take(correlation) {
             Some(Waiter::Thread(mailbox)) => {
                 mailbox.put_untold(answered);
                 return Some(mailbox);
             }
-            Some(waiter) => self.answer_waiter(waiter, correlation, answered, guest),
+            Some(waiter) => self.answer_waiter(waiter, correlation, answered, left),
             None => self.metrics.shared.replies_late.add(1),
         }
         None
@@ -475,7 +480,7 @@ impl Node {
         let entity_type =
             || -> Arc<str> { self.type_entry(shard.ty).map_or_else(|| format!("{:08x}", shard.ty.0).into(), |e| e.name.clone()) };
         if let Some(kept_back) = self.dead_letter_log.pass(self.now()) {
-            let key = String::from_utf8_lossy(key).escape_debug().to_string();
+            let key = show_bytes(key);
             tracing::warn!(target: "wingbeat::engine", entity_type = %entity_type(), %key, shard = shard.shard.0, %reason, kept_back, "a message was given up; lines like this come once a second at most");
         }
         let mut listeners = self.dead_letters.lock();

@@ -8,7 +8,7 @@ use crate::engine::{asker::Mailbox, completion::Completions, lane::Door, node::T
 pub enum Waiter {
     /// A thread that waits for it.
     Thread(Arc<Mailbox>),
-    /// Runs on the thread of the engine that brings the answer, or on the helper thread if one of the user's brings it: it must be quick and must
+    /// Runs on the thread of the engine that brings the answer, for one of the user's on the network thread: it must be quick and must
     /// not block.
     Call(Box<dyn FnOnce(Answered) + Send>),
     /// An entity of this worker, which knows the ask by its number.

@@ -42,6 +42,8 @@ pub trait TypeHost: Send + Sync {
     }
     /// The name of a message, by its number.
     fn message_name(&self, variant: u16) -> &'static str;
+    /// A key as its type writes it; `None` if it cannot be read.
+    fn key_text(&self, key: &[u8]) -> Option<String>;
 }
 
 /// The message of a turn.
@@ -188,7 +190,18 @@ pub struct TypeEntry {
     waiters: Mutex<Vec<(ShardId, Job)>>,
 }
 
+/// The bytes of a key for people: as text, if they are that.
+pub fn show_bytes(key: &[u8]) -> String {
+    std::str::from_utf8(key).map_or_else(|_| key.escape_ascii().to_string(), |text| text.escape_debug().to_string())
+}
+
 impl TypeEntry {
+    /// A key for people: as its type writes it where that is hosted, else its bytes.
+    pub fn show_key(&self, key: &[u8]) -> String {
+        let text = self.host.get().and_then(|host| host.key_text(key));
+        text.map_or_else(|| show_bytes(key), |text| text.escape_debug().to_string())
+    }
+
     /// A type that is not hosted yet; every shard elsewhere. `shards` is 0 if the coordinator is to say the number.
     pub fn new(name: &str, shards: u32, declared_by: RustTypeId) -> Self {
         let entry = Self {

@@ -10,6 +10,7 @@ use std::{
 
 use crossbeam::utils::CachePadded;
 
+use super::types::show_bytes;
 use crate::{ShardId, ShardKey, Time, TypeId};
 
 /// A turn seen for so long is reported.
@@ -24,10 +25,19 @@ pub struct Inside {
     turn: u64,
     /// Where it is.
     pub shard: ShardKey,
-    /// The entity's key, or what it begins with, as text; empty if the worker could not say.
-    pub key: String,
+    /// What the entity's key begins with; empty if the worker could not say.
+    key: Vec<u8>,
+    /// There is more of it.
+    cut: bool,
     /// How long it has been seen.
     pub took: Duration,
+}
+
+impl Inside {
+    /// The key for people; `show` makes a text of a whole one.
+    pub fn key(&self, show: impl FnOnce(&[u8]) -> String) -> String {
+        if self.cut { show_bytes(&self.key) + "…" } else { show(&self.key) }
+    }
 }
 
 /// What one worker is doing. Written by that worker, but for `slow` and `since`, which the network thread writes.
@@ -91,15 +101,12 @@ impl Busy {
     /// That turn, seen since then, if it is still not over. What is said of one that ends just now may belong to the next.
     fn describe(&self, turn: u64, since: Time, now: Time) -> Option<Inside> {
         let at = self.at.load(Ordering::Acquire);
-        let bytes: Vec<u8> = self.key.iter().flat_map(|word| word.load(Ordering::Acquire).to_le_bytes()).collect();
+        let mut key: Vec<u8> = self.key.iter().flat_map(|word| word.load(Ordering::Acquire).to_le_bytes()).collect();
         let length = self.key_len.load(Ordering::Acquire) as usize;
-        let mut key = String::from_utf8_lossy(&bytes[..length.min(SHOWN)]).escape_debug().to_string();
-        if length > SHOWN {
-            key.push('…');
-        }
+        key.truncate(length);
         // The two halves that `enter` put together.
         let shard = ShardKey { ty: TypeId((at >> 32) as u32), shard: ShardId(at as u32) };
-        (self.turn.load(Ordering::Relaxed) == turn).then(|| Inside { turn, shard, key, took: now.since(since) })
+        (self.turn.load(Ordering::Relaxed) == turn).then(|| Inside { turn, shard, key, cut: length > SHOWN, took: now.since(since) })
     }
 
     /// The turn that is slow and not over.
@@ -184,7 +191,7 @@ mod tests {
         let (busy, mut watch) = (Busy::default(), Watch::new(1));
         busy.enter(SHARD, b"k1");
         assert_eq!((watch.look(at(0), 0, &busy), watch.look(at(499), 0, &busy), busy.stuck(at(499))), (None, None, None));
-        let slow = |ms| Some(Inside { turn: 1, shard: SHARD, key: "k1".into(), took: Duration::from_millis(ms) });
+        let slow = |ms| Some(Inside { turn: 1, shard: SHARD, key: b"k1".to_vec(), cut: false, took: Duration::from_millis(ms) });
         assert_eq!(watch.look(at(500), 0, &busy), slow(500));
         assert_eq!(watch.look(at(700), 0, &busy), None);
         assert_eq!(busy.stuck(at(900)), slow(900));
@@ -203,7 +210,7 @@ mod tests {
             busy.leave();
             busy.enter(SHARD, key);
             watch.look(at(0), 0, &busy);
-            watch.look(at(500), 0, &busy).unwrap().key
+            watch.look(at(500), 0, &busy).unwrap().key(show_bytes)
         };
         assert_eq!(shown(b""), "");
         assert_eq!(shown(b"a number"), "a number");

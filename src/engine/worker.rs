@@ -20,7 +20,7 @@ use crate::{
         ring::fetch,
         sys,
         topics::Value,
-        types::{Env, Instance, Mail, TypeEntry},
+        types::{Env, Instance, Mail, TypeEntry, show_bytes},
         watch::Busy,
         watches::Ended,
     },
@@ -90,9 +90,13 @@ impl WorkerHost {
     #[cold]
     fn tell_slow(&self, at: Place, key: &[u8], took: Duration) {
         self.counters().slow_turns.bump(1);
-        let entity_type = self.types.get(at.shard.ty).map_or("?", |entry| &entry.name);
-        let key = String::from_utf8_lossy(key).escape_debug().to_string();
+        let (entity_type, key) = self.show(at.shard.ty, key);
         tracing::warn!(target: "wingbeat::engine", entity_type, %key, shard = at.shard.shard.0, ?took, "slow turn: what else lives on this worker has waited");
+    }
+
+    /// Type and key of an entity for people.
+    fn show(&self, ty: TypeId, key: &[u8]) -> (&str, String) {
+        self.types.get(ty).map_or_else(|| ("?", show_bytes(key)), |entry| (&entry.name, entry.show_key(key)))
     }
 
     fn counters(&self) -> &WorkerCounters {
@@ -101,10 +105,14 @@ impl WorkerHost {
 
     fn turn<R>(&mut self, at: Place, key: &[u8], what: &'static str, f: impl FnOnce(&mut Env<'_>) -> R) -> Result<R, Box<PanicInfo>> {
         self.busy.enter(at.shard, key);
-        self.entered(at, what, f)
+        let result = self.entered(at, what, f);
+        if let Some(took) = self.slow.take() {
+            self.tell_slow(at, key, took);
+        }
+        result
     }
 
-    /// As [`turn`](Self::turn), where the watch knows already who it is.
+    /// As [`turn`](Self::turn), where the watch knows already who it is, and the caller says so of a slow turn.
     fn entered<R>(&mut self, at: Place, what: &'static str, f: impl FnOnce(&mut Env<'_>) -> R) -> Result<R, Box<PanicInfo>> {
         let mut env = Env { node: &self.node, at: &at, out: &mut self.out };
         // The entity is dropped after a panic, so no broken state is seen again.
@@ -174,8 +182,7 @@ impl WorkerHost {
     #[cold]
     fn tell_panic(&self, at: Place, key: &[u8], panic: &PanicInfo) {
         self.counters().handler_panics.bump(1);
-        let entity_type = self.types.get(at.shard.ty).map_or("?", |entry| &entry.name);
-        let key = String::from_utf8_lossy(key).escape_debug().to_string();
+        let (entity_type, key) = self.show(at.shard.ty, key);
         let PanicInfo { message, location, handling } = panic;
         tracing::error!(target: "wingbeat::engine", entity_type, %key, shard = at.shard.shard.0, epoch = at.epoch.get(), handling, %location, said = %message, "a handler panicked");
     }
@@ -214,9 +221,6 @@ impl Host for WorkerHost {
             self.tell_panic(at, key, &panic);
             Err(panic.message)
         });
-        if let Some(took) = self.slow.take() {
-            self.tell_slow(at, key, took);
-        }
         if started.is_err() {
             self.out.unsubscribe(None, at.shard, key);
             self.out.watches.close(&self.node, at.shard, key, None);
@@ -241,14 +245,10 @@ impl Host for WorkerHost {
     }
 
     fn hand_over(&mut self, at: Place, key: &[u8], entity: &mut Self::Entity) -> Result<Option<Vec<u8>>, String> {
-        let state = self.turn(at, key, "handoff", |env| entity.hand_over(env)).unwrap_or_else(|panic| {
+        self.turn(at, key, "handoff", |env| entity.hand_over(env)).unwrap_or_else(|panic| {
             self.tell_panic(at, key, &panic);
             Err(panic.message)
-        });
-        if let Some(took) = self.slow.take() {
-            self.tell_slow(at, key, took);
-        }
-        state
+        })
     }
 
     fn stop(&mut self, at: Place, key: &[u8], entity: Self::Entity, why: StopReason) {

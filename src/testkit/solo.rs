@@ -224,7 +224,7 @@ impl Inner {
         worked |= self.take_in(&mut state);
         for asker in state.askers.iter().filter(|asker| asker.asks_due().is_some_and(|due| due <= now)) {
             worked = true;
-            asker.expire_asks(now, false);
+            asker.expire_asks(now, None);
         }
         let (home, ground) = (state.home.jobs.clone(), self.ground.jobs.clone());
         let letters: Vec<_> = state.home.letters.try_iter().collect();

@@ -13,8 +13,8 @@ pub(super) struct Cell {
     slot: u32,
 }
 
-/// Where the slots are: 8 bytes per cell, linear probing, removal by shifting back, so that no tombstones pile up. It grows by a quarter, so that
-/// between 60 and 75 of 100 cells are used; a tag's home is its share of the table, so that growing goes from one end to the other in both.
+/// Where the slots are: 8 bytes per cell, linear probing, removal by shifting back, so that no tombstones pile up. A large one grows by a
+/// quarter, so that from 60 to 75 of 100 cells are used; a tag's home is its share of the table, so that growing goes from one end to the other in both.
 ///
 /// Iteration is not offered: the order of cells depends on the secret, and nothing that is decided may depend on that.
 #[derive(Default)]
