@@ -10,7 +10,7 @@ use super::{
     frame::Packed,
     pack,
     pool::Answer,
-    state::{State, Version},
+    state::Version,
 };
 use crate::{
     Config, NodeAddr, NodeId, Time,
@@ -428,7 +428,7 @@ impl Membership {
         if self.phase == Phase::Member && self.may_mark() && self.state.see(self.me) {
             self.dirty = true;
             self.report_seen(&[]);
-            for to in self.choose(BURST, |_| true) {
+            for to in self.choose(BURST, Whom::Anyone) {
                 self.send_seen(to);
             }
         }
@@ -450,13 +450,13 @@ impl Membership {
             self.spread.pending = false;
             self.spread.last_burst = Some(now);
             let burst = if self.spread.storms() { STORM_BURST } else { BURST };
-            for to in self.choose(burst, |m| !m.state.has_seen(m.subject)) {
+            for to in self.choose(burst, Whom::Behind) {
                 self.send_status(to);
             }
         }
         let converged = self.standing.converged;
         if converged && !self.spread.was_converged && self.leads() {
-            for to in self.choose(CONVERGED_BURST, |_| true) {
+            for to in self.choose(CONVERGED_BURST, Whom::Anyone) {
                 self.send_seen(to);
             }
         }
@@ -466,7 +466,7 @@ impl Membership {
     /// Tells some others how this node ends: it will answer nobody who asks.
     pub(super) fn tell_own_end(&mut self, now: Time) {
         let me = self.me;
-        for to in self.choose(BURST, |_| true) {
+        for to in self.choose(BURST, Whom::Anyone) {
             self.send_about(now, to, me);
         }
     }
@@ -514,8 +514,8 @@ impl Membership {
     fn round(&mut self) {
         let reduce = f64::from(self.config.membership.reduce_above) / self.state.members.len().max(1) as f64;
         let bias = self.config.membership.unseen_probability * reduce.min(1.0);
-        let behind = if self.rng.chance(bias) { self.choose(1, |m| !m.state.has_seen(m.subject)) } else { vec![] };
-        let target = if behind.is_empty() { self.choose(1, |_| true) } else { behind }.first().copied();
+        let behind = if self.rng.chance(bias) { self.choose(1, Whom::Behind) } else { vec![] };
+        let target = if behind.is_empty() { self.choose(1, Whom::Anyone) } else { behind }.first().copied();
         if let Some(to) = target {
             self.send_status(to);
         }
@@ -545,23 +545,23 @@ impl Membership {
         self.verdict.unreachable.keys().copied().filter(|id| self.state.status(*id).is_some_and(|s| s < MemberStatus::Down))
     }
 
-    /// So many random reachable others that fit.
-    pub(super) fn choose(&mut self, count: usize, fits: impl Fn(&Candidate<'_>) -> bool) -> Vec<NodeId> {
+    /// So many random reachable others.
+    pub(super) fn choose(&mut self, count: usize, whom: Whom) -> Vec<NodeId> {
         let Self { state, verdict, me, rng, .. } = self;
-        let may = |subject: NodeId| {
-            subject != *me
-                && state.status(subject).is_some_and(|s| s < MemberStatus::Down)
-                && !verdict.unreachable.contains_key(&subject)
-                && fits(&Candidate { state, subject })
+        let members = &state.members;
+        let may = |at: usize| {
+            // The cheapest first: mostly all have seen what there is.
+            (whom == Whom::Anyone || !state.has_seen_at(at))
+                && members.at(at).is_some_and(|(id, m)| id != *me && m.status < MemberStatus::Down && !verdict.unreachable.contains_key(&id))
         };
-        let order = &state.members.roster().order;
+        let order = &members.roster().order;
         // Where most fit, a few draws find them; the rest of the work is for where few do.
         let mut chosen: Vec<NodeId> = vec![];
         for _ in 0..count * 4 {
             if let Some(i) = rng.index(order.len())
                 && chosen.len() < count
                 && !chosen.contains(&order[i])
-                && may(order[i])
+                && members.rank(&order[i]).is_some_and(may)
             {
                 chosen.push(order[i]);
             }
@@ -569,7 +569,7 @@ impl Membership {
         if chosen.len() == count {
             return chosen;
         }
-        let mut pool: Vec<NodeId> = state.members.keys().copied().filter(|&id| may(id)).collect();
+        let mut pool: Vec<NodeId> = members.keys().enumerate().filter(|&(at, _)| may(at)).map(|(_, &id)| id).collect();
         let take = count.min(pool.len());
         for i in 0..take {
             let j = i + rng.below((pool.len() - i) as u64) as usize;
@@ -694,8 +694,10 @@ pub(super) fn whole(version: &Version) -> Arc<Body> {
     Arc::clone(version.whole(|| codec::encode(version, Lacks::Everything).unwrap_or_default()))
 }
 
-/// Whom `choose` asks about.
-pub(super) struct Candidate<'a> {
-    state: &'a State,
-    subject: NodeId,
+/// Whom `choose` looks for.
+#[derive(Copy, Clone, PartialEq, Eq)]
+pub(super) enum Whom {
+    Anyone,
+    /// Who has not seen this version, as far as is known here.
+    Behind,
 }

@@ -85,6 +85,11 @@ impl<V> IdMap<V> {
         search(&self.ids, *id).ok()
     }
 
+    /// What stands at a place in the order.
+    pub(crate) fn at(&self, place: usize) -> Option<(NodeId, &V)> {
+        Some((*self.ids.get(place)?, self.values.get(place)?))
+    }
+
     pub(crate) fn get(&self, id: &NodeId) -> Option<&V> {
         self.rank(id).map(|at| &self.values[at])
     }

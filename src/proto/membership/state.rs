@@ -177,7 +177,12 @@ impl State {
 
     /// Whether it has seen this version.
     pub(crate) fn has_seen(&self, id: NodeId) -> bool {
-        self.members.rank(&id).is_some_and(|at| self.seen.has(at))
+        self.members.rank(&id).is_some_and(|at| self.has_seen_at(at))
+    }
+
+    /// Whether the member at this place in their order has.
+    pub(crate) fn has_seen_at(&self, at: usize) -> bool {
+        self.seen.has(at)
     }
 
     /// It has; false if that was known, or it is no member.

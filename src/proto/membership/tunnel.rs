@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{MemberFrame, Membership, Phase, counters::Count, datagram, datagram::Part};
+use super::{MemberFrame, Membership, Phase, counters::Count, datagram, datagram::Part, gossip::Whom};
 use crate::{NodeId, Time};
 
 /// Gossip intervals without any datagram after which links carry them, if frames come.
@@ -67,7 +67,7 @@ impl Membership {
         // A real datagram a beat to one, and to all that get none, so that it is noticed when they get through again.
         let mut probed: Vec<NodeId> = self.tunnel.peers.keys().copied().collect();
         if self.tunnel.blocked {
-            probed.extend(self.choose(1, |_| true));
+            probed.extend(self.choose(1, Whom::Anyone));
         }
         for to in probed {
             self.send_real(to, &[Part::Mark { digest: 0 }]);
