@@ -78,6 +78,9 @@ impl<E: Entity> TypeHost for HostOf<E> {
     }
 }
 
+/// Room for a state that a worker keeps for the next one.
+const STATE_ROOM: usize = 64 << 10;
+
 impl<E: Entity> Live<E> {
     fn with<R>(&mut self, env: &mut Env<'_>, f: impl FnOnce(&mut E, &mut Cx<'_, E>) -> R) -> R {
         let mut nobody = None;
@@ -100,8 +103,13 @@ impl<E: Entity> Instance for Live<E> {
         turn.unwrap_or_else(|error| unreadable(env, mail, E::Type::TYPE, &error))
     }
 
-    fn hand_over(&mut self, env: &mut Env<'_>) -> Result<Option<Vec<u8>>, String> {
-        self.with(env, |entity, cx| entity.handoff(cx)).map(|h| h.state).map_err(|f| f.to_string())
+    fn hand_over(&mut self, env: &mut Env<'_>, out: &mut Vec<u8>) -> Result<bool, String> {
+        let Some(state) = self.with(env, |entity, cx| entity.handoff(cx)).map_err(|f| f.to_string())?.state else { return Ok(false) };
+        out.extend_from_slice(&state);
+        if state.capacity() <= STATE_ROOM {
+            env.out.state = state;
+        }
+        Ok(true)
     }
 
     fn key(&self) -> Vec<u8> {

@@ -310,15 +310,16 @@ impl<N: Carrier> Network<N> {
         worked
     }
 
-    /// The end of a turn: one write per link, and one bell per worker.
+    /// The end of a turn: one bell per worker, and one write per link. Workers first: a write is a call of the system that takes its time, and
+    /// often that of the peer it wakes.
     fn hand_out(&mut self, now: Time) {
         if cfg!(debug_assertions) {
             self.core.check();
         }
-        self.net.flush(now);
         for port in &mut self.ports {
             port.flush();
         }
+        self.net.flush(now);
     }
 
     fn workers(&self) -> u16 {

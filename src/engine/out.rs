@@ -51,6 +51,8 @@ pub struct Out {
     topics: BTreeMap<u64, Subscribers>,
     /// Entities that this worker's entities watch.
     pub watches: Watches,
+    /// Room for the state of the next entity that hands it over.
+    pub state: Vec<u8>,
     /// Messages of entities to themselves that come in the next turn of the worker.
     pub own_later: Vec<(ShardKey, Envelope)>,
 }
@@ -92,6 +94,7 @@ impl Out {
             rng: Rng::new(seed),
             topics: BTreeMap::new(),
             watches: Watches::default(),
+            state: vec![],
             own_later: vec![],
         }
     }

@@ -244,8 +244,8 @@ impl Host for WorkerHost {
         })
     }
 
-    fn hand_over(&mut self, at: Place, key: &[u8], entity: &mut Self::Entity) -> Result<Option<Vec<u8>>, String> {
-        self.turn(at, key, "handoff", |env| entity.hand_over(env)).unwrap_or_else(|panic| {
+    fn hand_over(&mut self, at: Place, key: &[u8], entity: &mut Self::Entity, out: &mut Vec<u8>) -> Result<bool, String> {
+        self.turn(at, key, "handoff", |env| entity.hand_over(env, out)).unwrap_or_else(|panic| {
             self.tell_panic(at, key, &panic);
             Err(panic.message)
         })

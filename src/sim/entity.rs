@@ -212,10 +212,11 @@ impl Host for SimHost {
         Turn::Continue
     }
 
-    fn hand_over(&mut self, _at: Place, _key: &[u8], entity: &mut Probe) -> Result<Option<Vec<u8>>, String> {
+    fn hand_over(&mut self, _at: Place, _key: &[u8], entity: &mut Probe, out: &mut Vec<u8>) -> Result<bool, String> {
         let bytes = entity.encode();
         self.happened.push(Happened::HandedOver { entity: entity.entity, state: xxhash_rust::xxh3::xxh3_64(&bytes) });
-        Ok(Some(bytes))
+        out.extend_from_slice(&bytes);
+        Ok(true)
     }
 
     fn stop(&mut self, _at: Place, _key: &[u8], entity: Probe, why: StopReason) {

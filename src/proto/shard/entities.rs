@@ -130,6 +130,13 @@ impl<H: Host> Entities<H> {
         self.slots.get_mut(slot as usize)?.as_mut()
     }
 
+    /// Makes room for so many more, with so many bytes of keys.
+    pub(super) fn reserve(&mut self, count: usize, keys: usize) {
+        self.slots.reserve_exact(count.saturating_sub(self.free.len()));
+        self.keys.reserve(count + keys);
+        self.index.reserve(count);
+    }
+
     /// Adds an entity that is not in here.
     pub(super) fn insert(&mut self, tag: Tag, key: &[u8], entity: Option<H::Entity>, side: Option<Box<Side<H::Parcel>>>) -> u32 {
         let slot = Some(Slot { key: self.keys.add(key), entity, side, used: 0 });
@@ -201,26 +208,19 @@ impl<H: Host> Entities<H> {
     /// Asks every live entity for its state. Nothing is changed: if one refuses, all live on.
     pub fn hand_over(&mut self, t: &mut Turns<'_, H>) -> Result<States, String> {
         let place = t.place();
-        let (mut states, mut bytes) = (vec![], 0);
+        let mut states = States::default();
         let Self { slots, keys, .. } = self;
         for slot in slots.iter_mut().flatten() {
             let key = keys.get(slot.key);
-            let state = match (&mut slot.entity, &slot.side) {
-                (Some(entity), _) => t
-                    .host
-                    .hand_over(place, key, entity)
-                    .map_err(|why| format!("entity {}: its state cannot be handed over: {why}", key.escape_ascii()))?,
-                (None, Some(side)) => side.adopted.as_ref().map(|(state, _)| state.clone()),
-                (None, None) => None,
-            };
-            if let Some(state) = state {
-                bytes += key.len() + state.len();
-                if bytes > TRANSFER_BYTES {
-                    return Err(format!(
-                        "the states of its entities exceed {TRANSFER_BYTES} bytes, the most that moves at once; use more shards"
-                    ));
-                }
-                states.push((key.into(), state));
+            if let Some(entity) = &mut slot.entity {
+                states
+                    .add(key, |out| t.host.hand_over(place, key, entity, out))
+                    .map_err(|why| format!("entity {}: its state cannot be handed over: {why}", key.escape_ascii()))?;
+            } else if let Some((state, _)) = slot.side.as_ref().and_then(|side| side.adopted.as_ref()) {
+                states.push(key, state);
+            }
+            if states.bytes() > TRANSFER_BYTES {
+                return Err(format!("the states of its entities exceed {TRANSFER_BYTES} bytes, the most that moves at once; use more shards"));
             }
         }
         Ok(states)

@@ -94,8 +94,8 @@ pub trait Host {
     fn start(&mut self, at: Place, key: &[u8], cause: StartCause, state: Option<(&[u8], NodeId)>) -> Result<Self::Entity, String>;
     /// One message, one turn. The host answers the ask, if it is one. Never unwinds.
     fn handle(&mut self, at: Place, entity: &mut Self::Entity, parcel: Self::Parcel) -> Turn;
-    /// State of the instance of `key` for the next owner: `Ok(None)` = it starts fresh there; `Err` = the move must be called off.
-    fn hand_over(&mut self, at: Place, key: &[u8], entity: &mut Self::Entity) -> Result<Option<Vec<u8>>, String>;
+    /// Appends the state of the instance of `key` for the next owner: `Ok(false)` = it starts fresh there; `Err` = the move must be called off.
+    fn hand_over(&mut self, at: Place, key: &[u8], entity: &mut Self::Entity, out: &mut Vec<u8>) -> Result<bool, String>;
     /// Last call before the instance of `key` is dropped.
     fn stop(&mut self, at: Place, key: &[u8], entity: Self::Entity, why: StopReason);
     /// An accepted message will not be handled: count it, offer it as a dead letter, answer its asker.

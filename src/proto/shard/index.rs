@@ -67,6 +67,14 @@ impl Index {
         self.used += 1;
     }
 
+    /// Makes room for so many more at once.
+    pub fn reserve(&mut self, count: usize) {
+        let needed = ((self.used + count) * 4).div_ceil(3);
+        if needed > self.cells.len() {
+            self.resize(needed.max(CELLS_MIN));
+        }
+    }
+
     /// Takes a slot out; false if it was not in here.
     pub fn remove(&mut self, tag: Tag, slot: u32) -> bool {
         if self.cells.is_empty() {

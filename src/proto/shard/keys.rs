@@ -32,6 +32,11 @@ impl Keys {
         KeyAt(at)
     }
 
+    /// Makes room for so many bytes of keys and their lengths.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.bytes.reserve_exact(bytes + 1);
+    }
+
     /// The key that stands there.
     #[inline]
     pub fn get(&self, at: KeyAt) -> &[u8] {

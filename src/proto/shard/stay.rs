@@ -366,9 +366,10 @@ impl<H: Host> Shard<H> {
             let at = turns.place();
             turns.host.watch(at, watch);
         }
-        for (key, state) in cargo.states {
-            let hash = xxhash_rust::xxh3::xxh3_64(&key);
-            self.entities.adopt(&mut self.turns(cx), hash, &key, state, from);
+        let (count, bytes) = cargo.states.keys();
+        self.entities.reserve(count, bytes);
+        for (key, state) in cargo.states.iter() {
+            self.entities.adopt(&mut self.turns(cx), xxhash_rust::xxh3::xxh3_64(key), key, state, from);
         }
         for envelope in cargo.mail {
             self.deliver(cx, H::Parcel::from_envelope(envelope));

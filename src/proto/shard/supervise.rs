@@ -44,7 +44,7 @@ impl<H: Host> Entities<H> {
             // If it cannot start, it waits: there has to be room for it.
             None if t.env.may_run() && t.env.has_room(parcel.size()) => {
                 let at = self.insert(tag, parcel.key(), None, None);
-                return if self.start(t, at) { self.run_next(t, at, parcel) } else { self.unpop(t, at, parcel) };
+                return if self.start(t, at, None) { self.run_next(t, at, parcel) } else { self.unpop(t, at, parcel) };
             }
             None => self.insert(tag, parcel.key(), None, Some(Box::default())),
         };
@@ -122,14 +122,22 @@ impl<H: Host> Entities<H> {
     }
 
     /// An entity that moved in with its state.
-    pub fn adopt(&mut self, t: &mut Turns<'_, H>, hash: u64, key: &[u8], state: Vec<u8>, from: NodeId) {
+    pub fn adopt(&mut self, t: &mut Turns<'_, H>, hash: u64, key: &[u8], state: &[u8], from: NodeId) {
         let tag = t.env.tag(hash);
-        let at = self.find(tag, key).unwrap_or_else(|| self.insert(tag, key, None, Some(Box::default())));
         // Its timers may have been taken in before; an instance has not.
+        let found = self.find(tag, key);
+        if found.is_none() && t.env.may_run() {
+            let at = self.insert(tag, key, None, None);
+            if self.start(t, at, Some((state, from))) && self.slot(at).is_some_and(|s| s.side.is_some()) {
+                self.go_on(t, at);
+            }
+            return;
+        }
+        let at = found.unwrap_or_else(|| self.insert(tag, key, None, Some(Box::default())));
         if let Some(slot) = self.slot(at).filter(|s| s.entity.is_none())
             && let Some(side) = slot.side.as_mut().filter(|x| x.adopted.is_none())
         {
-            side.adopted = Some((state, from));
+            side.adopted = Some((state.to_vec(), from));
             self.go_on(t, at);
         }
     }
@@ -151,7 +159,7 @@ impl<H: Host> Entities<H> {
                 return;
             }
             if side.adopted.is_some() {
-                if !self.start(t, at) {
+                if !self.start(t, at, None) {
                     return;
                 }
                 continue;
@@ -161,7 +169,7 @@ impl<H: Host> Entities<H> {
             t.env.waiting_bytes -= parcel.size();
             if t.expired(&parcel) {
                 t.undelivered(parcel, DropReason::Expired);
-            } else if !live && !self.start(t, at) {
+            } else if !live && !self.start(t, at, None) {
                 return self.unpop(t, at, parcel);
             } else if !self.run(t, at, parcel) {
                 return;
@@ -214,20 +222,19 @@ impl<H: Host> Entities<H> {
         }
     }
 
-    /// Makes the instance. False if it failed; it is tried again after a back-off.
-    fn start(&mut self, t: &mut Turns<'_, H>, at: u32) -> bool {
+    /// Makes the instance, of what it `brings` along or of what has waited for that. False if it failed; it is tried again after a back-off.
+    fn start(&mut self, t: &mut Turns<'_, H>, at: u32, brings: Option<(&[u8], NodeId)>) -> bool {
         let place = t.place();
         let Self { slots, keys, .. } = self;
         let Some(slot) = slots.get_mut(at as usize).and_then(Option::as_mut) else { return false };
-        // Absent for the first message of an entity that starts at once.
+        // Absent for an entity that starts at once.
         let side = slot.side.as_deref();
-        let adopted = side.and_then(|side| side.adopted.as_ref());
+        let state = brings.or_else(|| side?.adopted.as_ref().map(|(state, from)| (state.as_slice(), *from)));
         let cause = match side.map_or(0, |side| side.failures) {
-            _ if adopted.is_some() => StartCause::Moved,
+            _ if state.is_some() => StartCause::Moved,
             0 => StartCause::FirstMessage,
             _ => StartCause::Restarted,
         };
-        let state = adopted.map(|(state, from)| (state.as_slice(), *from));
         match t.host.start(place, keys.get(slot.key), cause, state) {
             Ok(entity) => {
                 if let Some(side) = &mut slot.side {
@@ -245,7 +252,11 @@ impl<H: Host> Entities<H> {
                 true
             }
             Err(_) => {
-                slot.side.get_or_insert_default().start_failures += 1;
+                let side = slot.side.get_or_insert_default();
+                side.start_failures += 1;
+                if let Some((state, from)) = brings {
+                    side.adopted = Some((state.to_vec(), from));
+                }
                 discard_wishes(t);
                 self.back_off(t, at);
                 false

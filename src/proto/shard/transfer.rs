@@ -34,8 +34,61 @@ const TIMER: u8 = 6;
 const NODE: u8 = 7;
 const WATCH: u8 = 8;
 
-/// Key and state of each entity that hands one over.
-pub(super) type States = Vec<(Box<[u8]>, Vec<u8>)>;
+/// Key and state of each entity that hands one over, one behind the other: a shard has many, and most of them are small.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(super) struct States {
+    bytes: Vec<u8>,
+    /// Of each key and its state.
+    lengths: Vec<(usize, usize)>,
+}
+
+impl States {
+    /// Adds a key and the state that `write` appends, unless it says that there is none.
+    pub fn add(&mut self, key: &[u8], write: impl FnOnce(&mut Vec<u8>) -> Result<bool, String>) -> Result<(), String> {
+        let before = self.bytes.len();
+        self.bytes.extend_from_slice(key);
+        let given = write(&mut self.bytes);
+        if given == Ok(true) {
+            self.lengths.push((key.len(), self.bytes.len() - before - key.len()));
+        } else {
+            self.bytes.truncate(before);
+        }
+        given.map(|_| ())
+    }
+
+    pub fn push(&mut self, key: &[u8], state: &[u8]) {
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(state);
+        self.lengths.push((key.len(), state.len()));
+    }
+
+    /// More of the state that was added last. False if none was.
+    fn extend_last(&mut self, part: &[u8]) -> bool {
+        let Some((_, state)) = self.lengths.last_mut() else { return false };
+        *state += part.len();
+        self.bytes.extend_from_slice(part);
+        true
+    }
+
+    /// Of all keys and states.
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// How many there are, and the bytes of their keys.
+    pub fn keys(&self) -> (usize, usize) {
+        (self.lengths.len(), self.lengths.iter().map(|&(key, _)| key).sum())
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let mut rest = self.bytes.as_slice();
+        self.lengths.iter().map(move |&(key, state)| {
+            let (this, behind) = rest.split_at(key + state);
+            rest = behind;
+            this.split_at(key)
+        })
+    }
+}
 
 /// A timer of an entity on its way.
 #[derive(Clone, PartialEq, Debug)]
@@ -81,7 +134,7 @@ pub(super) fn encode(cargo: &Cargo, now: Time) -> Vec<Box<[u8]>> {
     for &(stream, floor) in &cargo.floors {
         out.next(0).u8(STREAM).u128(stream.raw()).u64(floor.get());
     }
-    for (key, state) in &cargo.states {
+    for (key, state) in cargo.states.iter() {
         let (head, mut rest) = state.split_at(state.len().min(PART_BYTES));
         let key_len = u8::try_from(key.len()).expect("keys are at most 255 bytes long, or they would not have fitted an envelope");
         out.next(key.len() + head.len()).u8(ENTITY).u8(key_len).bytes(key).count(head.len()).bytes(head);
@@ -127,15 +180,16 @@ pub(super) fn decode(cargo: &mut Cargo, shard: ShardKey, chunk: &[u8], now: Time
         match r.u8("kind")? {
             ENTITY => {
                 let n = usize::from(r.u8("key length")?);
-                let key = r.bytes("key", n)?.into();
+                let key = r.bytes("key", n)?;
                 let n = r.count("state", 1, TRANSFER_BYTES)?;
-                cargo.states.push((key, r.bytes("state", n)?.to_vec()));
+                cargo.states.push(key, r.bytes("state", n)?);
             }
             MORE => {
                 let n = r.count("state", 1, TRANSFER_BYTES)?;
                 let part = r.bytes("state", n)?;
-                let (_, state) = cargo.states.last_mut().ok_or(Malformed::Unknown { field: "kind", value: u64::from(MORE) })?;
-                state.extend_from_slice(part);
+                if !cargo.states.extend_last(part) {
+                    return Err(Malformed::Unknown { field: "kind", value: u64::from(MORE) });
+                }
             }
             MAIL => cargo.mail.push(envelope(&mut r, shard, now)?),
             TIMER => {
@@ -178,7 +232,8 @@ pub(super) fn decode(cargo: &mut Cargo, shard: ShardKey, chunk: &[u8], now: Time
 
 /// The messages in one chunk, which may begin in the middle of an entity's state.
 pub(crate) fn messages_of(shard: ShardKey, chunk: &[u8], now: Time) -> Vec<Envelope> {
-    let mut cargo = Cargo { states: vec![Default::default()], ..Cargo::default() };
+    let mut cargo = Cargo::default();
+    cargo.states.push(&[], &[]);
     if let Err(error) = decode(&mut cargo, shard, chunk, now) {
         tracing::error!(?shard, %error, "malformed transfer: the rest of this chunk is not given up");
     }
@@ -259,7 +314,10 @@ mod tests {
         let ask = Ask { node: NodeId::from_raw(9), correlation: 4, deadline: Time::from_nanos(150) };
         let message = |n: u8| Envelope::new(S, (n == 2).then_some(ask), b"key", &[n; 5]).unwrap();
         Cargo {
-            states: states.iter().map(|&n| (b"k".to_vec().into(), vec![n as u8; n])).collect(),
+            states: states.iter().fold(States::default(), |mut all, &n| {
+                all.push(b"k", &vec![n as u8; n]);
+                all
+            }),
             mail: vec![message(1), message(2)],
             floors: vec![(NodeId::from_raw(3), Epoch(4))],
             held: vec![

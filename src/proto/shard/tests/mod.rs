@@ -95,11 +95,12 @@ impl Host for Book {
             _ => Turn::Continue,
         }
     }
-    fn hand_over(&mut self, _: Place, _: &[u8], entity: &mut Self::Entity) -> Result<Option<Vec<u8>>, String> {
+    fn hand_over(&mut self, _: Place, _: &[u8], entity: &mut Self::Entity, out: &mut Vec<u8>) -> Result<bool, String> {
         if self.refuse_hand_over {
             return Err("not now".into());
         }
-        Ok((!self.stateless).then(|| entity.1.clone().into_bytes()))
+        out.extend_from_slice(entity.1.as_bytes());
+        Ok(!self.stateless)
     }
     fn stop(&mut self, _: Place, _: &[u8], entity: Self::Entity, why: StopReason) {
         self.log.push(format!("stop {} {why}", entity.0));
