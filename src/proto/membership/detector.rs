@@ -134,6 +134,8 @@ pub(crate) struct Subject {
     last_reply: Option<Time>,
     /// The last reply or sign of life.
     heard: Option<Time>,
+    /// Until it is heard, or until then, it may not have learned of this node, whose beats it then does not answer.
+    stranger_until: Time,
     /// Missed replies that are assumed until it is heard: it was taken in as the neighbour of silent ones.
     assumed: u32,
     /// The running interval contains an outage and is not recorded.
@@ -158,6 +160,7 @@ impl Subject {
             excused: None,
             last_reply: None,
             heard: None,
+            stranger_until: Time::ZERO,
             assumed: 0,
             outage: false,
             seq: 0,
@@ -165,6 +168,24 @@ impl Subject {
             answered: 0,
             trips: VecDeque::new(),
         }
+    }
+
+    /// This node is new: for so long its silence may mean that it does not know who beats it.
+    pub(crate) fn meet(&mut self, until: Time) {
+        self.stranger_until = until;
+    }
+
+    /// Whether it may not know this node.
+    fn is_stranger(&self, now: Time) -> bool {
+        self.heard.is_none() && now < self.stranger_until
+    }
+
+    /// It knows this node from now on: what it left unanswered before says nothing.
+    fn hear(&mut self, now: Time) {
+        if self.is_stranger(now) {
+            self.excused = Some(now);
+        }
+        self.heard = Some(now);
     }
 
     /// Counts silence from `since` on: its neighbours are silent since then.
@@ -175,6 +196,9 @@ impl Subject {
 
     /// Replies missed in a row; a reply is missed when it is not there as the next beat is due. Nothing else that comes breaks the run.
     pub(crate) fn run(&self, now: Time, tuning: &Tuning) -> u32 {
+        if self.is_stranger(now) {
+            return 0;
+        }
         let due = tuning.answer_due;
         let ended = |at: usize, sent: Time| self.answered >> at & 1 == 1 || self.excused.is_some_and(|until| until >= sent);
         let trailing = self.sent.iter().rev().enumerate().take_while(|&(at, &sent)| !ended(at, sent));
@@ -185,6 +209,9 @@ impl Subject {
     /// Missed replies less what the others made good, as far as the newest beats tell. On a link that loses most of what it carries a run ends with
     /// any reply that comes through; a debt grows in spite of them. Chance adds to it hardly more than to a run where few replies are lost.
     pub(crate) fn debt(&self, now: Time, tuning: &Tuning) -> u32 {
+        if self.is_stranger(now) {
+            return 0;
+        }
         let (mut debt, mut answered) = (0u32, 0);
         let newest = self.sent.len().min(DEBT_BEATS);
         for (at, &sent) in self.sent.range(self.sent.len() - newest..).enumerate().map(|(i, sent)| (newest - 1 - i, sent)) {
@@ -232,7 +259,7 @@ impl Subject {
 
     /// Two beats in a row have gone unanswered, and nothing else came.
     pub(crate) fn suspect(&self, now: Time, tuning: &Tuning) -> bool {
-        self.seq >= 2 && self.since.is_some_and(|since| now.since(since) >= tuning.suspicious())
+        self.seq >= 2 && !self.is_stranger(now) && self.since.is_some_and(|since| now.since(since) >= tuning.suspicious())
     }
 
     /// It was heard not long ago.
@@ -272,14 +299,14 @@ impl Subject {
         }
         self.outage = false;
         self.last_reply = Some(now);
-        self.heard = Some(now);
+        self.hear(now);
         (self.since, self.unanswered_since) = (Some(now), Some(now));
         Some(sent)
     }
 
     /// It lives, whatever its replies do.
     pub(crate) fn sign_of_life(&mut self, now: Time) {
-        self.heard = Some(now);
+        self.hear(now);
         if let Some(since) = &mut self.since {
             *since = (*since).max(now);
         }
@@ -407,6 +434,30 @@ mod tests {
         s.beat(ms(0), &t);
         let deadline = s.deadline(&t).unwrap();
         assert!(deadline > ms(5_000) && deadline < ms(8_000), "{deadline:?}");
+    }
+
+    #[test]
+    fn who_may_not_know_this_node_yet_owes_it_nothing() {
+        let (t, met) = (tuning(), |beats: u64| {
+            let mut s = Subject::new(&tuning());
+            s.meet(ms(10_000));
+            (0..beats).for_each(|n| assert_eq!(s.beat(ms(n * 1000), &tuning()), n + 1));
+            s
+        });
+        let s = met(8);
+        assert_eq!((s.run(ms(7_950), &t), s.debt(ms(7_950), &t), s.suspect(ms(7_950), &t)), (0, 0, false));
+        let s = met(11);
+        assert_eq!((s.run(ms(10_950), &t), s.suspect(ms(10_950), &t)), (11, true), "it has had time enough");
+        let mut s = met(8);
+        s.sign_of_life(ms(7_500));
+        assert_eq!(s.run(ms(7_950), &t), 0, "it did not know this node when those came");
+        for n in 8..11 {
+            s.beat(ms(n * 1000), &t);
+        }
+        assert_eq!((s.run(ms(10_950), &t), s.debt(ms(10_950), &t)), (3, 3), "now it does");
+        let mut s = Subject::new(&t);
+        (0..3).for_each(|n| assert_eq!(s.beat(ms(n * 1000), &t), n + 1));
+        assert_eq!(s.run(ms(2_950), &t), 3, "this node has been there for long");
     }
 
     #[test]

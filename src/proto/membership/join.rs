@@ -243,7 +243,7 @@ impl Membership {
         let Some((head, version)) = admitted else { return self.counters.add(Count::FrameMalformed) };
         self.seeker = None;
         self.phase = Phase::Member;
-        self.watch.reset();
+        self.watch.reset(now);
         self.suspicion = Suspicion::default();
         self.tunnel = Tunnel::default();
         let buried = head.buried(now, &version);

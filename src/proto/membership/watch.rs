@@ -40,6 +40,8 @@ pub(crate) struct Watch {
     refused: BTreeMap<NodeId, Time>,
     /// When a subject's address was last asked who answers there.
     asked: BTreeMap<NodeId, Time>,
+    /// When this node joined.
+    joined: Time,
     /// When the newest beat that was answered had left.
     proven: Option<Time>,
     /// When the last answer came.
@@ -59,6 +61,7 @@ impl Watch {
             reset: BTreeMap::new(),
             refused: BTreeMap::new(),
             asked: BTreeMap::new(),
+            joined: Time::ZERO,
             proven: None,
             answered: None,
         }
@@ -81,7 +84,8 @@ impl Watch {
     }
 
     /// Forgets everything, for a new cluster.
-    pub(crate) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self, now: Time) {
+        self.joined = now;
         self.subjects.clear();
         self.windows = IdMap::default();
         self.reset.clear();
@@ -287,9 +291,13 @@ impl Membership {
         watch.due.set(None);
         watch.subjects.retain(|id, _| wanted.binary_search(id).is_ok());
         let since = now - watch.tuning.suspicious();
+        // A member answers no stranger, and gossip takes a number of rounds that grows like this to reach everybody. In a small cluster nobody is
+        // suspected sooner anyway.
+        let known_by_all = watch.joined + watch.tuning.heartbeat * (usize::BITS - state.members.len().leading_zeros());
         for id in wanted {
             watch.subjects.entry(id).or_insert_with(|| {
                 let mut subject = Subject::new(&watch.tuning);
+                subject.meet(known_by_all);
                 if !suspects.is_empty() {
                     subject.backdate(since);
                 }
