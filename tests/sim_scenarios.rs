@@ -93,6 +93,11 @@ fn one_that_hears_nothing_is_removed() {
 }
 
 #[test]
+fn where_much_is_lost_joiners_are_not_accused_and_the_dead_are_found() {
+    holds("lossy-joins", 1..4);
+}
+
+#[test]
 fn crashes_among_twenty() {
     holds("twenty", 1..2);
 }

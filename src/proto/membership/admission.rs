@@ -232,7 +232,7 @@ impl Membership {
 
     fn accept_joiner(&mut self, now: Time, joiner: NodeId, addr: NodeAddr) {
         let body = whole(&self.state.version);
-        let head = self.head(now, 0, &body);
+        let head = self.head(now, 0, &body, self.state.seen_bitmap());
         self.say(addr, MemberFrame::JoinAccepted { joiner, head, body: body.packed() });
     }
 

@@ -41,6 +41,7 @@ counters! {
     StateByLink => "gossip_state_by_link",
     Adopted => "gossip_orphans_adopted",
     BeatsSent => "heartbeats_sent",
+    BeatsRepeated => "heartbeats_repeated",
     BeatsAnswered => "heartbeats_answered",
     RepliesTaken => "heartbeat_replies",
     RepliesStray => "heartbeat_replies_unmatched",

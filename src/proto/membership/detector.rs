@@ -144,6 +144,8 @@ pub(crate) struct Subject {
     sent: VecDeque<Time>,
     /// Bit i: beat `seq - i` was answered.
     answered: u64,
+    /// Bit i: beat `seq - i` was sent twice, and which of the two was answered cannot be told.
+    twice: u64,
     trips: VecDeque<u32>,
 }
 
@@ -166,6 +168,7 @@ impl Subject {
             seq: 0,
             sent: VecDeque::new(),
             answered: 0,
+            twice: 0,
             trips: VecDeque::new(),
         }
     }
@@ -178,6 +181,11 @@ impl Subject {
     /// Whether it may not know this node.
     fn is_stranger(&self, now: Time) -> bool {
         self.heard.is_none() && now < self.stranger_until
+    }
+
+    /// Whether it has let beats pass and was never heard: it may not know this node.
+    pub(crate) fn ignores(&self) -> bool {
+        self.seq > 2 && self.heard.is_none()
     }
 
     /// It knows this node from now on: what it left unanswered before says nothing.
@@ -253,6 +261,12 @@ impl Subject {
         (judged - self.answered.count_ones().min(judged), judged)
     }
 
+    /// The same, where a beat that had to be sent twice is a missed one.
+    pub(crate) fn before_run_at_once(&self) -> (u32, u32) {
+        let (_, judged) = self.before_run();
+        (judged - (self.answered & !self.twice).count_ones().min(judged), judged)
+    }
+
     pub(crate) const fn seq(&self) -> u64 {
         self.seq
     }
@@ -276,8 +290,17 @@ impl Subject {
         if self.sent.len() == OUTSTANDING {
             self.sent.pop_front();
         }
+        self.twice <<= 1;
         self.sent.push_back(now);
         self.seq
+    }
+
+    /// The number of the newest beat, if it has no answer and is not to be excused.
+    pub(crate) fn beat_again(&mut self, now: Time) -> Option<u64> {
+        let sent = *self.sent.back()?;
+        let open = self.answered & 1 == 0 && sent < now && self.excused.is_none_or(|until| until < sent);
+        self.twice |= u64::from(open);
+        open.then_some(self.seq)
     }
 
     /// A reply: when its beat was sent, or `None` if it matches no open beat (a beat has one credit).
@@ -288,10 +311,12 @@ impl Subject {
             return None;
         }
         self.answered |= 1 << age;
-        if self.trips.len() == TRIPS {
-            self.trips.pop_front();
+        if self.twice >> age & 1 == 0 {
+            if self.trips.len() == TRIPS {
+                self.trips.pop_front();
+            }
+            self.trips.push_back(u32::try_from(now.since(sent).as_micros()).unwrap_or(u32::MAX));
         }
-        self.trips.push_back(u32::try_from(now.since(sent).as_micros()).unwrap_or(u32::MAX));
         if let Some(last) = self.last_reply
             && !self.outage
         {
@@ -434,6 +459,22 @@ mod tests {
         s.beat(ms(0), &t);
         let deadline = s.deadline(&t).unwrap();
         assert!(deadline > ms(5_000) && deadline < ms(8_000), "{deadline:?}");
+    }
+
+    #[test]
+    fn a_beat_without_an_answer_is_repeated_and_has_one_credit() {
+        let (t, mut s) = (tuning(), Subject::new(&tuning()));
+        assert_eq!(s.beat_again(ms(0)), None);
+        let seq = s.beat(ms(0), &t);
+        assert_eq!(s.beat_again(ms(400)), Some(seq));
+        assert_eq!((s.reply(ms(402), seq), s.trip(0.5)), (Some(ms(0)), None), "it may be the first one that is answered");
+        assert_eq!((s.reply(ms(404), seq), s.beat_again(ms(500))), (None, None));
+        let seq = s.beat(ms(1000), &t);
+        s.reply(ms(1002), seq);
+        assert_eq!((s.beat_again(ms(1400)), s.trip(0.5)), (None, Some(2000)));
+        s.beat(ms(2000), &t);
+        s.restart(ms(2100));
+        assert_eq!(s.beat_again(ms(2400)), None, "nobody waits for that answer");
     }
 
     #[test]

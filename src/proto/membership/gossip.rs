@@ -10,7 +10,7 @@ use super::{
     frame::Packed,
     pack,
     pool::Answer,
-    state::Version,
+    state::{MEMBERS_MAX, Version},
 };
 use crate::{
     Config, NodeAddr, NodeId, Time,
@@ -128,10 +128,16 @@ impl Membership {
                 });
             }
         };
-        if let Err(why) = self.accept(now, &envelope) {
-            return self.counters.add(why);
-        }
         let from = envelope.sender;
+        if let Err(why) = self.accept(now, &envelope) {
+            self.counters.add(why);
+            if why == Count::DropSender
+                && let Ok(Some(Part::Delta(bytes))) = Part::read(&mut parts)
+            {
+                self.take_delta(now, from, &mut Reader::new(bytes), None);
+            }
+            return;
+        }
         if real {
             self.tunnel.take_datagram(now);
         }
@@ -321,9 +327,15 @@ impl Membership {
             return self.counters.add(Count::FrameForeign);
         }
         if head.ask == 0 {
-            // What nobody asked for counts if it is about the sender or about this node.
+            // What nobody asked for counts if it is about the sender or about this node; of one that is no member here, if it says that it is one.
             let about = |id: &NodeId| *id == from || *id == self.me;
-            if !(part.members.keys().all(about) && part.tombstones.keys().all(about) && part.rows.is_empty() && part.clock.len() == 0) {
+            let known = self.state.members.contains_key(&from);
+            let joins = || {
+                let is_member = part.status(from).is_some_and(|status| status < MemberStatus::Down);
+                is_member && part.tombstones.is_empty() && self.state.members.len() < MEMBERS_MAX
+            };
+            let counts = part.members.keys().all(about) && part.tombstones.keys().all(about) && (known || joins());
+            if !counts || !part.rows.is_empty() || part.clock.len() > 0 {
                 return self.counters.add(Count::GossipUnasked);
             }
         } else {
@@ -619,6 +631,12 @@ impl Membership {
         self.send_about(now, to, to);
     }
 
+    /// Tells one that does not seem to know this node who it is.
+    pub(super) fn introduce_myself(&mut self, now: Time, to: NodeId) {
+        let me = self.me;
+        self.send_about(now, to, me);
+    }
+
     /// What is said of a node, to one that did not ask.
     fn send_about(&mut self, now: Time, to: NodeId, node: NodeId) {
         if let Some(body) = codec::encode(&self.state.version, Lacks::About(node)) {
@@ -628,19 +646,21 @@ impl Membership {
     }
 
     /// What goes before elements.
-    pub(super) fn head(&self, now: Time, ask: u32, body: &Body) -> Vec<u8> {
+    pub(super) fn head(&self, now: Time, ask: u32, body: &Body, seen: Vec<u8>) -> Vec<u8> {
         let age = |id: &NodeId| {
             self.state.buried_since(*id).map_or(0, |at| u32::try_from(now.since(at).as_secs()).unwrap_or(u32::MAX).min(codec::SMALL_MAX))
         };
         let ages = body.buried.iter().map(age).collect();
         let mut w = Writer::default();
-        Head { uid: self.state.uid, ask, digest: self.state.digest(), ages, seen: self.state.seen_bitmap() }.write(&mut w);
+        Head { uid: self.state.uid, ask, digest: self.state.digest(), ages, seen }.write(&mut w);
         w.0
     }
 
     /// In a datagram, or over the link when they are too large for one.
     fn send_elements(&mut self, now: Time, to: NodeId, ask: u32, body: &Body) {
-        let mut head = self.head(now, ask, body);
+        // What nobody asked for is small: who gets it looks at nothing else.
+        let seen = if ask == 0 { vec![] } else { self.state.seen_bitmap() };
+        let mut head = self.head(now, ask, body, seen);
         if datagram::ENVELOPE_BYTES + datagram::PART_BYTES + head.len() + body.bytes.len() <= self.datagram_max() {
             head.extend_from_slice(&body.bytes);
             self.send_parts(to, &[Part::Delta(&head)]);

@@ -43,8 +43,10 @@ pub(crate) struct Suspicion {
     beaten_by: BTreeMap<NodeId, Time>,
     /// When anything of any member came last.
     heard: Option<Time>,
-    /// Loss on healthy links, as last known.
+    /// Loss on healthy links, as last known: share of the beats that no reply was got for.
     loss: f64,
+    /// The same of beats that were sent once.
+    loss_at_once: f64,
     judged: Option<Time>,
     /// Nothing of anybody comes: everybody else is out of reach.
     pub(super) isolated: bool,
@@ -89,7 +91,7 @@ impl Suspicion {
 
     /// Few replies are lost on healthy links.
     pub(super) fn is_steady(&self) -> bool {
-        self.loss < STEADY_LOSS
+        self.loss_at_once < STEADY_LOSS
     }
 
     pub(super) const fn score(&self) -> u32 {
@@ -233,25 +235,33 @@ impl Membership {
         self.suspicion.sick = sick;
     }
 
-    /// The loss of the links to those that are not accused, their present runs left out: the median, and what few samples leave open.
+    /// The loss of the links to those that are not accused, their present runs left out.
     fn measure_loss(&mut self) {
+        if let Some(loss) = self.loss_by(Subject::before_run) {
+            self.suspicion.loss = loss;
+            self.suspicion.loss_at_once = self.loss_by(Subject::before_run_at_once).unwrap_or(loss);
+        } else if self.suspicion.loss == 0.0 {
+            (self.suspicion.loss, self.suspicion.loss_at_once) = (0.3, 0.3);
+        }
+    }
+
+    /// A loss that few links exceed, and what few samples leave open. `missed`: how many beats of how many.
+    fn loss_by(&self, missed: impl Fn(&Subject) -> (u32, u32)) -> Option<f64> {
         let (mut shares, mut judged_all) = (vec![], 0);
         for id in self.watch.subjects().filter(|&id| self.own_mark(id).is_none()) {
-            if let Some((missed, judged)) = self.watch.subject(id).map(Subject::before_run)
+            if let Some((missed, judged)) = self.watch.subject(id).map(&missed)
                 && judged > 0
             {
                 shares.push(f64::from(missed) / f64::from(judged));
                 judged_all += judged;
             }
         }
-        if let Some(at) = shares.len().checked_sub(1) {
-            shares.sort_by(f64::total_cmp);
-            let (share, samples) = (shares[at.div_ceil(2)], f64::from(judged_all));
-            let unsure = 1.5 / (samples + 5.0) + (share * (1.0 - share) / samples).sqrt() * (20.0 / samples).min(1.0);
-            self.suspicion.loss = (share + unsure).min(1.0);
-        } else if self.suspicion.loss == 0.0 {
-            self.suspicion.loss = 0.3;
-        }
+        let last = shares.len().checked_sub(1)?;
+        shares.sort_by(f64::total_cmp);
+        // Links differ. With many of them, three quarters are no worse; with few, one bad one must not make this node blind.
+        let (share, samples) = (shares[last.div_ceil(2).max(last * 3 / 4)], f64::from(judged_all));
+        let unsure = 1.5 / (samples + 5.0) + (share * (1.0 - share) / samples).sqrt() * (20.0 / samples).min(1.0);
+        Some((share + unsure).min(1.0))
     }
 
     /// Tells the other monitors of subjects that miss replies, and of those that no longer do.

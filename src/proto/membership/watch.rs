@@ -18,6 +18,12 @@ use crate::{
 /// Members up to which a node that may be cut off observes everybody at once.
 const SMALL: usize = 64;
 
+/// Beats for which a member that has joined tells those who do not answer who it is.
+const NEW_BEATS: u32 = 60;
+
+/// Part of a heartbeat after which a beat without an answer is sent once more.
+const AGAIN_AFTER: f64 = 0.4;
+
 /// Subjects up to which each is looked at when its time comes.
 const FEW: usize = 16;
 
@@ -29,6 +35,8 @@ pub(crate) struct Watch {
     pub(super) cut_off: u32,
     subjects: BTreeMap<NodeId, Subject>,
     beat_at: Option<Time>,
+    /// When beats without an answer are sent once more.
+    again_at: Option<Time>,
     /// When something is due, at the earliest: what is heard meanwhile only puts it off. `None`: to be worked out.
     pub(super) due: Cell<Option<Time>>,
     windows: IdMap<ReplayWindow>,
@@ -55,6 +63,7 @@ impl Watch {
             cut_off: 0,
             subjects: BTreeMap::new(),
             beat_at: None,
+            again_at: None,
             due: Cell::new(None),
             windows: IdMap::default(),
             others: false,
@@ -93,7 +102,7 @@ impl Watch {
         self.asked.clear();
         self.proven = None;
         self.answered = None;
-        self.beat_at = None;
+        (self.beat_at, self.again_at) = (None, None);
         self.due.set(None);
     }
 
@@ -364,7 +373,7 @@ impl Membership {
         let dues = open.flat_map(|(_, s)| s.silent_for(floor).into_iter().chain([s.deadline(&self.watch.tuning)])).flatten();
         let judged = self.suspicion.judged();
         let dues = dues.filter(|&at| judged.is_none_or(|judged| at > judged)).map(|at| earliest.map_or(at, |earliest| at.max(earliest)));
-        dues.chain(self.watch.beat_at).min()
+        dues.chain(self.watch.beat_at).chain(self.watch.again_at).min()
     }
 
     /// Beats and suspicions that are due.
@@ -384,15 +393,42 @@ impl Membership {
             self.judge_subjects(now);
             self.assign_watch(now);
             self.send_hints(now);
+            self.watch.again_at = Some(now + self.watch.tuning.heartbeat.mul_f64(AGAIN_AFTER));
             let Watch { subjects, tuning, .. } = &mut self.watch;
             let beats: Vec<(NodeId, u64)> = subjects.iter_mut().map(|(&id, s)| (id, s.beat(now, tuning))).collect();
             for (id, seq) in beats {
                 self.counters.add(Count::BeatsSent);
                 self.send_parts(id, &[Part::Beat(seq)]);
             }
+            if now < self.watch.joined + NEW_BEATS * self.watch.tuning.heartbeat {
+                let strange = |id: NodeId| self.watch.subject(id).is_some_and(Subject::ignores) && self.own_mark(id).is_none();
+                let strangers: Vec<NodeId> = self.watch.subjects().filter(|&id| strange(id)).collect();
+                strangers.into_iter().for_each(|id| self.introduce_myself(now, id));
+            }
+        }
+        if self.watch.again_at.is_some_and(|at| at <= now) {
+            self.watch.again_at = None;
+            self.beat_again(now);
         }
         if self.watch_due_now().is_some_and(|at| at <= now) {
             self.judge_subjects(now);
+        }
+    }
+
+    /// Where links are not good, a lost beat or reply is made good before it counts: where a third of all datagrams is lost, a quarter of the beats is
+    /// missed instead of half of them, and the dead are told from the unlucky in half the time. Where they are good, who misses some is to stand out,
+    /// and who is accused has to come back without that help.
+    fn beat_again(&mut self, now: Time) {
+        if self.suspicion.is_steady() {
+            return;
+        }
+        let Self { watch, state, me, .. } = self;
+        let own = state.rows.get(me).map(|row| &row.marks);
+        let open = watch.subjects.iter_mut().filter(|(id, _)| own.is_none_or(|marks| !marks.has(**id)));
+        let beats: Vec<(NodeId, u64)> = open.filter_map(|(&id, s)| Some((id, s.beat_again(now)?))).collect();
+        for (id, seq) in beats {
+            self.counters.add(Count::BeatsRepeated);
+            self.send_parts(id, &[Part::Beat(seq)]);
         }
     }
 

@@ -727,6 +727,25 @@ fn gossip_takes_to_links_where_no_datagram_gets_through() {
     }
 }
 
+/// Two, cut off from the one through which three joins, hears of three by three itself: it is told who beats it, and answers.
+#[test]
+fn who_is_not_known_introduces_itself() {
+    let mut config = fast();
+    config.detector.acceptable_pause = crate::config::Span::millis(5_000);
+    let mut world = World::cluster(1, 2, &config);
+    world.split(&[1], &[2]);
+    world.start(3, config.clone(), &[1]);
+    world.split(&[2], &[3]);
+    let knows = |w: &World, n: usize, other: usize| w.view(n).iter().any(|&(m, ..)| m == other);
+    world.run_until(secs(2), "joining through one", |w| knows(w, 3, 2));
+    assert!(!knows(&world, 2, 3));
+    world.cut.remove(&(3, 2));
+    world.cut.remove(&(2, 3));
+    world.run_until(secs(2), "an introduction", |w| knows(w, 2, 3));
+    let (id, at) = (world.nodes[&2].id, world.now);
+    world.run_until(secs(1), "an answer", |w| w.nodes[&3].machine.watch.subject(id).unwrap().last_reply().is_some_and(|t| t > at));
+}
+
 #[test]
 fn an_answer_older_than_its_time_to_live_is_dropped() {
     let mut config = fast();
