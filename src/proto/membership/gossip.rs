@@ -564,7 +564,9 @@ impl Membership {
         let may = |at: usize| {
             // The cheapest first: mostly all have seen what there is.
             (whom == Whom::Anyone || !state.has_seen_at(at))
-                && members.at(at).is_some_and(|(id, m)| id != *me && m.status < MemberStatus::Down && !verdict.unreachable.contains_key(&id))
+                && members
+                    .at(at)
+                    .is_some_and(|(id, m)| id != *me && m.status < MemberStatus::Down && !verdict.unreachable.contains_key(&id))
         };
         let order = &members.roster().order;
         // Where most fit, a few draws find them; the rest of the work is for where few do.

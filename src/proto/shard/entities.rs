@@ -220,7 +220,9 @@ impl<H: Host> Entities<H> {
                 states.push(key, state);
             }
             if states.bytes() > TRANSFER_BYTES {
-                return Err(format!("the states of its entities exceed {TRANSFER_BYTES} bytes, the most that moves at once; use more shards"));
+                return Err(format!(
+                    "the states of its entities exceed {TRANSFER_BYTES} bytes, the most that moves at once; use more shards"
+                ));
             }
         }
         Ok(states)
