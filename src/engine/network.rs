@@ -310,8 +310,8 @@ impl<N: Carrier> Network<N> {
         worked
     }
 
-    /// The end of a turn: one bell per worker, and one write per link. Workers first: a write is a call of the system that takes its time, and
-    /// often that of the peer it wakes.
+    /// The end of a turn: what workers get is published, and one write made per link. Workers first: one that is awake sees its part while the write, a
+    /// call of the system, takes its time.
     fn hand_out(&mut self, now: Time) {
         if cfg!(debug_assertions) {
             self.core.check();

@@ -34,6 +34,7 @@ counters! {
     GossipExpired => "gossip_dropped_older_than_ttl",
     GossipUnasked => "gossip_dropped_unasked",
     GossipMissed => "gossip_misses",
+    Introduced => "gossip_introductions",
     StatusSent => "gossip_status_sent",
     AskSent => "gossip_asks_sent",
     DeltaSent => "gossip_deltas_sent",

@@ -134,7 +134,9 @@ pub(crate) struct Subject {
     last_reply: Option<Time>,
     /// The last reply or sign of life.
     heard: Option<Time>,
-    /// Until it is heard, or until then, it may not have learned of this node, whose beats it then does not answer.
+    /// It has answered, or sent something of its own accord: it knows this node.
+    met: bool,
+    /// Until it is met, or until then, it may not have learned of this node, whose beats it then does not answer.
     stranger_until: Time,
     /// Missed replies that are assumed until it is heard: it was taken in as the neighbour of silent ones.
     assumed: u32,
@@ -146,6 +148,8 @@ pub(crate) struct Subject {
     answered: u64,
     /// Bit i: beat `seq - i` was sent twice, and which of the two was answered cannot be told.
     twice: u64,
+    /// When the last one was.
+    repeated: Time,
     trips: VecDeque<u32>,
 }
 
@@ -162,6 +166,7 @@ impl Subject {
             excused: None,
             last_reply: None,
             heard: None,
+            met: false,
             stranger_until: Time::ZERO,
             assumed: 0,
             outage: false,
@@ -169,31 +174,39 @@ impl Subject {
             sent: VecDeque::new(),
             answered: 0,
             twice: 0,
+            repeated: Time::ZERO,
             trips: VecDeque::new(),
         }
     }
 
     /// This node is new: for so long its silence may mean that it does not know who beats it.
-    pub(crate) fn meet(&mut self, until: Time) {
+    pub(crate) fn approach(&mut self, until: Time) {
         self.stranger_until = until;
     }
 
     /// Whether it may not know this node.
-    fn is_stranger(&self, now: Time) -> bool {
-        self.heard.is_none() && now < self.stranger_until
+    pub(crate) fn is_stranger(&self, now: Time) -> bool {
+        !self.met && now < self.stranger_until
     }
 
-    /// Whether it has let beats pass and was never heard: it may not know this node.
+    /// Whether it has let beats pass and may not know this node.
     pub(crate) fn ignores(&self) -> bool {
-        self.seq > 2 && self.heard.is_none()
+        self.seq > 2 && !self.met
     }
 
-    /// It knows this node from now on: what it left unanswered before says nothing.
-    fn hear(&mut self, now: Time) {
+    /// It knows this node: what it left unanswered until now says nothing.
+    pub(crate) fn meet(&mut self, now: Time) {
         if self.is_stranger(now) {
             self.excused = Some(now);
+            self.measure_from(now);
         }
-        self.heard = Some(now);
+        self.met = true;
+    }
+
+    fn measure_from(&mut self, now: Time) {
+        if let Some(since) = &mut self.unanswered_since {
+            *since = (*since).max(now);
+        }
     }
 
     /// Counts silence from `since` on: its neighbours are silent since then.
@@ -255,16 +268,21 @@ impl Subject {
 
     /// Beats missed and beats judged before the present run.
     pub(crate) fn before_run(&self) -> (u32, u32) {
-        let sent = self.sent.len() as u32;
-        let open = self.answered.trailing_zeros().min(sent);
-        let judged = sent - open;
-        (judged - self.answered.count_ones().min(judged), judged)
+        let judged = self.judged();
+        ((judged & !self.answered).count_ones(), judged.count_ones())
     }
 
     /// The same, where a beat that had to be sent twice is a missed one.
     pub(crate) fn before_run_at_once(&self) -> (u32, u32) {
-        let (_, judged) = self.before_run();
-        (judged - (self.answered & !self.twice).count_ones().min(judged), judged)
+        let judged = self.judged();
+        ((judged & (!self.answered | self.twice)).count_ones(), judged.count_ones())
+    }
+
+    /// Bits of the beats before the present run that are not excused.
+    fn judged(&self) -> u64 {
+        let excused = self.excused.map_or(0, |until| self.sent.partition_point(|&sent| sent <= until));
+        let lowest = |count: u32| 1u64.checked_shl(count).map_or(u64::MAX, |bit| bit - 1);
+        lowest((self.sent.len() - excused) as u32) & !lowest(self.answered.trailing_zeros())
     }
 
     pub(crate) const fn seq(&self) -> u64 {
@@ -295,12 +313,16 @@ impl Subject {
         self.seq
     }
 
-    /// The number of the newest beat, if it has no answer and is not to be excused.
+    /// The number of the newest beat, if it has no answer, is not excused, and one could have come: an answer usually takes less than that.
     pub(crate) fn beat_again(&mut self, now: Time) -> Option<u64> {
         let sent = *self.sent.back()?;
-        let open = self.answered & 1 == 0 && sent < now && self.excused.is_none_or(|until| until < sent);
-        self.twice |= u64::from(open);
-        open.then_some(self.seq)
+        let usual = Duration::from_micros(self.trip(0.5)?);
+        let open = self.answered & 1 == 0 && self.excused.is_none_or(|until| until < sent) && usual < now.since(sent);
+        open.then(|| {
+            self.twice |= 1;
+            self.repeated = now;
+            self.seq
+        })
     }
 
     /// A reply: when its beat was sent, or `None` if it matches no open beat (a beat has one credit).
@@ -310,7 +332,12 @@ impl Subject {
         if self.answered >> age & 1 == 1 {
             return None;
         }
+        self.meet(now);
         self.answered |= 1 << age;
+        // A reply that comes sooner after the repetition than any did is one to the first.
+        if age == 0 && self.trips.iter().min().is_some_and(|&us| now.since(self.repeated) < Duration::from_micros(u64::from(us))) {
+            self.twice &= !1;
+        }
         if self.twice >> age & 1 == 0 {
             if self.trips.len() == TRIPS {
                 self.trips.pop_front();
@@ -324,14 +351,14 @@ impl Subject {
         }
         self.outage = false;
         self.last_reply = Some(now);
-        self.hear(now);
+        self.heard = Some(now);
         (self.since, self.unanswered_since) = (Some(now), Some(now));
         Some(sent)
     }
 
     /// It lives, whatever its replies do.
     pub(crate) fn sign_of_life(&mut self, now: Time) {
-        self.hear(now);
+        self.heard = Some(now);
         if let Some(since) = &mut self.since {
             *since = (*since).max(now);
         }
@@ -347,9 +374,7 @@ impl Subject {
         self.sign_of_life(now);
         self.outage = true;
         self.excused = Some(now);
-        if let Some(since) = &mut self.unanswered_since {
-            *since = (*since).max(now);
-        }
+        self.measure_from(now);
     }
 
     /// When phi reaches the threshold if nothing comes.
@@ -466,22 +491,32 @@ mod tests {
         let (t, mut s) = (tuning(), Subject::new(&tuning()));
         assert_eq!(s.beat_again(ms(0)), None);
         let seq = s.beat(ms(0), &t);
-        assert_eq!(s.beat_again(ms(400)), Some(seq));
-        assert_eq!((s.reply(ms(402), seq), s.trip(0.5)), (Some(ms(0)), None), "it may be the first one that is answered");
-        assert_eq!((s.reply(ms(404), seq), s.beat_again(ms(500))), (None, None));
+        assert_eq!(s.beat_again(ms(400)), None, "nobody knows how long an answer takes");
+        s.reply(ms(410), seq);
         let seq = s.beat(ms(1000), &t);
+        assert_eq!(s.beat_again(ms(1400)), None, "it may be on its way");
         s.reply(ms(1002), seq);
-        assert_eq!((s.beat_again(ms(1400)), s.trip(0.5)), (None, Some(2000)));
-        s.beat(ms(2000), &t);
-        s.restart(ms(2100));
-        assert_eq!(s.beat_again(ms(2400)), None, "nobody waits for that answer");
+        for _ in 0..3 {
+            let seq = s.beat(ms(2000), &t);
+            s.reply(ms(2002), seq);
+        }
+        let seq = s.beat(ms(3000), &t);
+        assert_eq!(s.beat_again(ms(3400)), Some(seq));
+        assert_eq!((s.reply(ms(3403), seq), s.trip(1.0)), (Some(ms(3000)), Some(410_000)), "one of the two is answered");
+        assert_eq!((s.reply(ms(3404), seq), s.beat_again(ms(3500))), (None, None));
+        let seq = s.beat(ms(4000), &t);
+        assert_eq!((s.beat_again(ms(4400)), s.reply(ms(4401), seq)), (Some(seq), Some(ms(4000))));
+        assert_eq!((s.before_run(), s.before_run_at_once()), ((0, 7), (1, 7)), "the last one was late, not lost");
+        s.beat(ms(5000), &t);
+        s.restart(ms(5100));
+        assert_eq!((s.beat_again(ms(5400)), s.before_run()), (None, (0, 0)), "nobody waits for that answer");
     }
 
     #[test]
     fn who_may_not_know_this_node_yet_owes_it_nothing() {
         let (t, met) = (tuning(), |beats: u64| {
             let mut s = Subject::new(&tuning());
-            s.meet(ms(10_000));
+            s.approach(ms(10_000));
             (0..beats).for_each(|n| assert_eq!(s.beat(ms(n * 1000), &tuning()), n + 1));
             s
         });
@@ -490,7 +525,9 @@ mod tests {
         let s = met(11);
         assert_eq!((s.run(ms(10_950), &t), s.suspect(ms(10_950), &t)), (11, true), "it has had time enough");
         let mut s = met(8);
-        s.sign_of_life(ms(7_500));
+        s.sign_of_life(ms(7_400));
+        assert!(s.is_stranger(ms(7_400)), "a link shows that it lives, not whom it knows");
+        s.meet(ms(7_500));
         assert_eq!(s.run(ms(7_950), &t), 0, "it did not know this node when those came");
         for n in 8..11 {
             s.beat(ms(n * 1000), &t);

@@ -10,7 +10,7 @@ use super::{
     frame::Packed,
     pack,
     pool::Answer,
-    state::{MEMBERS_MAX, Version},
+    state::{Entry, MEMBERS_MAX, Version},
 };
 use crate::{
     Config, NodeAddr, NodeId, Time,
@@ -134,7 +134,7 @@ impl Membership {
             if why == Count::DropSender
                 && let Ok(Some(Part::Delta(bytes))) = Part::read(&mut parts)
             {
-                self.take_delta(now, from, &mut Reader::new(bytes), None);
+                self.take_introduction(now, from, &mut Reader::new(bytes), None);
             }
             return;
         }
@@ -142,6 +142,7 @@ impl Membership {
             self.tunnel.take_datagram(now);
         }
         self.hear_member(now, from);
+        self.watch.met(now, from);
         while parts.left() > 0 && self.phase == Phase::Member {
             match Part::read(&mut parts) {
                 Ok(Some(part)) => self.take_part(now, from, envelope.counter, part),
@@ -155,6 +156,8 @@ impl Membership {
     pub(super) fn take_gossip_frame(&mut self, now: Time, from: NodeId, head: &[u8], body: &Packed) {
         if self.speaks(now, from) {
             self.take_delta(now, from, &mut Reader::new(head), Some(body));
+        } else if self.phase == Phase::Member && !self.is_out(from) {
+            self.take_introduction(now, from, &mut Reader::new(head), Some(body));
         }
     }
 
@@ -314,10 +317,7 @@ impl Membership {
 
     /// What another member sent of its state: a head, then elements, those of a frame apart.
     fn take_delta(&mut self, now: Time, from: NodeId, r: &mut Reader<'_>, body: Option<&Packed>) {
-        let read = Head::read(r).and_then(|head| {
-            let elements = body.map_or(Elements::Plain(r.rest()), Elements::Packed);
-            self.read_elements(&self.state.version, elements).map(|part| (head, part))
-        });
+        let read = self.read_delta(r, body);
         let Ok((head, part)) = read else {
             self.spread.missed = true;
             self.counters.add(Count::GossipMissed);
@@ -327,15 +327,9 @@ impl Membership {
             return self.counters.add(Count::FrameForeign);
         }
         if head.ask == 0 {
-            // What nobody asked for counts if it is about the sender or about this node; of one that is no member here, if it says that it is one.
+            // What nobody asked for counts if it is about the sender or about this node.
             let about = |id: &NodeId| *id == from || *id == self.me;
-            let known = self.state.members.contains_key(&from);
-            let joins = || {
-                let is_member = part.status(from).is_some_and(|status| status < MemberStatus::Down);
-                is_member && part.tombstones.is_empty() && self.state.members.len() < MEMBERS_MAX
-            };
-            let counts = part.members.keys().all(about) && part.tombstones.keys().all(about) && (known || joins());
-            if !counts || !part.rows.is_empty() || part.clock.len() > 0 {
+            if !(part.members.keys().all(about) && part.tombstones.keys().all(about) && part.rows.is_empty() && part.clock.len() == 0) {
                 return self.counters.add(Count::GossipUnasked);
             }
         } else {
@@ -348,6 +342,29 @@ impl Membership {
             self.spread.asked.remove(&from);
         }
         self.receive(now, from, &head, &part);
+    }
+
+    fn read_delta(&self, r: &mut Reader<'_>, body: Option<&Packed>) -> Result<(Head, Arc<Version>), Malformed> {
+        let head = Head::read(r)?;
+        let elements = body.map_or(Elements::Plain(r.rest()), Elements::Packed);
+        Ok((head, self.read_elements(&self.state.version, elements)?))
+    }
+
+    /// One that is no member here says that it is one: news of its joining may be late, and it is not answered until then. Its words about itself are all
+    /// that is taken of it. Datagrams are believed as far as those of members are: whoever sends them knows the number that was drawn for this cluster.
+    fn take_introduction(&mut self, now: Time, from: NodeId, r: &mut Reader<'_>, body: Option<&Packed>) {
+        if from == self.me || self.state.members.len() >= MEMBERS_MAX {
+            return;
+        }
+        let Ok((head, part)) = self.read_delta(r, body) else { return self.counters.add(Count::DropMalformed) };
+        let itself = |m: &Entry| m.status < MemberStatus::Down && codec::fits(&m.info) && m.info.addr.hash64() == from.addr_hash();
+        let alone = part.members.len() == 1 && part.tombstones.is_empty() && part.rows.is_empty() && part.clock.len() == 0;
+        if head.uid == self.state.uid && head.ask == 0 && alone && part.members.get(&from).is_some_and(itself) {
+            self.counters.add(Count::Introduced);
+            self.receive(now, from, &head, &part);
+        } else {
+            self.counters.add(Count::GossipUnasked);
+        }
     }
 
     /// Elements that one who knows `known` can read.

@@ -149,6 +149,9 @@ impl Membership {
 
     fn accusation(&self, now: Time, id: NodeId, cut_off: impl Fn() -> bool) -> Option<Mark> {
         let (subject, tuning) = (self.watch.subject(id)?, &self.watch.tuning);
+        if subject.is_stranger(now) {
+            return None;
+        }
         let beyond_phi = subject.deadline(tuning).is_some_and(|at| at <= now) && subject.silence(now) >= self.floor();
         if !self.pools() {
             return beyond_phi.then_some(Mark::Silent);
@@ -237,16 +240,22 @@ impl Membership {
 
     /// The loss of the links to those that are not accused, their present runs left out.
     fn measure_loss(&mut self) {
-        if let Some(loss) = self.loss_by(Subject::before_run) {
-            self.suspicion.loss = loss;
-            self.suspicion.loss_at_once = self.loss_by(Subject::before_run_at_once).unwrap_or(loss);
+        let median = |shares: usize| (shares - 1).div_ceil(2);
+        if let Some(at_once) = self.loss_by(Subject::before_run_at_once, median) {
+            self.suspicion.loss_at_once = at_once;
+            // Where the links are not good, they differ, and three quarters of them are no worse than what counts. Where they are, some bad ones must
+            // not make this node blind.
+            let most = |shares: usize| median(shares).max((shares - 1) * 3 / 4);
+            let loss =
+                if at_once < STEADY_LOSS { self.loss_by(Subject::before_run, median) } else { self.loss_by(Subject::before_run, most) };
+            self.suspicion.loss = loss.unwrap_or(at_once);
         } else if self.suspicion.loss == 0.0 {
             (self.suspicion.loss, self.suspicion.loss_at_once) = (0.3, 0.3);
         }
     }
 
-    /// A loss that few links exceed, and what few samples leave open. `missed`: how many beats of how many.
-    fn loss_by(&self, missed: impl Fn(&Subject) -> (u32, u32)) -> Option<f64> {
+    /// The share of missed beats on the link at that place among all, the best first, and what few samples leave open. `missed`: how many beats of how many.
+    fn loss_by(&self, missed: impl Fn(&Subject) -> (u32, u32), place: impl Fn(usize) -> usize) -> Option<f64> {
         let (mut shares, mut judged_all) = (vec![], 0);
         for id in self.watch.subjects().filter(|&id| self.own_mark(id).is_none()) {
             if let Some((missed, judged)) = self.watch.subject(id).map(&missed)
@@ -256,10 +265,8 @@ impl Membership {
                 judged_all += judged;
             }
         }
-        let last = shares.len().checked_sub(1)?;
         shares.sort_by(f64::total_cmp);
-        // Links differ. With many of them, three quarters are no worse; with few, one bad one must not make this node blind.
-        let (share, samples) = (shares[last.div_ceil(2).max(last * 3 / 4)], f64::from(judged_all));
+        let (share, samples) = (*shares.get(place(shares.len().max(1)))?, f64::from(judged_all));
         let unsure = 1.5 / (samples + 5.0) + (share * (1.0 - share) / samples).sqrt() * (20.0 / samples).min(1.0);
         Some((share + unsure).min(1.0))
     }

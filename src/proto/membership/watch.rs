@@ -3,7 +3,7 @@
 use std::{cell::Cell, collections::BTreeMap, time::Duration};
 
 use super::{
-    LinkReport, MemberFrame, Membership, Phase,
+    LinkReport, MemberFrame, MemberStatus, Membership, Phase,
     counters::Count,
     datagram::{Part, ReplayWindow},
     detector::{Subject, Tuning},
@@ -114,6 +114,13 @@ impl Watch {
     pub(crate) fn interrupt(&mut self, id: NodeId) {
         if let Some(subject) = self.subjects.get_mut(&id) {
             subject.interrupt();
+        }
+    }
+
+    /// It sent something as to a member.
+    pub(super) fn met(&mut self, now: Time, id: NodeId) {
+        if let Some(subject) = self.subjects.get_mut(&id) {
+            subject.meet(now);
         }
     }
 
@@ -302,11 +309,14 @@ impl Membership {
         let since = now - watch.tuning.suspicious();
         // A member answers no stranger, and gossip takes a number of rounds that grows like this to reach everybody. In a small cluster nobody is
         // suspected sooner anyway.
-        let known_by_all = watch.joined + watch.tuning.heartbeat * (usize::BITS - state.members.len().leading_zeros());
+        let rounds = watch.tuning.heartbeat * (usize::BITS - state.members.len().leading_zeros());
+        let known_by_all = watch.joined + rounds;
         for id in wanted {
             watch.subjects.entry(id).or_insert_with(|| {
                 let mut subject = Subject::new(&watch.tuning);
-                subject.meet(known_by_all);
+                // The welcome of one that is joining may be late as well: until it has that it knows nobody.
+                let joins = state.status(id) == Some(MemberStatus::Joining);
+                subject.approach(if joins { known_by_all.max(now + 2 * rounds) } else { known_by_all });
                 if !suspects.is_empty() {
                     subject.backdate(since);
                 }
@@ -393,7 +403,7 @@ impl Membership {
             self.judge_subjects(now);
             self.assign_watch(now);
             self.send_hints(now);
-            self.watch.again_at = Some(now + self.watch.tuning.heartbeat.mul_f64(AGAIN_AFTER));
+            self.watch.again_at = (!self.suspicion.is_steady()).then(|| now + self.watch.tuning.heartbeat.mul_f64(AGAIN_AFTER));
             let Watch { subjects, tuning, .. } = &mut self.watch;
             let beats: Vec<(NodeId, u64)> = subjects.iter_mut().map(|(&id, s)| (id, s.beat(now, tuning))).collect();
             for (id, seq) in beats {
@@ -419,9 +429,6 @@ impl Membership {
     /// missed instead of half of them, and the dead are told from the unlucky in half the time. Where they are good, who misses some is to stand out,
     /// and who is accused has to come back without that help.
     fn beat_again(&mut self, now: Time) {
-        if self.suspicion.is_steady() {
-            return;
-        }
         let Self { watch, state, me, .. } = self;
         let own = state.rows.get(me).map(|row| &row.marks);
         let open = watch.subjects.iter_mut().filter(|(id, _)| own.is_none_or(|marks| !marks.has(**id)));

@@ -63,6 +63,9 @@ impl<P> Default for Side<P> {
     }
 }
 
+/// Entities for which room is made at once.
+const RESERVED_MAX: usize = 1 << 16;
+
 /// All entities of one shard.
 pub(super) struct Entities<H: Host> {
     pub(super) slots: Vec<Option<Slot<H>>>,
@@ -130,8 +133,9 @@ impl<H: Host> Entities<H> {
         self.slots.get_mut(slot as usize)?.as_mut()
     }
 
-    /// Makes room for so many more, with so many bytes of keys.
+    /// Makes room for so many more, with so many bytes of keys; for no more than a bound, as it is another node that says so.
     pub(super) fn reserve(&mut self, count: usize, keys: usize) {
+        let (count, keys) = (count.min(RESERVED_MAX), keys.min(RESERVED_MAX * 16));
         self.slots.reserve_exact(count.saturating_sub(self.free.len()));
         self.keys.reserve(count + keys);
         self.index.reserve(count);
