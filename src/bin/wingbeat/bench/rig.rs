@@ -1,8 +1,8 @@
 //! What is measured: a node, or two, with entities that count and echo. Shared with the benches under `benches/`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use wingbeat::{AskError, Batch, Cluster, Config, EntityRef, Refusal, Region, channel, config::Preset};
+use wingbeat::{Answer, AskError, AskQueue, Batch, Cluster, Config, EntityRef, Refusal, Region, config::Preset};
 
 use super::entity::Told;
 
@@ -39,25 +39,82 @@ const MARK_EVERY: u64 = 8192;
 /// Questions that may be open: so many times `MARK_EVERY` notes are less than a link, and the receiver, may hold, so none is given up.
 const MARKS_OPEN: usize = 3;
 
+/// Questions to entities how far they have come. Each is asked again until there is room for it; none allocates anything.
+struct Questions<'a, T: Told> {
+    all: &'a [EntityRef<T>],
+    queue: AskQueue<u64>,
+    answers: Vec<Answer<u64>>,
+    /// There was no room for these.
+    again: Vec<usize>,
+}
+
+impl<'a, T: Told> Questions<'a, T> {
+    /// No more than `most` may be open.
+    fn new(all: &'a [EntityRef<T>], most: usize) -> Self {
+        Self { all, queue: AskQueue::new(most), answers: Vec::with_capacity(most), again: Vec::with_capacity(most) }
+    }
+
+    fn open(&self) -> usize {
+        self.queue.in_flight() + self.again.len()
+    }
+
+    fn ask(&mut self, at: usize) -> Result<(), Error> {
+        let asked = self.all[at].ask_into(T::count(), PATIENCE, at as u64, &self.queue);
+        asked.or_else(|error| self.refused(at, error.reason().clone())).map_err(Into::into)
+    }
+
+    /// The ring is full of notes: asked again, behind them.
+    fn refused(&mut self, at: usize, reason: Refusal) -> Result<(), Refusal> {
+        match reason {
+            Refusal::Full | Refusal::NoCredit => {
+                self.again.push(at);
+                Ok(())
+            }
+            reason => Err(reason),
+        }
+    }
+
+    /// Waits until one is answered at least: the sum of the answers.
+    fn take(&mut self) -> Result<u64, Error> {
+        let patience = Instant::now() + PATIENCE;
+        loop {
+            for _ in 0..self.again.len() {
+                let at = self.again.swap_remove(0);
+                self.ask(at)?;
+            }
+            self.queue.wait(&mut self.answers, PATIENCE);
+            let (mut sum, mut taken) = (0, false);
+            while let Some(Answer { tag, result, .. }) = self.answers.pop() {
+                match result {
+                    Ok(count) => (sum, taken) = (sum + count, true),
+                    Err(AskError::Refused(reason)) => self.refused(tag as usize, reason)?,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            if taken || self.open() == 0 {
+                return Ok(sum);
+            }
+            if Instant::now() > patience {
+                return Err(format!("no room for a question within {PATIENCE:?}").into());
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
 /// Sends notes round robin, waiting for room where there is none, and never so many ahead that a link has to give some up.
 pub struct Teller<'a, T: Told> {
     all: &'a [EntityRef<T>],
     /// Messages go in batches.
     batch: Option<Batch<T>>,
     sent: u64,
-    open: usize,
-    tx: channel::Sender<Mark>,
-    rx: channel::Receiver<Mark>,
+    marks: Questions<'a, T>,
 }
-
-/// An answer, and of which entity.
-type Mark = (usize, Result<u64, AskError>);
 
 impl<'a, T: Told> Teller<'a, T> {
     /// Nothing is sent yet.
     pub fn new(all: &'a [EntityRef<T>], batch: Option<Batch<T>>) -> Self {
-        let (tx, rx) = channel::unbounded();
-        Self { all, batch, sent: 0, open: 0, tx, rx }
+        Self { all, batch, sent: 0, marks: Questions::new(all, MARKS_OPEN) }
     }
 
     /// Sends `n` more.
@@ -71,11 +128,10 @@ impl<'a, T: Told> Teller<'a, T> {
             }
             if i % MARK_EVERY == 0 {
                 self.flush()?;
-                while self.open >= MARKS_OPEN {
-                    self.take()?;
+                while self.marks.open() >= MARKS_OPEN {
+                    self.marks.take()?;
                 }
-                self.open += 1;
-                self.question(at);
+                self.marks.ask(at)?;
             }
         }
         self.sent += n;
@@ -91,30 +147,10 @@ impl<'a, T: Told> Teller<'a, T> {
         }
     }
 
-    fn question(&self, at: usize) {
-        let tx = self.tx.clone();
-        self.all[at].ask_then(T::count(), PATIENCE, move |answer| drop(tx.send((at, answer))));
-    }
-
-    fn take(&mut self) -> Result<(), Error> {
-        match self.rx.recv_timeout(PATIENCE)? {
-            (_, Ok(_)) => {
-                self.open -= 1;
-                Ok(())
-            }
-            // The ring is full of notes: asked again, behind them.
-            (at, Err(AskError::Refused(Refusal::Full | Refusal::NoCredit))) => {
-                self.question(at);
-                Ok(())
-            }
-            (_, Err(error)) => Err(error.into()),
-        }
-    }
-
     /// Waits until all are handled: how many were sent.
     pub fn finish(mut self) -> Result<u64, Error> {
-        while self.open > 0 {
-            self.take()?;
+        while self.marks.open() > 0 {
+            self.marks.take()?;
         }
         handled(self.all)?;
         Ok(self.sent)
@@ -123,27 +159,17 @@ impl<'a, T: Told> Teller<'a, T> {
 
 /// How many notes all entities have handled. Each answers behind all notes that this thread sent it before.
 pub fn handled<T: Told>(all: &[EntityRef<T>]) -> Result<u64, Error> {
-    let (tx, rx) = channel::unbounded();
-    let (mut sum, mut next, mut in_flight, mut again) = (0, 0, 0, Vec::new());
     // Many at once, so that waiting for answers one by one adds nothing to what is measured.
-    while next < all.len() || in_flight > 0 || !again.is_empty() {
-        while in_flight < 64 && (next < all.len() || !again.is_empty()) {
-            let at = again.pop().unwrap_or_else(|| {
-                next += 1;
-                next - 1
-            });
-            let tx = tx.clone();
-            all[at].ask_then(T::count(), PATIENCE, move |answer| drop(tx.send((at, answer))));
-            in_flight += 1;
+    let mut questions = Questions::new(all, 64);
+    let mut sum = 0;
+    for at in 0..all.len() {
+        while questions.open() >= 64 {
+            sum += questions.take()?;
         }
-        let (at, answer) = rx.recv_timeout(PATIENCE)?;
-        in_flight -= 1;
-        match answer {
-            Ok(count) => sum += count,
-            // The ring still holds notes; the way over the helper thread gives it time.
-            Err(AskError::Refused(Refusal::Full | Refusal::NoCredit)) => again.push(at),
-            Err(error) => return Err(error.into()),
-        }
+        questions.ask(at)?;
+    }
+    while questions.open() > 0 {
+        sum += questions.take()?;
     }
     Ok(sum)
 }
