@@ -29,6 +29,8 @@ pub(crate) struct State {
     pub(crate) version: Arc<Version>,
     /// When each tombstone was set, on this node's clock; it travels as an age.
     buried: BTreeMap<NodeId, Time>,
+    /// None of them was set before, so that rounds in which none is due look at none.
+    oldest: Option<Time>,
     /// Who has seen exactly this version.
     seen: Bits,
 }
@@ -51,7 +53,8 @@ impl State {
     pub(crate) fn taken_over(uid: u64, mut version: Arc<Version>, buried: Vec<(NodeId, Time)>, seen: &[u8]) -> Self {
         Version::tidy(&mut version);
         let seen = Bits::from_bytes(seen, version.members.len());
-        Self { uid, version, buried: buried.into_iter().collect(), seen }
+        let oldest = buried.iter().map(|&(_, since)| since).min();
+        Self { uid, version, buried: buried.into_iter().collect(), oldest, seen }
     }
 
     /// To change it: nobody has seen what it becomes.
@@ -94,6 +97,7 @@ impl State {
         for (id, since) in buried {
             let known = self.buried.entry(id).or_insert(since);
             *known = since.min(*known);
+            self.oldest = Some(self.oldest.map_or(since, |oldest| oldest.min(since)));
         }
         let tombstones = &self.version.tombstones;
         self.buried.retain(|id, _| tombstones.contains_key(id));
@@ -146,8 +150,12 @@ impl State {
 
     /// Forgets tombstones older than `age`.
     pub(crate) fn expire(&mut self, now: Time, age: Duration) {
+        if self.oldest.is_none_or(|oldest| now.since(oldest) < age) {
+            return;
+        }
         let old: Vec<NodeId> = self.buried.iter().filter(|&(_, &since)| now.since(since) >= age).map(|(&id, _)| id).collect();
         old.into_iter().for_each(|id| self.unbury(id));
+        self.oldest = self.buried.values().min().copied();
     }
 
     /// Numbers what was changed here as one change of `me`.
@@ -340,5 +348,24 @@ mod tests {
         state.merge(&old);
         // The old life is another id: it neither replaces nor downs the new one, and the detector finds it dead.
         assert_eq!(state.status(fresh.id), Some(MemberStatus::Joining));
+    }
+
+    #[test]
+    fn tombstones_go_when_each_is_due() {
+        let at = |s: u64| Time::from_nanos(1) + Duration::from_secs(s);
+        let age = Duration::from_secs(100);
+        let mut state = State::default();
+        act(&mut state, 0, 0, 3);
+        for (n, s) in [(1, 20), (2, 10)] {
+            state.remove(info(n).id, Gone::Left, at(s));
+        }
+        // Known to others for longer than here.
+        state.date([(info(1).id, at(5))]);
+        let mut left = |s| {
+            state.expire(at(s), age);
+            state.tombstones.len()
+        };
+        assert_eq!([104, 105, 109, 110, 111].map(&mut left), [2, 1, 1, 0, 0]);
+        assert_eq!(state.oldest, None);
     }
 }
