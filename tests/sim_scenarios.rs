@@ -98,6 +98,11 @@ fn where_much_is_lost_joiners_are_not_accused_and_the_dead_are_found() {
 }
 
 #[test]
+fn a_picture_that_never_stands_still_kills_nobody() {
+    holds("no-still-picture", 1..2);
+}
+
+#[test]
 fn crashes_among_twenty() {
     holds("twenty", 1..2);
 }

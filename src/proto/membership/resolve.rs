@@ -1,6 +1,16 @@
-//! What the leader does, and how a split is resolved once its picture stands still.
+//! What the leader does, and how a split is resolved once its picture stands still, or in part if it never does.
+//!
+//! While members fail and come back all the time, the picture of who is out of reach never stands still, and nobody would ever be downed: the
+//! dead pile up until they are more than the living. So members that have been out of reach for longer than a still picture takes are judged
+//! without the rest of it. Everybody who was lost or came back since then is *unsettled*, and counts for whichever side makes the answer safe:
+//!
+//! * This side lives, and its leader downs those members, if it would live with all that is unsettled on the other side. The other side does the
+//!   same sum with the same members against it, so both cannot come to that. (A member that left one side for the other is unsettled at least
+//!   where it came to; `examples/downing_check` tries all pairs of sides that have no member in common.)
+//! * This side stops if it would lose with all that is unsettled on its side. That is looked at first: by the time that a leader downs a side, that
+//!   side has had its chance to see that it lost (a look, and by how much both see a split apart).
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     Ending, Event, MemberStatus, Membership, Phase,
@@ -20,6 +30,52 @@ pub(crate) struct Split {
     since: Time,
     /// When it is judged (again).
     judge_at: Option<Time>,
+    /// Since when each of `unreachable` is lost, in their order.
+    lost: Vec<Time>,
+    /// Who came back or is new, and since when.
+    came: Vec<(NodeId, Time)>,
+    /// When it is looked at in part, though it does not stand still.
+    part_at: Time,
+}
+
+/// A picture that does not come to stand still is looked at in part when it could have, and again after this share of that time; not by an alarm of
+/// its own, as every heartbeat comes here.
+const AGAIN: f64 = 0.125;
+
+impl Split {
+    /// Of those who are lost or members since an earlier picture, it keeps since when. A picture in which some of the lost are down, and nothing else
+    /// is new, stands as still as the one before.
+    fn new(unreachable: Vec<NodeId>, members: Vec<NodeId>, now: Time, stable: Duration, before: Option<Self>) -> Self {
+        let judge_at = Some(now + stable);
+        let Some(before) = before else {
+            let lost = vec![now; unreachable.len()];
+            return Self { unreachable, members, since: now, judge_at, lost, came: vec![], part_at: now + stable };
+        };
+        let is_member = |id: &NodeId| members.binary_search(id).is_ok();
+        // All lists are in order.
+        let since = |id: &NodeId| before.unreachable.binary_search(id).ok().map(|at| before.lost[at]);
+        let back = before.unreachable.iter().filter(|id| is_member(id) && unreachable.binary_search(id).is_err());
+        let new = members.iter().filter(|id| before.members.binary_search(id).is_err());
+        let came: Vec<(NodeId, Time)> = back.chain(new).map(|&id| (id, now)).collect();
+        let left = before.members.iter().any(|id| !is_member(id) && since(id).is_none());
+        let still = came.is_empty() && !left && unreachable.iter().all(|id| since(id).is_some());
+        let (since_then, judge_at) = if still { (before.since, before.judge_at) } else { (now, judge_at) };
+        let lost = unreachable.iter().map(|id| since(id).unwrap_or(now)).collect();
+        let came = before.came.into_iter().filter(|(_, at)| now.since(*at) < stable).chain(came).collect();
+        Self { unreachable, members, since: since_then, judge_at, lost, came, part_at: before.part_at }
+    }
+
+    /// Who is lost for so long.
+    fn lost_for(&self, span: Duration, now: Time) -> Vec<NodeId> {
+        let both = self.unreachable.iter().zip(&self.lost);
+        both.filter(|&(_, &since)| now.since(since) >= span).map(|(&id, _)| id).collect()
+    }
+
+    /// Nothing of it is known to be as it was.
+    fn restart(&mut self, now: Time, stable: Duration) {
+        (self.since, self.judge_at, self.part_at) = (now, Some(now + stable), now + stable);
+        self.lost.fill(now);
+    }
 }
 
 impl Membership {
@@ -70,8 +126,8 @@ impl Membership {
         }
         let folk = &self.state.members;
         if self.split.as_ref().is_none_or(|s| s.unreachable != unreachable || !folk.counted().eq(s.members.iter().copied())) {
-            let judge_at = Some(now + self.stable_after());
-            self.split = Some(Split { unreachable, members: folk.counted().collect(), since: now, judge_at });
+            let members = folk.counted().collect();
+            self.split = Some(Split::new(unreachable, members, now, self.stable_after(), self.split.take()));
             self.plea.new_picture();
         }
     }
@@ -81,7 +137,7 @@ impl Membership {
         let after = self.stable_after();
         self.plea.was_away(self.watch.proven().unwrap_or(now), now);
         if let Some(split) = &mut self.split {
-            (split.since, split.judge_at) = (now, Some(now + after));
+            split.restart(now, after);
         }
     }
 
@@ -109,6 +165,10 @@ impl Membership {
         }
         if self.split.as_ref().and_then(|s| s.judge_at).is_some_and(|at| at <= now) {
             self.judge_split(now);
+        }
+        // Not once it stands still: nothing is unsettled then.
+        if self.split.as_ref().is_some_and(|s| s.judge_at.is_some() && s.part_at <= now) {
+            self.judge_part(now);
         }
         self.plea_on(now);
     }
@@ -160,6 +220,46 @@ impl Membership {
                 }
             }
         }
+    }
+
+    /// Judges those who are lost for longer than a still picture takes.
+    fn judge_part(&mut self, now: Time) {
+        let stable = self.stable_after();
+        // Later than the other side, so that what has long been lost goes together, and after it has seen who won.
+        let sure = (stable.mul_f64(1.0 + AGAIN) + self.picture_lag()).max(stable.mul_f64(1.5));
+        let Some(split) = &mut self.split else { return };
+        split.part_at = now + stable.mul_f64(AGAIN);
+        let (lost, surely_lost) = (split.lost_for(stable, now), split.lost_for(sure, now));
+        if lost.is_empty() {
+            return;
+        }
+        let came: Vec<NodeId> = split.came.iter().filter(|&&(_, at)| now.since(at) < stable).map(|&(id, _)| id).collect();
+        let (mut best, leads) = (self.voters(), self.leads());
+        let mut worst = best.clone();
+        for voter in &mut best {
+            voter.reachable |= lost.binary_search(&voter.id).is_err();
+        }
+        // Who has no vote decides nothing for the other side.
+        for voter in worst.iter_mut().filter(|voter| voter.counts()) {
+            voter.reachable &= !came.contains(&voter.id);
+        }
+        match self.strategy.decide(&best, leads) {
+            Decision::DownMine => self.lose_part(best.len(), lost.len(), "the other side lives"),
+            Decision::DownAll if self.strategy.stops_each() => self.lose_part(best.len(), lost.len(), "no side lives"),
+            Decision::DownOthers if leads && !surely_lost.is_empty() && self.strategy.decide(&worst, leads) == Decision::DownOthers => {
+                let (mine, theirs) = (best.len() - surely_lost.len(), surely_lost.len());
+                let verdict = format!("{}: this side lives whoever of {mine} is here ({theirs} long out of reach)", self.strategy_name());
+                self.announce(mine, theirs, &verdict);
+                self.down_all(&surely_lost);
+                self.tell_downed(now, &surely_lost);
+            }
+            _ => {}
+        }
+    }
+
+    fn lose_part(&mut self, all: usize, theirs: usize, words: &str) {
+        let verdict = format!("{}: {words} whoever of {} is here ({theirs} long out of reach)", self.strategy_name(), all - theirs);
+        self.lose(all - theirs, theirs, verdict);
     }
 
     /// This side lives: whoever is out of reach is down.

@@ -28,7 +28,7 @@ pub(crate) struct Voter {
 
 impl Voter {
     /// Up or leaving: counts in majorities.
-    fn counts(&self) -> bool {
+    pub(crate) fn counts(&self) -> bool {
         super::leader::counts(self.status)
     }
 

@@ -80,6 +80,33 @@ fn a_crashed_one_of_ten_or_three_is_detected_and_removed() {
     }
 }
 
+/// One that comes and goes keeps the picture from standing still, on the side that lives or on the one that loses.
+#[test]
+fn an_unsteady_picture_is_judged_in_part() {
+    for (unsteady, with) in [(5, [1, 2, 3, 4].as_slice()), (7, &[6])] {
+        for seed in 0..5 {
+            let mut world = World::cluster(seed, 7, &fast());
+            world.split(&[1, 2, 3, 4, 5], &[6, 7]);
+            let gone = |w: &World| w.ended(6).is_some() && (1..=4).all(|n| !w.view(n).iter().any(|&(m, ..)| m == 6 || m == 7));
+            for round in 0.. {
+                match round % 2 {
+                    0 => world.split(with, &[unsteady]),
+                    _ => with.iter().for_each(|&a| {
+                        world.cut.remove(&(a, unsteady));
+                        world.cut.remove(&(unsteady, a));
+                    }),
+                }
+                world.run(millis(1300));
+                assert!((1..=4).all(|n| world.ended(n).is_none()), "{}", world.describe());
+                if gone(&world) {
+                    break;
+                }
+                assert!(round < 20, "{} comes and goes, seed {seed}: {}", unsteady, world.describe());
+            }
+        }
+    }
+}
+
 #[test]
 fn a_dead_process_is_removed_at_once_where_refused_ports_prove_it() {
     for seed in 0..SEEDS {
