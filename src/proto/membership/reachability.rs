@@ -1,6 +1,6 @@
 //! From observers' rows to the cluster's verdict.
 
-use std::{cell::Cell, collections::BTreeSet, ops::Range, sync::Arc};
+use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use super::{
     idmap::{self, Cursor, IdMap},
@@ -64,8 +64,6 @@ struct Docket<'a> {
     marks: Vec<(NodeId, Mark)>,
     cases: Vec<Case>,
     discounted: Vec<bool>,
-    /// A mark of the judge's own has decided, as there was no elector: others find otherwise.
-    by_me: Cell<bool>,
 }
 
 impl Court<'_> {
@@ -93,7 +91,7 @@ impl Court<'_> {
         docket.decide();
         if docket.doubt() {
             docket.decide();
-        } else if let Some(pool) = pool.filter(|_| !docket.has(self.me) && !docket.by_me.get()) {
+        } else if let Some(pool) = pool.filter(|_| !docket.has(self.me)) {
             // As everybody would have judged.
             let common = Arc::new(docket.verdict(prior));
             pool.found(self.version, &common);
@@ -125,7 +123,7 @@ impl<'a> Docket<'a> {
             let others = row.marks.iter().filter(|&(subject, _)| subject != observer);
             found.extend(others.filter_map(|(subject, mark)| idmap::search(ids, subject).ok().map(|rank| (rank as u32, observer, mark))));
         }
-        let mut docket = Self { court, ring, exempt, marks: vec![], cases: vec![], discounted: vec![], by_me: Cell::new(false) };
+        let mut docket = Self { court, ring, exempt, marks: vec![], cases: vec![], discounted: vec![] };
         let Some(&(_, observer, mark)) = found.first() else { return docket };
         // By subject: there can be thousands, and they come in order of the observers already.
         let mut next = vec![0usize; ids.len() + 1];
@@ -227,9 +225,7 @@ impl<'a> Docket<'a> {
             }
         }
         if electors == 0 {
-            let mine = self.mark(case, me);
-            self.by_me.set(self.by_me.get() || mine.is_some());
-            return mine.is_some_and(|mark| mark >= least);
+            return self.mark(case, me).is_some_and(|mark| mark >= least);
         }
         // Who convicts has counted the others' runs; one of them must have come to the same.
         (pooled && least == Mark::Silent && accusers > 1 && tested) || accusers * 2 > electors
@@ -255,7 +251,6 @@ mod tests {
     use super::{
         super::{
             MemberStatus,
-            pool::{Keeper, Shelves},
             state::{Entry, Info, Row, State},
         },
         *,
@@ -390,32 +385,6 @@ mod tests {
         for me in 0..5 {
             for rule in [DetectorVerdict::Pooled, DetectorVerdict::Quorum, DetectorVerdict::One] {
                 assert_eq!(w.verdict(me, rule), [5], "as {me} sees it, {rule:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn what_a_mark_of_the_judges_own_decides_is_not_shared() {
-        // All that could hear of the last one are out of reach themselves, so that its only accuser decides, for itself.
-        let mut w = World::new(3);
-        w.mark(1, &[0], Mark::Silent);
-        w.mark(0, &[1, 2], Mark::Silent);
-        struct Locked(parking_lot::Mutex<Shelves>);
-        impl Keeper for Locked {
-            fn with(&self, visit: &mut dyn FnMut(&mut Shelves)) {
-                visit(&mut self.0.lock());
-            }
-        }
-        let court = |me: usize| Court { version: &w.state.version, me: w.ids[me], rule: DetectorVerdict::Pooled, monitors: 5 };
-        for first in 0..3 {
-            for then in 0..3 {
-                let pool = Pool::new(Arc::new(Locked(parking_lot::Mutex::default())));
-                court(first).judge(Some(&pool), &Arc::default());
-                assert_eq!(
-                    court(then).judge(Some(&pool), &Arc::default()),
-                    court(then).judge(None, &Arc::default()),
-                    "{then} after {first}"
-                );
             }
         }
     }

@@ -5,10 +5,14 @@
 //! without the rest of it. Everybody who was lost or came back since then is *unsettled*, and counts for whichever side makes the answer safe:
 //!
 //! * This side lives, and its leader downs those members, if it would live with all that is unsettled on the other side. The other side does the
-//!   same sum with the same members against it, so both cannot come to that. (A member that left one side for the other is unsettled at least
-//!   where it came to; `examples/downing_check` tries all pairs of sides that have no member in common.)
-//! * This side stops if it would lose with all that is unsettled on its side. That is looked at first: by the time that a leader downs a side, that
-//!   side has had its chance to see that it lost (a look, and by how much both see a split apart).
+//!   same sum with the same members against it, so both cannot come to that where a strategy asks for a majority, a quorum or a referee. (A member
+//!   that left one side for the other is unsettled where it came to.) That is an argument: `examples/downing_check` tries still pictures only.
+//! * This side stops if it would lose with all that is unsettled on its side. That is looked at first, and as soon as a still picture would be: a
+//!   leader waits longer, by how much both sides see a split apart. Only a side whose own picture never stands still may stop an eighth of the
+//!   wait later than one whose picture does; before, it did not stop at all.
+//!
+//! The downed are removed, and joiners raised, on convergence as ever, and there is none while somebody is out of reach: a cluster all of whose
+//! members are replaced without a pause runs out of voters in the end, unless `converge_past_unreachable` is set.
 
 use std::{sync::Arc, time::Duration};
 
@@ -43,26 +47,38 @@ pub(crate) struct Split {
 const AGAIN: f64 = 0.125;
 
 impl Split {
-    /// Of those who are lost or members since an earlier picture, it keeps since when. A picture in which some of the lost are down, and nothing else
-    /// is new, stands as still as the one before.
-    fn new(unreachable: Vec<NodeId>, members: Vec<NodeId>, now: Time, stable: Duration, before: Option<Self>) -> Self {
-        let judge_at = Some(now + stable);
-        let Some(before) = before else {
-            let lost = vec![now; unreachable.len()];
-            return Self { unreachable, members, since: now, judge_at, lost, came: vec![], part_at: now + stable };
-        };
-        let is_member = |id: &NodeId| members.binary_search(id).is_ok();
+    /// As it is seen for the first time.
+    fn new(unreachable: Vec<NodeId>, members: Vec<NodeId>, now: Time, stable: Duration) -> Self {
+        let (lost, judge_at) = (vec![now; unreachable.len()], Some(now + stable));
+        Self { unreachable, members, since: now, judge_at, lost, came: vec![], part_at: now + stable }
+    }
+
+    /// As it is seen now, with since when of those who are lost, or have come within `memory`. `lives`: whether that one is a member, and not down.
+    /// Where some of the lost are down or removed, and nothing else is new, it stands as still as before.
+    fn follow(
+        &mut self,
+        unreachable: Vec<NodeId>,
+        members: Vec<NodeId>,
+        now: Time,
+        [stable, memory]: [Duration; 2],
+        lives: impl Fn(NodeId) -> bool,
+    ) {
         // All lists are in order.
-        let since = |id: &NodeId| before.unreachable.binary_search(id).ok().map(|at| before.lost[at]);
-        let back = before.unreachable.iter().filter(|id| is_member(id) && unreachable.binary_search(id).is_err());
-        let new = members.iter().filter(|id| before.members.binary_search(id).is_err());
-        let came: Vec<(NodeId, Time)> = back.chain(new).map(|&id| (id, now)).collect();
-        let left = before.members.iter().any(|id| !is_member(id) && since(id).is_none());
-        let still = came.is_empty() && !left && unreachable.iter().all(|id| since(id).is_some());
-        let (since_then, judge_at) = if still { (before.since, before.judge_at) } else { (now, judge_at) };
-        let lost = unreachable.iter().map(|id| since(id).unwrap_or(now)).collect();
-        let came = before.came.into_iter().filter(|(_, at)| now.since(*at) < stable).chain(came).collect();
-        Self { unreachable, members, since: since_then, judge_at, lost, came, part_at: before.part_at }
+        let since = |id: &NodeId| self.unreachable.binary_search(id).ok().map(|at| self.lost[at]);
+        let is_lost = |id: &NodeId| unreachable.binary_search(id).is_ok();
+        let back = self.unreachable.iter().filter(|id| lives(**id) && !is_lost(id));
+        let new = members.iter().filter(|id| self.members.binary_search(id).is_err());
+        let mut came: Vec<(NodeId, Time)> = back.chain(new).map(|&id| (id, now)).collect();
+        let left = self.members.iter().any(|id| members.binary_search(id).is_err() && since(id).is_none());
+        if !came.is_empty() || left || unreachable.iter().any(|id| since(id).is_none()) {
+            (self.since, self.judge_at) = (now, Some(now + stable));
+        }
+        self.lost = unreachable.iter().map(|id| since(id).unwrap_or(now)).collect();
+        came.extend(self.came.iter().filter(|(_, at)| now.since(*at) < memory));
+        // The newest of each.
+        came.sort_by_key(|&(id, at)| (id, std::cmp::Reverse(at)));
+        came.dedup_by_key(|&mut (id, _)| id);
+        (self.unreachable, self.members, self.came) = (unreachable, members, came);
     }
 
     /// Who is lost for so long.
@@ -75,6 +91,7 @@ impl Split {
     fn restart(&mut self, now: Time, stable: Duration) {
         (self.since, self.judge_at, self.part_at) = (now, Some(now + stable), now + stable);
         self.lost.fill(now);
+        self.came.iter_mut().for_each(|(_, at)| *at = now);
     }
 }
 
@@ -126,8 +143,12 @@ impl Membership {
         }
         let folk = &self.state.members;
         if self.split.as_ref().is_none_or(|s| s.unreachable != unreachable || !folk.counted().eq(s.members.iter().copied())) {
-            let members = folk.counted().collect();
-            self.split = Some(Split::new(unreachable, members, now, self.stable_after(), self.split.take()));
+            let (members, spans) = (folk.counted().collect(), [self.stable_after(), self.sure_after()]);
+            let lives = |id| self.state.status(id).is_some_and(|status| status < MemberStatus::Down);
+            match &mut self.split {
+                Some(split) => split.follow(unreachable, members, now, spans, lives),
+                none => *none = Some(Split::new(unreachable, members, now, spans[0])),
+            }
             self.plea.new_picture();
         }
     }
@@ -166,8 +187,9 @@ impl Membership {
         if self.split.as_ref().and_then(|s| s.judge_at).is_some_and(|at| at <= now) {
             self.judge_split(now);
         }
-        // Not once it stands still: nothing is unsettled then.
-        if self.split.as_ref().is_some_and(|s| s.judge_at.is_some() && s.part_at <= now) {
+        // Not once it stands still, as nothing is unsettled then, and not with what was just done that the picture does not show yet.
+        let still_a_member = self.phase == Phase::Member && !self.dirty;
+        if still_a_member && self.split.as_ref().is_some_and(|s| s.judge_at.is_some() && s.part_at <= now) {
             self.judge_part(now);
         }
         self.plea_on(now);
@@ -222,44 +244,44 @@ impl Membership {
         }
     }
 
+    /// How long members are lost that a part of the picture downs: longer than the other side needs to see that it has lost, and so long that what
+    /// was lost at about the same time goes together.
+    fn sure_after(&self) -> Duration {
+        let stable = self.stable_after();
+        (stable.mul_f64(1.0 + AGAIN) + self.picture_lag()).max(stable.mul_f64(1.5))
+    }
+
     /// Judges those who are lost for longer than a still picture takes.
     fn judge_part(&mut self, now: Time) {
-        let stable = self.stable_after();
-        // Later than the other side, so that what has long been lost goes together, and after it has seen who won.
-        let sure = (stable.mul_f64(1.0 + AGAIN) + self.picture_lag()).max(stable.mul_f64(1.5));
+        let (stable, sure) = (self.stable_after(), self.sure_after());
         let Some(split) = &mut self.split else { return };
         split.part_at = now + stable.mul_f64(AGAIN);
         let (lost, surely_lost) = (split.lost_for(stable, now), split.lost_for(sure, now));
         if lost.is_empty() {
             return;
         }
-        let came: Vec<NodeId> = split.came.iter().filter(|&&(_, at)| now.since(at) < stable).map(|&(id, _)| id).collect();
+        let came: Vec<NodeId> = split.came.iter().filter(|(_, at)| now.since(*at) < sure).map(|&(id, _)| id).collect();
         let (mut best, leads) = (self.voters(), self.leads());
         let mut worst = best.clone();
         for voter in &mut best {
             voter.reachable |= lost.binary_search(&voter.id).is_err();
         }
-        // Who has no vote decides nothing for the other side.
-        for voter in worst.iter_mut().filter(|voter| voter.counts()) {
-            voter.reachable &= !came.contains(&voter.id);
+        for voter in &mut worst {
+            voter.reachable &= came.binary_search(&voter.id).is_err();
         }
+        let (mine, theirs) = sides(&best);
+        let says = |words: &str| format!("{}: {words} whoever of {mine} is here ({theirs} long out of reach)", self.strategy_name());
+        let worst = self.strategy.decide(&worst, leads);
         match self.strategy.decide(&best, leads) {
-            Decision::DownMine => self.lose_part(best.len(), lost.len(), "the other side lives"),
-            Decision::DownAll if self.strategy.stops_each() => self.lose_part(best.len(), lost.len(), "no side lives"),
-            Decision::DownOthers if leads && !surely_lost.is_empty() && self.strategy.decide(&worst, leads) == Decision::DownOthers => {
-                let (mine, theirs) = (best.len() - surely_lost.len(), surely_lost.len());
-                let verdict = format!("{}: this side lives whoever of {mine} is here ({theirs} long out of reach)", self.strategy_name());
-                self.announce(mine, theirs, &verdict);
+            Decision::DownMine => self.lose(mine, theirs, says("the other side lives")),
+            Decision::DownAll if worst == Decision::DownAll && self.strategy.stops_each() => self.lose(mine, theirs, says("no side lives")),
+            Decision::DownOthers if worst == Decision::DownOthers && leads && !surely_lost.is_empty() => {
+                self.announce(mine, theirs, &says("this side lives"));
                 self.down_all(&surely_lost);
                 self.tell_downed(now, &surely_lost);
             }
             _ => {}
         }
-    }
-
-    fn lose_part(&mut self, all: usize, theirs: usize, words: &str) {
-        let verdict = format!("{}: {words} whoever of {} is here ({theirs} long out of reach)", self.strategy_name(), all - theirs);
-        self.lose(all - theirs, theirs, verdict);
     }
 
     /// This side lives: whoever is out of reach is down.

@@ -28,7 +28,7 @@ pub(crate) struct Voter {
 
 impl Voter {
     /// Up or leaving: counts in majorities.
-    pub(crate) fn counts(&self) -> bool {
+    fn counts(&self) -> bool {
         super::leader::counts(self.status)
     }
 
