@@ -108,6 +108,26 @@ fn a_picture_that_never_stands_still_kills_nobody() {
 }
 
 #[test]
+fn where_nobody_lives_all_start_anew_together() {
+    holds("nobody-lives", 1..4);
+}
+
+#[test]
+fn the_first_seed_founds_nothing_beside_a_cluster_it_has_heard_of() {
+    holds("restart-beside-leaving", 1..4);
+}
+
+#[test]
+fn who_was_removed_before_it_knew_that_it_was_in_joins_anew() {
+    holds("lost-welcome", 1..4);
+}
+
+#[test]
+fn what_was_lost_while_all_were_silent_is_not_forgotten() {
+    holds("lease-after-silence", 1..6);
+}
+
+#[test]
 fn crashes_among_twenty() {
     holds("twenty", 1..2);
 }

@@ -9,6 +9,7 @@ mod choice;
 mod error;
 mod load;
 mod reference;
+mod rejoin;
 mod setting;
 mod suggest;
 mod value;
@@ -108,6 +109,8 @@ pub struct Config {
     pub limits: LimitsConfig,
     /// Which values were chosen, and what the others follow.
     pub(crate) origin: Origin,
+    /// See [`Config::rejoining`].
+    pub(crate) rejoins: bool,
 }
 
 /// Which keys were set, and from what the values of the others were made.

@@ -1,6 +1,6 @@
 //! Carrying out the actions of a scenario.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     action::{Act, LinkAct},
@@ -69,8 +69,6 @@ impl Scene for Shards {
     }
 }
 
-/// How many of the others a node that rejoins asks.
-const REJOIN_SEEDS: usize = 3;
 const NOT_RUNNING: &str = "it is not running";
 
 fn nanos(d: Duration) -> u64 {
@@ -218,21 +216,23 @@ impl World<'_> {
             Some(other) if other >= self.scenario.seeds => (0..self.scenario.seeds).chain([other]).map(settings::address).collect(),
             _ => Vec::new(),
         };
-        self.start(n, seeds);
+        self.start_asking(n, &seeds);
     }
 
-    /// A process that was downed starts its core again: it asks whom it knew, and never forms a cluster of its own beside theirs.
-    pub(super) fn rejoin(&mut self, n: u32) {
-        let others = (0..self.scenario.nodes).filter(|o| *o != n && self.is_running(*o));
-        let known: Vec<_> = others.take(REJOIN_SEEDS).map(settings::address).collect();
-        self.start(n, known);
+    /// Starts a node with this seed list, or its own.
+    fn start_asking(&mut self, n: u32, seeds: &[NodeAddr]) {
+        let mut config = self.nodes[n as usize].config.clone();
+        if !seeds.is_empty() {
+            Arc::make_mut(&mut config).cluster.seeds = seeds.iter().map(ToString::to_string).collect();
+        }
+        self.start(n, config);
     }
 
     pub(super) fn join(&mut self, n: u32, seeds: Vec<NodeAddr>, action: usize) {
         match (self.is_running(n), seeds.is_empty()) {
             (true, _) => self.not_done(action, &[n], "it is running already"),
             (false, true) => self.start_beside(n),
-            (false, false) => self.start(n, seeds),
+            (false, false) => self.start_asking(n, &seeds),
         }
     }
 

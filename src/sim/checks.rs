@@ -42,7 +42,8 @@ pub(super) struct Instances {
     /// What has two instances, live or past their right to run: (entity, or shard), since when both are live.
     double_entities: BTreeMap<u32, Option<u64>>,
     double_shards: BTreeMap<ShardKey, bool>,
-    epochs: HashMap<u32, Epoch, FixedState>,
+    /// By cluster and entity.
+    epochs: HashMap<(u64, u32), Epoch, FixedState>,
     handed: HashMap<u32, u64, FixedState>,
     dual_max: u64,
 }
@@ -94,9 +95,9 @@ impl Instances {
         self.handed.insert(entity, sum);
     }
 
-    /// A turn took place under this epoch.
-    pub(super) fn turn(&mut self, entity: u32, life: u32, epoch: Epoch) -> Option<Broken> {
-        let last = self.epochs.entry(entity).or_default();
+    /// A turn took place under this epoch of that cluster.
+    pub(super) fn turn(&mut self, entity: u32, life: u32, (cluster, epoch): (u64, Epoch)) -> Option<Broken> {
+        let last = self.epochs.entry((cluster, entity)).or_default();
         if epoch < *last {
             let what = format!("entity {entity} ran under epoch {} after epoch {}", epoch.get(), last.get());
             return Some(Broken { invariant: "E2", lives: vec![life], what });
@@ -133,12 +134,6 @@ impl Instances {
         for all in self.shards.values_mut() {
             all.retain(|l| *l != life);
         }
-    }
-
-    /// No process is left that could remember an epoch.
-    pub(super) fn forget_epochs(&mut self) {
-        self.epochs.clear();
-        self.handed.clear();
     }
 
     /// Cheap when nothing is double. `live`: the node of that life runs and has the right to.
@@ -292,12 +287,12 @@ pub(super) fn changes(was: Option<&ClusterView>, now: &ClusterView) -> Vec<Chang
 
 /// C1: one acting coordinator per term.
 #[derive(Debug, Default)]
-pub(super) struct Terms(BTreeMap<Term, u32>);
+pub(super) struct Terms(BTreeMap<(u64, Term), u32>);
 
 impl Terms {
-    /// A frame of an authority under `term` left this life.
-    pub(super) fn acted(&mut self, term: Term, life: u32) -> Option<Broken> {
-        let first = *self.0.entry(term).or_insert(life);
+    /// A frame of an authority of that cluster under `term` left this life.
+    pub(super) fn acted(&mut self, cluster: u64, term: Term, life: u32) -> Option<Broken> {
+        let first = *self.0.entry((cluster, term)).or_insert(life);
         (first != life).then(|| Broken {
             invariant: "C1",
             lives: vec![first, life],
@@ -365,9 +360,10 @@ mod tests {
         i.started(7, 0, None);
         assert_eq!(i.started(7, 0, None).unwrap().invariant, "E1");
         assert_eq!(i.stopped(8, 0).unwrap().invariant, "E1");
-        assert_eq!(i.turn(7, 0, Epoch(5)), None);
-        assert_eq!(i.turn(7, 0, Epoch(4)).unwrap().invariant, "E2");
-        assert_eq!(i.turn(9, 0, Epoch(4)).unwrap().invariant, "E1", "no such instance");
+        assert_eq!(i.turn(7, 0, (1, Epoch(5))), None);
+        assert_eq!(i.turn(7, 0, (1, Epoch(4))).unwrap().invariant, "E2");
+        assert_eq!(i.turn(7, 0, (2, Epoch(1))), None, "another cluster");
+        assert_eq!(i.turn(9, 0, (1, Epoch(4))).unwrap().invariant, "E1", "no such instance");
         i.handed_over(7, 0xfeed);
         assert_eq!(i.started(7, 3, Some(0xbeef)).unwrap().invariant, "E6");
         i.handed_over(6, 0xfeed);
@@ -454,9 +450,9 @@ mod tests {
     #[test]
     fn two_coordinators_in_one_term_are_caught() {
         let mut t = Terms::default();
-        assert_eq!(t.acted(Term(1), 0), None);
-        assert_eq!(t.acted(Term(2), 1), None);
-        assert_eq!(t.acted(Term(1), 1).unwrap().invariant, "C1");
+        assert_eq!(t.acted(1, Term(1), 0), None);
+        assert_eq!(t.acted(1, Term(2), 1), None);
+        assert_eq!(t.acted(1, Term(1), 1).unwrap().invariant, "C1");
     }
 
     /// A core that is awake all the time, whether its clock stands or goes on by a hair, against one that works hard.

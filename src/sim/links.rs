@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use super::{
     entity::Note,
+    process::Node,
     settings,
     world::{Event, Inner, World},
 };
@@ -158,7 +159,12 @@ impl World<'_> {
             return;
         };
         let cut = self.net.cut(from, to) || self.net.cut(to, from);
-        let Some(there) = there.filter(|_| !cut && !self.nodes[to as usize].paused) else {
+        let Node { paused, pause_ends, .. } = self.nodes[to as usize];
+        if there.is_some() && !cut && paused && pause_ends < self.now + DIAL_TIMEOUT {
+            // Its host accepts, and the process finds the connection when it runs again.
+            return self.queue.push(pause_ends, Event::Dialed { pair, attempt, side, back });
+        }
+        let Some(there) = there.filter(|_| !cut && !paused) else {
             let refused = !cut && there.is_none();
             let at = self.now + if refused { back } else { DIAL_TIMEOUT };
             return self.queue.push(at, Event::DialEnds { pair, attempt, side, refused });

@@ -8,7 +8,7 @@ use std::{
 use foldhash::fast::FixedState;
 
 use super::{
-    checks::{Observed, Terms, Wakes},
+    checks::{Observed, Wakes},
     clock::Clock,
     entity::SimHost,
     lanes::{Client, Fifo},
@@ -33,6 +33,8 @@ pub(super) struct Life {
     pub generation: u32,
     pub id: NodeId,
     pub over: bool,
+    /// Names the cluster that it belongs to: another one knows nothing of this one's terms and epochs, until records are durable.
+    pub cluster: u64,
 }
 
 /// A worker thread.
@@ -85,7 +87,14 @@ pub(super) struct Node {
 }
 
 impl World<'_> {
-    pub(super) fn start(&mut self, index: u32, seeds: Vec<NodeAddr>) {
+    /// The settings with which a process that was downed starts again.
+    pub(super) fn next_life(&self, index: u32) -> Option<Arc<Config>> {
+        let node = &self.nodes[index as usize];
+        let members = &node.process.as_ref()?.core.view().members;
+        Some(Arc::new(node.config.rejoining(&node.addr, members.iter().map(|m| m.addr.clone()))))
+    }
+
+    pub(super) fn start(&mut self, index: u32, config: Arc<Config>) {
         let node = &mut self.nodes[index as usize];
         if node.life.is_some() {
             return;
@@ -95,7 +104,7 @@ impl World<'_> {
         let me = Identity { addr: node.addr.clone(), incarnation };
         let id = me.id();
         let life = self.lives.len() as u32;
-        self.lives.push(Life { node: index, generation: node.starts, id, over: false });
+        self.lives.push(Life { node: index, generation: node.starts, id, over: false, cluster: 0 });
         self.by_id.insert(id, life);
         node.starts += 1;
         node.life = Some(life);
@@ -104,14 +113,6 @@ impl World<'_> {
         node.downed = false;
         node.late.clear();
         let now = node.clock.local(self.now);
-        let config = match seeds.is_empty() {
-            true => node.config.clone(),
-            false => {
-                let mut own = Config::clone(&node.config);
-                own.cluster.seeds = seeds.iter().map(ToString::to_string).collect();
-                Arc::new(own)
-            }
-        };
         let workers = settings::workers(&config);
         let worker = |w: u16| Worker {
             core: ShardCore::new(config.clone(), id, w, seed ^ u64::from(w + 1)),
@@ -165,11 +166,6 @@ impl World<'_> {
         self.measure.gone(life);
         self.observed.remove(&life);
         self.links_of_dead(index);
-        if self.nodes.iter().all(|n| n.life.is_none()) {
-            // Without anybody left nothing remembers a term or an epoch, until records are durable.
-            self.terms = Terms::default();
-            self.instances.forget_epochs();
-        }
     }
 
     /// Stops everything inside it, for a span or until it is resumed by word.

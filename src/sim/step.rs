@@ -56,7 +56,7 @@ impl World<'_> {
                 self.net_step(life, |core, now| core.handle_datagram(now, &bytes));
             }
             Inner::Frame { peer, frame } => {
-                if node.process.as_ref().is_some_and(|p| p.removed.contains(&peer)) {
+                if !matches!(*frame, Frame::Member(_)) && node.process.as_ref().is_some_and(|p| p.removed.contains(&peer)) {
                     return self.frame_lost(&frame);
                 }
                 self.log(11, index, peer.incarnation(), || format!("frame from {peer}: {}", Brief(&frame)));
@@ -123,9 +123,10 @@ impl World<'_> {
             Inner::AskEnds(id) => self.ledger.answered(id, Answered::TimedOut),
             Inner::Exit { rejoin } => {
                 self.log(22, index, u64::from(rejoin), || "process ends".into());
+                let next_life = rejoin.then(|| self.next_life(index)).flatten();
                 self.kill(index);
-                if rejoin {
-                    self.queue.push(self.now + REJOIN_AFTER, Event::Rejoin(index));
+                if let Some(config) = next_life {
+                    self.queue.push(self.now + REJOIN_AFTER, Event::Rejoin(index, config));
                 }
             }
         }
@@ -139,6 +140,7 @@ impl World<'_> {
         let now = node.clock.local(self.now);
         let Some(mut p) = node.process.take() else { return };
         step(&mut p.core, now);
+        self.lives[life as usize].cluster = p.core.cluster();
         while let Some(effect) = p.core.poll_effect() {
             self.effect(index, &mut p, effect);
         }
@@ -175,7 +177,7 @@ impl World<'_> {
             Effect::Frame { to, node, frame } => {
                 if let Frame::Control(ControlFrame::Assign { term, .. } | ControlFrame::Move { term, .. } | ControlFrame::Recount { term }) =
                     &frame
-                    && let Some(broken) = self.terms.acted(*term, p.life)
+                    && let Some(broken) = self.terms.acted(p.core.cluster(), *term, p.life)
                 {
                     self.violated(broken);
                 }
@@ -366,7 +368,7 @@ impl World<'_> {
                 if let Some(broken) = order {
                     self.violated(broken);
                 }
-                self.instances.turn(entity, life, epoch)
+                self.instances.turn(entity, life, (self.lives[life as usize].cluster, epoch))
             }
             Happened::Undelivered { note, reason } => {
                 self.log(44, index, note.map_or(0, |n| n.id), || format!("worker gives up {note:?}: {reason}"));

@@ -1,6 +1,9 @@
 //! The world: nodes with their cores, the clock, and the loop that takes one event after the other.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::{
     Options, RunResult, Scenario, ScenarioError,
@@ -20,7 +23,7 @@ use super::{
     undone::Undones,
 };
 use crate::{
-    NodeAddr, NodeId, ShardKey, Time, TypeId,
+    Config, NodeAddr, NodeId, ShardKey, Time, TypeId,
     proto::{
         handoff::{Envelope, Word},
         lease::{LeaseAnswer, LeaseTable},
@@ -43,7 +46,7 @@ pub(super) enum Event {
     /// Inside a process; void if that life is over, late if it is paused.
     Inner(u32, Inner),
     Start(u32),
-    Rejoin(u32),
+    Rejoin(u32, Arc<Config>),
     Act(usize),
     Join(u32, Vec<NodeAddr>, usize),
     Leave(u32, usize),
@@ -270,7 +273,7 @@ impl<'a> World<'a> {
         match event {
             Event::Inner(life, inner) => self.inner(life, inner),
             Event::Start(node) => self.start_beside(node),
-            Event::Rejoin(node) => self.rejoin(node),
+            Event::Rejoin(node, config) => self.start(node, config),
             Event::Act(i) => self.act(i),
             Event::Join(node, seeds, action) => self.join(node, seeds, action),
             Event::Leave(node, action) => self.leave(node, action),

@@ -86,11 +86,8 @@ impl Membership {
             );
         }
         if self.state.tombstones.contains_key(&from) || self.state.status(from) == Some(MemberStatus::Down) {
-            return self.refuse(
-                from,
-                addr,
-                format!("{from} was removed from this cluster: start the node again, it then has a new incarnation"),
-            );
+            self.counters.add(Count::JoinsRefused);
+            return self.say(addr.clone(), MemberFrame::Removed { node: from });
         }
         if self.state.members.contains_key(&from) {
             return self.accept_joiner(now, from, addr.clone());
@@ -206,7 +203,7 @@ impl Membership {
         for (_, id) in self.admissible() {
             let Some(newcomer) = self.admissions.newcomers.remove(&id) else { continue };
             if !takes || room == 0 {
-                let answer = MemberFrame::Answer { takes: false, clustered: true };
+                let answer = MemberFrame::Answer { takes: false, clustered: true, others: self.others() };
                 self.say(newcomer.info.addr.clone(), answer);
             } else if !self.state.tombstones.contains_key(&id) {
                 (room, joined) = (room - 1, joined.saturating_add(1).min(codec::SMALL_MAX));

@@ -151,7 +151,22 @@ pub(crate) struct Subject {
     /// When the last one was.
     repeated: Time,
     trips: VecDeque<u32>,
+    /// Of the beats before those that are judged: see `losses`.
+    past: Losses,
+    /// The same as the present outage began.
+    before_outage: Option<Losses>,
 }
+
+/// Beats that were missed, or were missed or had to be sent twice, of how many.
+#[derive(Copy, Clone, Default, Debug)]
+struct Losses {
+    missed: u32,
+    missed_at_once: u32,
+    of: u32,
+}
+
+/// With so many beats the link tells enough of itself; with fewer, those from before a pause or an outage count too.
+const TELLING: u32 = 20;
 
 impl Subject {
     pub(crate) fn new(tuning: &Tuning) -> Self {
@@ -176,6 +191,8 @@ impl Subject {
             twice: 0,
             repeated: Time::ZERO,
             trips: VecDeque::new(),
+            past: Losses::default(),
+            before_outage: None,
         }
     }
 
@@ -268,14 +285,28 @@ impl Subject {
 
     /// Beats missed and beats judged before the present run.
     pub(crate) fn before_run(&self) -> (u32, u32) {
-        let judged = self.judged();
-        ((judged & !self.answered).count_ones(), judged.count_ones())
+        let losses = self.losses();
+        (losses.missed, losses.of)
     }
 
     /// The same, where a beat that had to be sent twice is a missed one.
     pub(crate) fn before_run_at_once(&self) -> (u32, u32) {
+        let losses = self.losses();
+        (losses.missed_at_once, losses.of)
+    }
+
+    fn losses(&self) -> Losses {
         let judged = self.judged();
-        ((judged & (!self.answered | self.twice)).count_ones(), judged.count_ones())
+        let (missed, late) = (judged & !self.answered, judged & (!self.answered | self.twice));
+        let now = Losses { missed: missed.count_ones(), missed_at_once: late.count_ones(), of: judged.count_ones() };
+        let past = if now.of < TELLING { self.past } else { Losses::default() };
+        // Never more than some windows of it.
+        let share = |all: u32| if past.of > OUTSTANDING as u32 { all / 2 } else { all };
+        Losses {
+            missed: now.missed + share(past.missed),
+            missed_at_once: now.missed_at_once + share(past.missed_at_once),
+            of: now.of + share(past.of),
+        }
     }
 
     /// Bits of the beats before the present run that are not excused.
@@ -292,6 +323,11 @@ impl Subject {
     /// Two beats in a row have gone unanswered, and nothing else came.
     pub(crate) fn suspect(&self, now: Time, tuning: &Tuning) -> bool {
         self.seq >= 2 && !self.is_stranger(now) && self.since.is_some_and(|since| now.since(since) >= tuning.suspicious())
+    }
+
+    /// Something of it came after that.
+    pub(crate) fn heard_after(&self, then: Time) -> bool {
+        self.heard.is_some_and(|at| at > then)
     }
 
     /// It was heard not long ago.
@@ -364,13 +400,23 @@ impl Subject {
         }
     }
 
-    /// What follows is not an interval between beats: suspicion began, or this node slept.
+    /// What follows is not an interval between beats: suspicion began.
     pub(crate) fn interrupt(&mut self) {
         self.outage = true;
+        self.before_outage = Some(self.losses());
+    }
+
+    /// It is back, and what it left unanswered meanwhile tells nothing of the link.
+    pub(crate) fn is_back(&mut self, now: Time) {
+        if let Some(before) = self.before_outage.take() {
+            self.past = before;
+            self.excused = self.excused.max(Some(now));
+        }
     }
 
     /// Measures silence from now: this node itself was away.
     pub(crate) fn restart(&mut self, now: Time) {
+        self.past = self.before_outage.take().unwrap_or_else(|| self.losses());
         self.sign_of_life(now);
         self.outage = true;
         self.excused = Some(now);

@@ -54,6 +54,8 @@ pub enum MemberFrame {
         takes: bool,
         /// Whether the node belongs to a cluster, be it on its way out.
         clustered: bool,
+        /// Some members of its cluster that can be asked too.
+        others: Vec<NodeAddr>,
     },
     /// Take me in.
     Join(Box<JoinRequest>),
@@ -80,6 +82,11 @@ pub enum MemberFrame {
         permanent: bool,
         /// Names what differs and both values.
         reason: String,
+    },
+    /// That incarnation was removed for good. For one that looks for a cluster and does not know that it had been taken in; others learn it by gossip.
+    Removed {
+        /// Who.
+        node: NodeId,
     },
     /// Who answers at this address? Answered by `IAm`; the link tells who says so.
     WhoAreYou,

@@ -1,4 +1,5 @@
-//! The joiner's side: seeds are asked, the first that answers from within a cluster is joined; only the first seed may form one.
+//! The joiner's side: seeds are asked, the first that answers from within a cluster is joined; only the first seed may form one, and not by mere silence
+//! where it has heard that there is one.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -26,16 +27,76 @@ const WARN_EVERY: Duration = Duration::from_secs(10);
 pub(crate) struct Seeker {
     /// Whom to ask; not this node itself.
     seeds: Vec<NodeAddr>,
+    /// How many that may become.
+    seeds_max: usize,
     retry_at: Time,
     warn_at: Time,
-    /// When this node forms a cluster of its own; `None` if it may not.
+    /// When this node forms a cluster of its own if nobody answers, as the first seed; `None` if it may not. It does so earlier once all say that
+    /// they have none.
     form_at: Option<Time>,
+    /// There is a cluster, or was one: if it is silent now, a new one would be a second one beside it.
+    heard: bool,
     /// A join is under way until then.
     joining_until: Option<Time>,
     /// Who answered that it has no cluster either.
-    without: BTreeSet<NodeId>,
+    without: BTreeSet<NodeAddr>,
+    /// Whose port refused the last connection.
+    refusing: BTreeSet<NodeAddr>,
     /// What went wrong last.
     trouble: Option<String>,
+}
+
+/// Seeds that are named to an operator.
+const NAMED_MAX: usize = 8;
+/// How many intervals between two knocks a join may take.
+const PATIENCE: u32 = 3;
+/// How many members a node names to a joiner.
+const OTHERS_MAX: usize = 3;
+/// How many such a joiner asks in one search.
+const HINTS_MAX: usize = 16;
+
+impl Seeker {
+    /// Asks those too; returns who is new.
+    fn follow(&mut self, others: Vec<NodeAddr>, me: &NodeAddr) -> Vec<NodeAddr> {
+        let room = self.seeds_max.saturating_sub(self.seeds.len()).min(OTHERS_MAX);
+        let mut new = others;
+        new.retain(|addr| addr != me && !self.seeds.contains(addr));
+        new.truncate(room);
+        self.seeds.extend_from_slice(&new);
+        new
+    }
+
+    /// There is a cluster.
+    fn put_off(&mut self, until: Time) {
+        self.heard = true;
+        self.form_at = self.form_at.map(|at| at.max(until));
+    }
+
+    /// Whether a cluster is to be formed. `proves`: a refused connection proves that no process is there.
+    fn forms(&self, now: Time, proves: bool) -> bool {
+        let Some(form_at) = self.form_at.filter(|_| self.joining_until.is_none()) else { return false };
+        let gone = |addr: &NodeAddr| self.without.contains(addr) || (proves && self.refusing.contains(addr));
+        let silent = form_at <= now && (!self.heard || self.seeds.iter().all(gone));
+        silent || self.without.len() >= self.seeds.len()
+    }
+
+    /// What an operator is told while no cluster is found.
+    fn complaint(&self) -> String {
+        let mut asked: Vec<String> = self.seeds.iter().take(NAMED_MAX).map(ToString::to_string).collect();
+        if self.seeds.len() > NAMED_MAX {
+            asked.push(format!("{} more", self.seeds.len() - NAMED_MAX));
+        }
+        let trouble = self.trouble.as_deref().unwrap_or("no answer");
+        let mut text = format!("no cluster found yet; asking {} again ({trouble})", asked.join(", "));
+        if self.form_at.is_some() && self.heard {
+            let (without, all) = (self.without.len(), self.seeds.len());
+            text += &format!(
+                "; as there was a cluster, a new one is formed only when all of them say that they have none, which {without} of {all} did: \
+                 if the others are gone for good, start this process again"
+            );
+        }
+        text
+    }
 }
 
 impl Membership {
@@ -58,7 +119,8 @@ impl Membership {
         }
         self.phase = Phase::Asking;
         let form_at = first.then(|| now + self.config.membership.seed_timeout.get());
-        self.begin_seeking(now, seeds, form_at);
+        // There is a cluster that downed this node, or was.
+        self.begin_seeking(now, seeds, form_at, self.config.rejoins);
     }
 
     /// By command.
@@ -73,22 +135,25 @@ impl Membership {
                 self.state.members.len()
             ));
         }
-        let form_at = self.seeker.as_ref().and_then(|s| s.form_at);
+        let (form_at, heard) = self.seeker.as_ref().map_or((None, false), |s| (s.form_at, s.heard));
         if self.phase == Phase::Idle {
             self.phase = Phase::Asking;
         }
-        self.begin_seeking(now, seeds, form_at);
+        self.begin_seeking(now, seeds, form_at, heard);
         Ok(())
     }
 
-    fn begin_seeking(&mut self, now: Time, seeds: Vec<NodeAddr>, form_at: Option<Time>) {
+    fn begin_seeking(&mut self, now: Time, seeds: Vec<NodeAddr>, form_at: Option<Time>, heard: bool) {
         self.seeker = Some(Seeker {
+            seeds_max: seeds.len() + HINTS_MAX,
             seeds,
             retry_at: now,
             warn_at: now + WARN_EVERY,
             form_at,
+            heard,
             joining_until: None,
             without: BTreeSet::new(),
+            refusing: BTreeSet::new(),
             trouble: None,
         });
         self.seek_on(now);
@@ -96,7 +161,9 @@ impl Membership {
 
     pub(super) fn seek_due(&self) -> Option<Time> {
         let seeker = self.seeker.as_ref()?;
-        let times = [Some(seeker.retry_at), Some(seeker.warn_at), seeker.form_at.filter(|_| seeker.joining_until.is_none())];
+        // Who waits for more than silence looks each time it asks.
+        let form_at = seeker.form_at.filter(|_| seeker.joining_until.is_none() && !seeker.heard);
+        let times = [Some(seeker.retry_at), Some(seeker.warn_at), form_at];
         times.into_iter().flatten().min()
     }
 
@@ -107,7 +174,7 @@ impl Membership {
         if seeker.joining_until.is_some_and(|at| at <= now) {
             seeker.joining_until = None;
         }
-        if seeker.joining_until.is_none() && seeker.form_at.is_some_and(|at| at <= now) {
+        if seeker.forms(now, self.config.downing.proof_of_death) {
             return self.form(now);
         }
         if seeker.retry_at <= now {
@@ -121,9 +188,8 @@ impl Membership {
         let Some(seeker) = &mut self.seeker else { return };
         if seeker.warn_at <= now {
             seeker.warn_at = now + WARN_EVERY;
-            let seeds: Vec<String> = seeker.seeds.iter().map(ToString::to_string).collect();
-            let trouble = seeker.trouble.clone().unwrap_or_else(|| "no answer".into());
-            self.warn("W-JOIN-002", format!("no cluster found yet; asking {} again ({trouble})", seeds.join(", ")));
+            let text = seeker.complaint();
+            self.warn("W-JOIN-002", text);
         }
     }
 
@@ -139,6 +205,10 @@ impl Membership {
     /// A link to a seed did not come about, or ended.
     pub(super) fn seeker_link_down(&mut self, addr: &NodeAddr, cause: &LinkDown) {
         let Some(seeker) = self.seeker.as_mut().filter(|s| s.seeds.contains(addr)) else { return };
+        match cause {
+            LinkDown::Refused => seeker.refusing.insert(addr.clone()),
+            _ => seeker.refusing.remove(addr),
+        };
         match cause {
             LinkDown::Rejected(reason) => {
                 let reason = format!("{addr} refused the greeting: {reason}");
@@ -156,14 +226,21 @@ impl Membership {
     pub(super) fn take_frame(&mut self, now: Time, from: NodeId, addr: &NodeAddr, frame: MemberFrame) {
         match frame {
             MemberFrame::Knock => self.answer_knock(from, addr),
-            MemberFrame::Answer { takes, clustered } => self.take_answer(now, from, addr, takes, clustered),
+            MemberFrame::Answer { takes: true, others, .. } => self.take_invitation(now, from, addr, others),
+            MemberFrame::Answer { clustered, others, .. } => self.take_no(now, addr, clustered, others),
             MemberFrame::Join(request) => self.take_join(now, from, addr, &request),
             MemberFrame::JoinWait { joiner } if joiner == self.me => self.extend_join(now),
             MemberFrame::JoinAccepted { joiner, head, body } if joiner == self.me => self.take_acceptance(now, from, &head, &body),
             MemberFrame::JoinRefused { joiner, permanent, reason } if joiner == self.me => {
                 self.take_refusal(permanent, format!("{addr}: {reason}"));
             }
-            MemberFrame::JoinWait { .. } | MemberFrame::JoinAccepted { .. } | MemberFrame::JoinRefused { .. } => {
+            MemberFrame::Removed { node } if node == self.me && self.phase == Phase::Asking => {
+                self.end(Ending::Downed(format!("{addr} says that it was removed before it knew that it had been taken in")));
+            }
+            MemberFrame::JoinWait { .. }
+            | MemberFrame::JoinAccepted { .. }
+            | MemberFrame::JoinRefused { .. }
+            | MemberFrame::Removed { .. } => {
                 self.counters.add(Count::FrameStranger);
             }
             MemberFrame::WhoAreYou => self.say(addr.clone(), MemberFrame::IAm),
@@ -190,7 +267,14 @@ impl Membership {
     }
 
     pub(super) fn answer(&self) -> MemberFrame {
-        MemberFrame::Answer { takes: self.takes_members(), clustered: self.phase == Phase::Member }
+        MemberFrame::Answer { takes: self.takes_members(), clustered: self.phase == Phase::Member, others: self.others() }
+    }
+
+    /// Some members that take others in: a joiner may know nobody else, and this node may end before it has an answer.
+    pub(super) fn others(&self) -> Vec<NodeAddr> {
+        let reachable = |m: &&Entry| !self.verdict.unreachable.contains_key(&m.info.id);
+        let others = self.state.members.values().filter(|m| m.status == MemberStatus::Up && m.info.id != self.me);
+        others.filter(reachable).take(OTHERS_MAX).map(|m| m.info.addr.clone()).collect()
     }
 
     /// Whether this node may admit others.
@@ -198,35 +282,50 @@ impl Membership {
         self.phase == Phase::Member && self.seeker.is_none() && self.status().is_some_and(|s| s <= MemberStatus::Up)
     }
 
-    fn take_answer(&mut self, now: Time, from: NodeId, addr: &NodeAddr, takes: bool, clustered: bool) {
-        let patience = 3 * self.config.membership.join_retry.get();
-        let request = self.request();
-        let timeout = self.config.membership.seed_timeout.get();
+    /// The node that answers may take this one in.
+    fn take_invitation(&mut self, now: Time, from: NodeId, addr: &NodeAddr, others: Vec<NodeAddr>) {
+        let (request, me, until) = (self.request(), self.me, self.next_ask(now));
+        let Some(seeker) = self.seeker.as_mut().filter(|s| s.joining_until.is_none() && from != me) else { return };
+        // Who could found a second cluster asks more than one of this one.
+        if seeker.form_at.is_some() {
+            seeker.follow(others, &self.info.addr);
+        }
+        seeker.joining_until = Some(now + self.config.membership.join_retry.get() * PATIENCE);
+        seeker.put_off(until);
+        self.say(addr.clone(), MemberFrame::Join(Box::new(request)));
+    }
+
+    /// The node that answers takes nobody.
+    fn take_no(&mut self, now: Time, addr: &NodeAddr, clustered: bool, others: Vec<NodeAddr>) {
+        let until = self.next_ask(now);
         let Some(seeker) = &mut self.seeker else { return };
-        if !takes {
-            if clustered {
-                seeker.without.remove(&from);
-            } else {
-                seeker.without.insert(from);
+        seeker.refusing.remove(addr);
+        match clustered {
+            true => seeker.without.remove(addr),
+            false => seeker.without.insert(addr.clone()),
+        };
+        // All others are without a cluster: waiting longer would not bring one.
+        if seeker.forms(now, self.config.downing.proof_of_death) {
+            return self.form(now);
+        }
+        if !others.is_empty() {
+            seeker.put_off(until);
+            for addr in seeker.follow(others, &self.info.addr) {
+                self.say(addr, MemberFrame::Knock);
             }
-            // All others are without a cluster: waiting longer would not bring one.
-            if seeker.form_at.is_some() && seeker.without.len() >= seeker.seeds.len() && seeker.joining_until.is_none() {
-                self.form(now);
-            }
-        } else if seeker.joining_until.is_none() && from != self.me {
-            seeker.joining_until = Some(now + patience);
-            // There is a cluster: if it does not answer in time it is asked again before another one is founded.
-            seeker.form_at = seeker.form_at.map(|at| at.max(now + patience + timeout));
-            self.say(addr.clone(), MemberFrame::Join(Box::new(request)));
         }
     }
 
+    /// When a cluster that was heard of has been asked again in vain.
+    fn next_ask(&self, now: Time) -> Time {
+        now + self.config.membership.join_retry.get() * PATIENCE + self.config.membership.seed_timeout.get()
+    }
+
     fn extend_join(&mut self, now: Time) {
-        let patience = 3 * self.config.membership.join_retry.get();
-        let timeout = self.config.membership.seed_timeout.get();
+        let until = self.next_ask(now);
         if let Some(seeker) = &mut self.seeker {
-            seeker.joining_until = Some(now + patience);
-            seeker.form_at = seeker.form_at.map(|at| at.max(now + patience + timeout));
+            seeker.joining_until = Some(now + self.config.membership.join_retry.get() * PATIENCE);
+            seeker.put_off(until);
             seeker.trouble = Some("an earlier life at this address is being removed".into());
         }
     }

@@ -433,6 +433,11 @@ impl Membership {
         &self.view
     }
 
+    /// Names the cluster that this node belongs to: drawn where it was founded. 0 while there is none.
+    pub fn cluster(&self) -> u64 {
+        self.state.uid
+    }
+
     /// Whether this id was a member and is gone for good.
     pub fn is_removed(&self, node: NodeId) -> bool {
         self.state.tombstones.contains_key(&node)

@@ -56,8 +56,10 @@ impl Plea {
         self.step = Step::Idle;
     }
 
+    /// Who is out of reach is found out anew: what is lost again soon was lost since then.
     pub(super) fn was_away(&mut self, last_sign: Time, now: Time) {
-        let from = self.away.map_or(last_sign, |away| away.from);
+        let lost = self.first_loss().map_or(last_sign, |first| first.min(last_sign));
+        let from = self.away.map_or(lost, |away| away.from);
         self.away = Some(Away { from, back: now });
     }
 
@@ -83,15 +85,22 @@ impl Membership {
         if !self.by_lease() {
             return;
         }
-        // By now a node that was lost meanwhile has been found out: whoever is lost later was there when this one came back.
+        // By then others have found out whom they observe, and were lost meanwhile: whoever of them is lost later was there when this node came
+        // back. Whom it observes itself it must have heard, as with many replies lost it can take longer to convict anybody.
         let found_out = 2 * self.watch.patience() + self.picture_lag();
-        self.plea.away = self.plea.away.filter(|away| now < away.back + found_out);
+        let unheard = |id: NodeId, back: Time| self.watch.subject(id).is_some_and(|subject| !subject.heard_after(back));
+        let matters = |away: &Away| now < away.back + found_out || self.watch.subjects().any(|id| unheard(id, away.back));
+        let away = self.plea.away.filter(matters);
         // Others may have decided about it since then.
-        let since = self.plea.away.map_or(now, |away| away.from);
+        let since = |id: NodeId| match away {
+            Some(away) if now < away.back + found_out || unheard(id, away.back) => away.from,
+            _ => now,
+        };
         self.plea.lost.retain(|id, _| unreachable.contains(id));
-        for id in unreachable {
-            self.plea.lost.entry(*id).or_insert(since);
+        for &id in unreachable {
+            self.plea.lost.entry(id).or_insert_with(|| since(id));
         }
+        self.plea.away = away;
     }
 
     /// The picture stands still: the leader asks, at once or a little later.

@@ -182,6 +182,8 @@ impl Membership {
         self.suspicion.hear(now);
         if self.suspicion.isolated {
             self.suspicion.heard_again();
+            // Who is still not heard is held reachable until it is found out anew: what it was lost for is not forgotten.
+            self.plea.was_away(self.watch.proven().unwrap_or(now), now);
             self.watch.restart(now);
             (self.dirty, self.fresh) = (true, true);
         }
@@ -215,6 +217,9 @@ impl Membership {
             || self.watch.subjects.get(&from).is_some_and(|s| s.recovered(now, &self.watch.tuning, self.suspicion.is_steady()));
         if refused_before && back && self.own_mark(from).is_some() {
             self.watch.refused.remove(&from);
+            if let Some(subject) = self.watch.subjects.get_mut(&from) {
+                subject.is_back(now);
+            }
             self.set_mark(from, None);
         }
         if sent.is_some() {

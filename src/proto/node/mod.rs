@@ -28,7 +28,7 @@ use crate::{
         handoff::{DropReason, Envelope, ReplyBody},
         lease::LeaseAnswer,
         link::LinkEvent,
-        membership::{ClusterView, Identity, Membership, Pool},
+        membership::{ClusterView, Identity, MemberFrame, Membership, Pool},
         queue::take,
         region::{Region, RegionOut, Relay, RelayOut},
         shard::{LaneId, LaneItem, ShardCommand},
@@ -143,6 +143,11 @@ impl NodeCore {
         self.membership = self.membership.pooled(pool);
         self
     }
+
+    /// Names the cluster that this node belongs to; 0 while there is none.
+    pub fn cluster(&self) -> u64 {
+        self.membership.cluster()
+    }
 }
 
 impl<M: Members> NodeCore<M> {
@@ -204,6 +209,12 @@ impl<M: Members> NodeCore<M> {
     pub fn handle_frame(&mut self, now: Time, peer: NodeId, frame: Frame) {
         if self.ended || self.peers.is_removed(peer) {
             self.counts.frames_discarded += 1;
+            // Whoever sends it hears of the loss.
+            if !matches!(frame, Frame::Member(_))
+                && let Some(addr) = self.peers.take_told(peer)
+            {
+                self.effects.push_back(Effect::CloseLink { node: peer, addr });
+            }
             return;
         }
         if self.peers.first_sign(peer, now) {
@@ -267,8 +278,10 @@ impl<M: Members> NodeCore<M> {
         if let LinkEvent::Up { peer, addr, .. } = &event
             && self.peers.is_removed(*peer)
         {
-            // It may not know yet that it was removed; nothing it says counts.
-            return self.effects.push_back(Effect::CloseLink { node: *peer, addr: addr.clone() });
+            // It may not know yet that it was removed, or had ever been taken in; nothing it says counts.
+            self.peers.tell_removed(*peer, addr.clone());
+            let frame = Frame::Member(MemberFrame::Removed { node: *peer });
+            return self.effects.push_back(Effect::Frame { to: addr.clone(), node: Some(*peer), frame });
         }
         self.membership.handle_link(now, &event);
         match event {

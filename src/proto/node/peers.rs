@@ -17,6 +17,8 @@ pub(crate) struct Peers {
     blocked: BTreeSet<NodeId>,
     /// Removed for good. Kept as long as the process lives: 16 bytes each, and a late frame of such a node may come at any time.
     removed: BTreeSet<NodeId>,
+    /// Those of them that have a link again, to be told so.
+    told: BTreeMap<NodeId, NodeAddr>,
     /// Grows with each change of what stands above but for signs of life.
     version: u64,
 }
@@ -29,7 +31,15 @@ struct Link {
 
 impl Peers {
     pub fn new(me: NodeId) -> Self {
-        Self { me, members: Members::default(), links: BTreeMap::new(), blocked: BTreeSet::new(), removed: BTreeSet::new(), version: 0 }
+        Self {
+            me,
+            members: Members::default(),
+            links: BTreeMap::new(),
+            blocked: BTreeSet::new(),
+            removed: BTreeSet::new(),
+            told: BTreeMap::new(),
+            version: 0,
+        }
     }
 
     /// Differs whenever an answer of this may differ.
@@ -55,8 +65,19 @@ impl Peers {
         self.links.insert(peer, Link { addr, last_sign: None });
     }
 
+    /// A removed node has a link, over which it is told so.
+    pub fn tell_removed(&mut self, peer: NodeId, addr: NodeAddr) {
+        self.told.insert(peer, addr);
+    }
+
+    /// Where a removed node that was told so is reached, once.
+    pub fn take_told(&mut self, peer: NodeId) -> Option<NodeAddr> {
+        self.told.remove(&peer)
+    }
+
     pub fn link_down(&mut self, peer: NodeId) {
         self.version += 1;
+        self.told.remove(&peer);
         self.links.remove(&peer);
     }
 
