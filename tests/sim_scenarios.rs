@@ -115,6 +115,8 @@ fn where_nobody_lives_all_start_anew_together() {
 #[test]
 fn the_first_seed_founds_nothing_beside_a_cluster_it_has_heard_of() {
     holds("restart-beside-leaving", 1..4);
+    holds("restart-in-minority", 1..4);
+    holds("last-of-two", 1..4);
 }
 
 #[test]
@@ -125,6 +127,7 @@ fn who_was_removed_before_it_knew_that_it_was_in_joins_anew() {
 #[test]
 fn what_was_lost_while_all_were_silent_is_not_forgotten() {
     holds("lease-after-silence", 1..6);
+    holds("lease-long-after", 1..6);
 }
 
 #[test]

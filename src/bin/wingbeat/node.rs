@@ -70,19 +70,19 @@ pub fn run(args: &NodeArgs) -> Result<ExitCode, Failure> {
             Failure::usage("E-CLI-016", format!("signals cannot be caught: {error}"), "look at the limits of the process")
         })?;
     }
-    let mut cluster = begin(config)?;
+    let mut cluster = begin(config.clone())?;
     announce(&cluster, args.json)?;
     if args.exit_with_parent {
         thread::spawn(end_with_parent);
     }
     loop {
         let report = cluster.run_until_signal();
-        let Some(config) = rejoin::next_life(&cluster, &report).filter(|_| !told_to_end.load(Ordering::Relaxed)) else {
+        let Some(next) = rejoin::next_life(&config, &cluster, &report).filter(|_| !told_to_end.load(Ordering::Relaxed)) else {
             return Ok(ended(&report));
         };
         // Before the next life begins, which can use its memory.
         drop(cluster);
-        cluster = begin(config)?;
+        cluster = begin(next)?;
         tracing::warn!(target: "wingbeat::node", old = ?report.reason, id = %cluster.id(), asks = ?cluster.config().cluster.seeds, "downed: started again as a new member");
         if told_to_end.load(Ordering::Relaxed) {
             cluster.shutdown(ShutdownReason::Signal(SIGTERM));

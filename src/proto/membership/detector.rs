@@ -416,7 +416,7 @@ impl Subject {
 
     /// Measures silence from now: this node itself was away.
     pub(crate) fn restart(&mut self, now: Time) {
-        self.past = self.before_outage.take().unwrap_or_else(|| self.losses());
+        self.past = self.before_outage.unwrap_or_else(|| self.losses());
         self.sign_of_life(now);
         self.outage = true;
         self.excused = Some(now);
@@ -555,7 +555,53 @@ mod tests {
         assert_eq!((s.before_run(), s.before_run_at_once()), ((0, 7), (1, 7)), "the last one was late, not lost");
         s.beat(ms(5000), &t);
         s.restart(ms(5100));
-        assert_eq!((s.beat_again(ms(5400)), s.before_run()), (None, (0, 0)), "nobody waits for that answer");
+        assert_eq!((s.beat_again(ms(5400)), s.before_run()), (None, (0, 7)), "nobody waits for that answer, and the link is the same");
+    }
+
+    /// Beats `from` on, one each second; those of the numbers that `lost` names are not answered.
+    fn beats(s: &mut Subject, from: std::ops::Range<u64>, lost: impl Fn(u64) -> bool) {
+        for n in from {
+            let seq = s.beat(ms(n * 1000), &tuning());
+            if !lost(n) {
+                s.reply(ms(n * 1000 + 1), seq);
+            }
+        }
+    }
+
+    #[test]
+    fn neither_a_pause_nor_an_outage_tells_of_the_link_what_was_known_before_does() {
+        let mut s = Subject::new(&tuning());
+        beats(&mut s, 0..30, |n| n % 10 == 5);
+        assert_eq!(s.before_run(), (3, 30));
+        // This node was away while two of its beats were under way.
+        beats(&mut s, 30..32, |_| true);
+        s.restart(ms(60_000));
+        assert_eq!(s.before_run(), (3, 30));
+        beats(&mut s, 61..65, |_| false);
+        assert_eq!(s.before_run(), (3, 34));
+        beats(&mut s, 65..85, |_| false);
+        assert_eq!(s.before_run(), (0, 24), "the newest beats tell enough");
+        // The other one was.
+        beats(&mut s, 85..95, |_| true);
+        s.interrupt();
+        beats(&mut s, 95..100, |_| false);
+        assert_eq!(s.before_run(), (10, 39));
+        s.is_back(ms(99_900));
+        assert_eq!(s.before_run(), (0, 24));
+        beats(&mut s, 100..101, |_| false);
+        s.is_back(ms(101_500));
+        assert_eq!(s.before_run(), (0, 25), "it was not away");
+    }
+
+    #[test]
+    fn what_is_remembered_of_a_link_is_bounded() {
+        let mut s = Subject::new(&tuning());
+        for n in 0..1000 {
+            beats(&mut s, n * 10..n * 10 + 9, |n| n % 3 == 0);
+            s.restart(ms(n * 10_000 + 9_500));
+        }
+        let (missed, of) = s.before_run();
+        assert!(of < 2 * OUTSTANDING as u32 && (0.2..0.4).contains(&(f64::from(missed) / f64::from(of))), "{missed} of {of}");
     }
 
     #[test]

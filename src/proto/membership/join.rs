@@ -50,20 +50,23 @@ pub(crate) struct Seeker {
 const NAMED_MAX: usize = 8;
 /// How many intervals between two knocks a join may take.
 const PATIENCE: u32 = 3;
-/// How many members a node names to a joiner.
-const OTHERS_MAX: usize = 3;
-/// How many such a joiner asks in one search.
-const HINTS_MAX: usize = 16;
+/// How many members that it reaches a node names to a joiner, and how many that it does not: those who downed it may be among them.
+const OTHERS_MAX: usize = 4;
+/// How many one that was a member names of those whom it asks itself.
+const ASKED_MAX: usize = 16;
+/// How many such hints a joiner follows in one search.
+const HINTS_MAX: usize = 64;
 
 impl Seeker {
     /// Asks those too; returns who is new.
     fn follow(&mut self, others: Vec<NodeAddr>, me: &NodeAddr) -> Vec<NodeAddr> {
-        let room = self.seeds_max.saturating_sub(self.seeds.len()).min(OTHERS_MAX);
-        let mut new = others;
-        new.retain(|addr| addr != me && !self.seeds.contains(addr));
-        new.truncate(room);
-        self.seeds.extend_from_slice(&new);
-        new
+        let known = self.seeds.len();
+        for addr in others.into_iter().filter(|addr| addr != me && addr.port != 0) {
+            if self.seeds.len() < self.seeds_max && !self.seeds.contains(&addr) {
+                self.seeds.push(addr);
+            }
+        }
+        self.seeds[known..].to_vec()
     }
 
     /// There is a cluster.
@@ -179,6 +182,8 @@ impl Membership {
         }
         if seeker.retry_at <= now {
             seeker.retry_at = now + retry;
+            // Who had none a while ago may have one by now.
+            seeker.without.clear();
             if seeker.joining_until.is_none() {
                 for seed in seeker.seeds.clone() {
                     self.say(seed, MemberFrame::Knock);
@@ -209,6 +214,7 @@ impl Membership {
             LinkDown::Refused => seeker.refusing.insert(addr.clone()),
             _ => seeker.refusing.remove(addr),
         };
+        seeker.without.remove(addr);
         match cause {
             LinkDown::Rejected(reason) => {
                 let reason = format!("{addr} refused the greeting: {reason}");
@@ -234,9 +240,7 @@ impl Membership {
             MemberFrame::JoinRefused { joiner, permanent, reason } if joiner == self.me => {
                 self.take_refusal(permanent, format!("{addr}: {reason}"));
             }
-            MemberFrame::Removed { node } if node == self.me && self.phase == Phase::Asking => {
-                self.end(Ending::Downed(format!("{addr} says that it was removed before it knew that it had been taken in")));
-            }
+            MemberFrame::Removed { node } if node == self.me && self.seeker.is_some() => self.take_removal(addr),
             MemberFrame::JoinWait { .. }
             | MemberFrame::JoinAccepted { .. }
             | MemberFrame::JoinRefused { .. }
@@ -262,19 +266,26 @@ impl Membership {
         {
             self.seeker = None;
         }
-        let answer = self.answer();
+        let answer = self.answer(addr);
         self.say(addr.clone(), answer);
     }
 
-    pub(super) fn answer(&self) -> MemberFrame {
-        MemberFrame::Answer { takes: self.takes_members(), clustered: self.phase == Phase::Member, others: self.others() }
+    /// To the node at that address.
+    pub(super) fn answer(&self, asker: &NodeAddr) -> MemberFrame {
+        MemberFrame::Answer { takes: self.takes_members(), clustered: self.phase == Phase::Member, others: self.others(asker) }
     }
 
-    /// Some members that take others in: a joiner may know nobody else, and this node may end before it has an answer.
-    pub(super) fn others(&self) -> Vec<NodeAddr> {
-        let reachable = |m: &&Entry| !self.verdict.unreachable.contains_key(&m.info.id);
-        let others = self.state.members.values().filter(|m| m.status == MemberStatus::Up && m.info.id != self.me);
-        others.filter(reachable).take(OTHERS_MAX).map(|m| m.info.addr.clone()).collect()
+    /// Whom the node at that address can ask too: it may know nobody else, and this node may end before it has an answer.
+    pub(super) fn others(&self, asker: &NodeAddr) -> Vec<NodeAddr> {
+        // Who was a member, and has no cluster now, knows that there was one.
+        if let Some(seeker) = self.seeker.as_ref().filter(|s| s.heard && self.phase == Phase::Asking) {
+            return seeker.seeds.iter().filter(|addr| *addr != asker).take(ASKED_MAX).cloned().collect();
+        }
+        let reached = |m: &&Entry| !self.verdict.unreachable.contains_key(&m.info.id);
+        let up = |m: &&Entry| m.status == MemberStatus::Up && m.info.id != self.me && m.info.addr != *asker;
+        let up = || self.state.members.values().filter(up);
+        let both = up().filter(reached).take(OTHERS_MAX).chain(up().filter(|m| !reached(m)).take(OTHERS_MAX));
+        both.map(|m| m.info.addr.clone()).collect()
     }
 
     /// Whether this node may admit others.
@@ -285,7 +296,12 @@ impl Membership {
     /// The node that answers may take this one in.
     fn take_invitation(&mut self, now: Time, from: NodeId, addr: &NodeAddr, others: Vec<NodeAddr>) {
         let (request, me, until) = (self.request(), self.me, self.next_ask(now));
-        let Some(seeker) = self.seeker.as_mut().filter(|s| s.joining_until.is_none() && from != me) else { return };
+        let Some(seeker) = &mut self.seeker else { return };
+        seeker.refusing.remove(addr);
+        seeker.without.remove(addr);
+        if seeker.joining_until.is_some() || from == me {
+            return;
+        }
         // Who could found a second cluster asks more than one of this one.
         if seeker.form_at.is_some() {
             seeker.follow(others, &self.info.addr);
@@ -297,23 +313,35 @@ impl Membership {
 
     /// The node that answers takes nobody.
     fn take_no(&mut self, now: Time, addr: &NodeAddr, clustered: bool, others: Vec<NodeAddr>) {
-        let until = self.next_ask(now);
+        let (until, rejoins) = (self.next_ask(now), self.config.rejoins);
         let Some(seeker) = &mut self.seeker else { return };
         seeker.refusing.remove(addr);
         match clustered {
             true => seeker.without.remove(addr),
             false => seeker.without.insert(addr.clone()),
         };
+        if clustered {
+            seeker.put_off(until);
+            // Its cluster ends with it.
+            seeker.heard = rejoins || !others.is_empty();
+        }
+        let mut new = vec![];
+        if clustered || seeker.form_at.is_some() {
+            new = seeker.follow(others, &self.info.addr);
+        }
         // All others are without a cluster: waiting longer would not bring one.
         if seeker.forms(now, self.config.downing.proof_of_death) {
             return self.form(now);
         }
-        if !others.is_empty() {
-            seeker.put_off(until);
-            for addr in seeker.follow(others, &self.info.addr) {
-                self.say(addr, MemberFrame::Knock);
-            }
+        for addr in new {
+            self.say(addr, MemberFrame::Knock);
         }
+    }
+
+    /// It had been taken in, did not learn of it, and was removed again.
+    fn take_removal(&mut self, addr: &NodeAddr) {
+        let why = format!("{addr} says that it was removed before it knew that it had been taken in");
+        if self.phase == Phase::Asking { self.end(Ending::Downed(why)) } else { self.refused(why) }
     }
 
     /// When a cluster that was heard of has been asked again in vain.

@@ -1,6 +1,6 @@
 //! Asking the lease which side of a split lives: when, how often, and until when it is held.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Membership,
@@ -36,12 +36,14 @@ enum Step {
     },
 }
 
-#[derive(Copy, Clone, Debug)]
+#[derive(Debug)]
 struct Away {
     /// Last sign of the cluster before.
     from: Time,
     /// When it found out.
     back: Time,
+    /// Whom it observed then, and has not heard since.
+    unheard: BTreeSet<NodeId>,
 }
 
 #[derive(Copy, Clone, Debug)]
@@ -54,13 +56,6 @@ impl Plea {
     /// Who is out of reach, or a member at all, has changed: what is under way is about another split.
     pub(super) fn new_picture(&mut self) {
         self.step = Step::Idle;
-    }
-
-    /// Who is out of reach is found out anew: what is lost again soon was lost since then.
-    pub(super) fn was_away(&mut self, last_sign: Time, now: Time) {
-        let lost = self.first_loss().map_or(last_sign, |first| first.min(last_sign));
-        let from = self.away.map_or(lost, |away| away.from);
-        self.away = Some(Away { from, back: now });
     }
 
     fn first_loss(&self) -> Option<Time> {
@@ -81,26 +76,49 @@ impl Membership {
         format!("{}/downing", self.config.cluster.name)
     }
 
+    /// This node heard nothing for a while, and finds out anew who is out of reach: what it loses again was lost since then.
+    pub(super) fn was_away(&mut self, now: Time) {
+        if !self.by_lease() {
+            return;
+        }
+        self.forget_away(now);
+        let last_sign = self.watch.proven().unwrap_or(now);
+        let lost = self.plea.first_loss().map_or(last_sign, |first| first.min(last_sign));
+        let from = self.plea.away.as_ref().map_or(lost, |away| away.from);
+        self.plea.away = Some(Away { from, back: now, unheard: self.watch.subjects().collect() });
+    }
+
+    /// Until when others have found out whom they observe, and was lost meanwhile: whoever of them is lost later was there when this node came back.
+    /// Whom it observed itself it must have heard, as with many replies lost it can take longer to convict anybody.
+    fn found_out(&self, away: &Away) -> Time {
+        away.back + 2 * self.watch.patience() + self.picture_lag()
+    }
+
+    /// Forgets it once all that was lost meanwhile is found out.
+    fn forget_away(&mut self, now: Time) {
+        let Some(mut away) = self.plea.away.take() else { return };
+        away.unheard.retain(|&id| self.watch.subject(id).is_some_and(|subject| !subject.heard_after(away.back)));
+        if now < self.found_out(&away) || !away.unheard.is_empty() {
+            self.plea.away = Some(away);
+        }
+    }
+
     pub(super) fn follow_plea(&mut self, now: Time, unreachable: &[NodeId]) {
         if !self.by_lease() {
             return;
         }
-        // By then others have found out whom they observe, and were lost meanwhile: whoever of them is lost later was there when this node came
-        // back. Whom it observes itself it must have heard, as with many replies lost it can take longer to convict anybody.
-        let found_out = 2 * self.watch.patience() + self.picture_lag();
-        let unheard = |id: NodeId, back: Time| self.watch.subject(id).is_some_and(|subject| !subject.heard_after(back));
-        let matters = |away: &Away| now < away.back + found_out || self.watch.subjects().any(|id| unheard(id, away.back));
-        let away = self.plea.away.filter(matters);
+        self.forget_away(now);
         // Others may have decided about it since then.
-        let since = |id: NodeId| match away {
-            Some(away) if now < away.back + found_out || unheard(id, away.back) => away.from,
+        let away = self.plea.away.as_ref();
+        let since = |id: &NodeId| match away {
+            Some(away) if now < self.found_out(away) || away.unheard.contains(id) => away.from,
             _ => now,
         };
-        self.plea.lost.retain(|id, _| unreachable.contains(id));
-        for &id in unreachable {
-            self.plea.lost.entry(id).or_insert_with(|| since(id));
+        let mut lost = BTreeMap::new();
+        for id in unreachable {
+            lost.insert(*id, self.plea.lost.get(id).copied().unwrap_or_else(|| since(id)));
         }
-        self.plea.away = away;
+        self.plea.lost = lost;
     }
 
     /// The picture stands still: the leader asks, at once or a little later.

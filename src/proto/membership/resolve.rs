@@ -156,7 +156,7 @@ impl Membership {
     /// This node was away: what it sees is not still.
     pub(super) fn restart_split(&mut self, now: Time) {
         let after = self.stable_after();
-        self.plea.was_away(self.watch.proven().unwrap_or(now), now);
+        self.was_away(now);
         if let Some(split) = &mut self.split {
             split.restart(now, after);
         }

@@ -117,6 +117,13 @@ impl Watch {
         }
     }
 
+    /// It is held silent no more.
+    fn is_back(&mut self, now: Time, id: NodeId) {
+        if let Some(subject) = self.subjects.get_mut(&id) {
+            subject.is_back(now);
+        }
+    }
+
     /// It sent something as to a member.
     pub(super) fn met(&mut self, now: Time, id: NodeId) {
         if let Some(subject) = self.subjects.get_mut(&id) {
@@ -183,7 +190,7 @@ impl Membership {
         if self.suspicion.isolated {
             self.suspicion.heard_again();
             // Who is still not heard is held reachable until it is found out anew: what it was lost for is not forgotten.
-            self.plea.was_away(self.watch.proven().unwrap_or(now), now);
+            self.was_away(now);
             self.watch.restart(now);
             (self.dirty, self.fresh) = (true, true);
         }
@@ -193,6 +200,7 @@ impl Membership {
             // again: what a half-broken node sends does not show that it can be reached.
             if !self.pools() && self.own_mark(from) == Some(Mark::Silent) {
                 self.set_mark(from, None);
+                self.watch.is_back(now, from);
             }
         }
     }
@@ -217,10 +225,8 @@ impl Membership {
             || self.watch.subjects.get(&from).is_some_and(|s| s.recovered(now, &self.watch.tuning, self.suspicion.is_steady()));
         if refused_before && back && self.own_mark(from).is_some() {
             self.watch.refused.remove(&from);
-            if let Some(subject) = self.watch.subjects.get_mut(&from) {
-                subject.is_back(now);
-            }
             self.set_mark(from, None);
+            self.watch.is_back(now, from);
         }
         if sent.is_some() {
             self.withdraw_hint(now, from);
@@ -236,6 +242,7 @@ impl Membership {
                 self.take_sign_of_life(now, *peer);
                 if self.own_mark(*peer).is_some() {
                     self.set_mark(*peer, None);
+                    self.watch.is_back(now, *peer);
                 }
             }
             LinkEvent::Down { peer, addr, cause, .. } => {
