@@ -325,9 +325,9 @@ impl Subject {
         self.seq >= 2 && !self.is_stranger(now) && self.since.is_some_and(|since| now.since(since) >= tuning.suspicious())
     }
 
-    /// Something of it came after that.
-    pub(crate) fn heard_after(&self, then: Time) -> bool {
-        self.heard.is_some_and(|at| at > then)
+    /// It answered after that.
+    pub(crate) fn replied_after(&self, then: Time) -> bool {
+        self.last_reply.is_some_and(|at| at > then)
     }
 
     /// It was heard not long ago.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Membership,
+    MemberStatus, Membership,
     downing::{Strategy, Waits},
     resolve::sides,
 };
@@ -15,8 +15,8 @@ use crate::{
 /// Where this node stands with the lease.
 #[derive(Debug, Default)]
 pub(crate) struct Plea {
-    /// Since when each member that is out of reach has been so without a break.
-    lost: BTreeMap<NodeId, Time>,
+    /// The members that are out of reach, and those that are held reachable again without having replied.
+    lost: BTreeMap<NodeId, Lost>,
     /// This node was away, and what it loses now it may have lost then.
     away: Option<Away>,
     step: Step,
@@ -36,14 +36,21 @@ enum Step {
     },
 }
 
+#[derive(Copy, Clone, Debug)]
+struct Lost {
+    since: Time,
+    /// When it was held reachable again. That others say no more that it is not is no sign of it: their word does not count once they are down.
+    back: Option<Time>,
+}
+
 #[derive(Debug)]
 struct Away {
     /// Last sign of the cluster before.
     from: Time,
     /// When it found out.
     back: Time,
-    /// Whom it observed then, and has not heard since.
-    unheard: BTreeSet<NodeId>,
+    /// Whom it observed then, and who has not replied since.
+    silent: BTreeSet<NodeId>,
 }
 
 #[derive(Copy, Clone, Debug)]
@@ -59,7 +66,7 @@ impl Plea {
     }
 
     fn first_loss(&self) -> Option<Time> {
-        self.lost.values().copied().min()
+        self.lost.values().filter(|lost| lost.back.is_none()).map(|lost| lost.since).min()
     }
 }
 
@@ -85,20 +92,25 @@ impl Membership {
         let last_sign = self.watch.proven().unwrap_or(now);
         let lost = self.plea.first_loss().map_or(last_sign, |first| first.min(last_sign));
         let from = self.plea.away.as_ref().map_or(lost, |away| away.from);
-        self.plea.away = Some(Away { from, back: now, unheard: self.watch.subjects().collect() });
+        self.plea.away = Some(Away { from, back: now, silent: self.watch.subjects().collect() });
     }
 
-    /// Until when others have found out whom they observe, and was lost meanwhile: whoever of them is lost later was there when this node came back.
-    /// Whom it observed itself it must have heard, as with many replies lost it can take longer to convict anybody.
-    fn found_out(&self, away: &Away) -> Time {
-        away.back + 2 * self.watch.patience() + self.picture_lag()
+    /// Until when others have found out whom they observe, and was lost up to then: whoever of them is lost later was there at that time.
+    /// Whom this node observes itself must have replied, as with many replies lost it can take longer to convict anybody.
+    fn found_out(&self, back: Time) -> Time {
+        back + 2 * self.watch.patience() + self.picture_lag()
+    }
+
+    /// Whether a beat of this node was answered by it since then; `None` if this node does not observe it.
+    fn has_replied(&self, id: NodeId, then: Time) -> Option<bool> {
+        self.watch.subject(id).map(|subject| subject.replied_after(then))
     }
 
     /// Forgets it once all that was lost meanwhile is found out.
     fn forget_away(&mut self, now: Time) {
         let Some(mut away) = self.plea.away.take() else { return };
-        away.unheard.retain(|&id| self.watch.subject(id).is_some_and(|subject| !subject.heard_after(away.back)));
-        if now < self.found_out(&away) || !away.unheard.is_empty() {
+        away.silent.retain(|&id| self.has_replied(id, away.back) == Some(false));
+        if now < self.found_out(away.back) || !away.silent.is_empty() {
             self.plea.away = Some(away);
         }
     }
@@ -111,12 +123,21 @@ impl Membership {
         // Others may have decided about it since then.
         let away = self.plea.away.as_ref();
         let since = |id: &NodeId| match away {
-            Some(away) if now < self.found_out(away) || away.unheard.contains(id) => away.from,
+            Some(away) if now < self.found_out(away.back) || away.silent.contains(id) => away.from,
             _ => now,
         };
         let mut lost = BTreeMap::new();
         for id in unreachable {
-            lost.insert(*id, self.plea.lost.get(id).copied().unwrap_or_else(|| since(id)));
+            let since = self.plea.lost.get(id).map_or_else(|| since(id), |lost| lost.since);
+            lost.insert(*id, Lost { since, back: None });
+        }
+        for (&id, before) in &self.plea.lost {
+            let back = before.back.unwrap_or(now);
+            let member = self.state.status(id).is_some_and(|status| status < MemberStatus::Down);
+            let is_back = || self.has_replied(id, before.since).unwrap_or_else(|| now >= self.found_out(back));
+            if member && !lost.contains_key(&id) && !is_back() {
+                lost.insert(id, Lost { since: before.since, back: Some(back) });
+            }
         }
         self.plea.lost = lost;
     }

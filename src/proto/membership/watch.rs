@@ -166,12 +166,12 @@ impl Membership {
         let late = self.watch.beat_at.is_some_and(|due| now.since(due) > self.watch.tuning.heartbeat);
         if late && self.config.detector.local_health && self.phase == Phase::Member {
             self.counters.add(Count::Late);
+            self.restart_split(now);
             self.watch.restart(now);
             self.suspicion.late(now);
             (self.dirty, self.fresh) = (true, true);
             self.watch.beat_at = Some(now);
             self.watch.due.set(None);
-            self.restart_split(now);
         }
         self.phase != Phase::Ended
     }
