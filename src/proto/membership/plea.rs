@@ -39,8 +39,9 @@ enum Step {
 #[derive(Copy, Clone, Debug)]
 struct Lost {
     since: Time,
-    /// When it was held reachable again. That others say no more that it is not is no sign of it: their word does not count once they are down.
-    back: Option<Time>,
+    /// When it was held reachable again, and whether this node observed it then. That others say no more that it is not is no sign of it: their
+    /// word does not count once they are down.
+    back: Option<(Time, bool)>,
 }
 
 #[derive(Debug)]
@@ -106,6 +107,13 @@ impl Membership {
         self.watch.subject(id).map(|subject| subject.replied_after(then))
     }
 
+    /// Whether it was held reachable again, and is.
+    fn is_back(&self, now: Time, id: NodeId, lost: Lost) -> bool {
+        let Some((at, observed)) = lost.back else { return false };
+        let replied = self.has_replied(id, lost.since).filter(|_| observed);
+        replied.unwrap_or_else(|| now >= self.found_out(at))
+    }
+
     /// Forgets it once all that was lost meanwhile is found out.
     fn forget_away(&mut self, now: Time) {
         let Some(mut away) = self.plea.away.take() else { return };
@@ -128,15 +136,16 @@ impl Membership {
         };
         let mut lost = BTreeMap::new();
         for id in unreachable {
-            let since = self.plea.lost.get(id).map_or_else(|| since(id), |lost| lost.since);
+            let before = self.plea.lost.get(id).filter(|before| !self.is_back(now, *id, **before));
+            let since = before.map_or_else(|| since(id), |before| before.since);
             lost.insert(*id, Lost { since, back: None });
         }
         for (&id, before) in &self.plea.lost {
-            let back = before.back.unwrap_or(now);
+            let back = before.back.unwrap_or_else(|| (now, self.watch.subject(id).is_some()));
+            let kept = Lost { back: Some(back), ..*before };
             let member = self.state.status(id).is_some_and(|status| status < MemberStatus::Down);
-            let is_back = || self.has_replied(id, before.since).unwrap_or_else(|| now >= self.found_out(back));
-            if member && !lost.contains_key(&id) && !is_back() {
-                lost.insert(id, Lost { since: before.since, back: Some(back) });
+            if member && !lost.contains_key(&id) && !self.is_back(now, id, kept) {
+                lost.insert(id, kept);
             }
         }
         self.plea.lost = lost;
