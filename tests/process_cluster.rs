@@ -65,12 +65,23 @@ fn a_node_that_is_started_again_on_its_address_joins_anew() {
 }
 
 #[test]
-fn the_only_seed_started_again_on_its_address_finds_the_others() {
+fn the_only_seed_started_again_by_the_same_command_is_told_of_the_others() {
     let mut cluster = Cluster::of(3);
     let mut first = cluster.remove(0);
     first.kill();
-    let args = ["--listen", &first.addr, "--seed", &cluster.nodes[0].addr];
-    cluster.nodes.push(Node::start(&cluster.name, &args));
+    cluster.nodes.push(Node::start(&cluster.name, &["--listen", &first.addr]));
+    // Formed by three, its next life among them: before, it was alone in a cluster of its own.
+    cluster.wait_formed();
+    assert!(cluster.nodes[2].log().contains("Superseded"), "{}", cluster.nodes[2].log());
+}
+
+#[test]
+fn a_node_started_again_while_the_only_seed_is_dead_is_told_of_the_others() {
+    let mut cluster = Cluster::of(5);
+    let (mut last, mut seed) = (cluster.remove(4), cluster.remove(0));
+    seed.kill();
+    last.kill();
+    cluster.nodes.push(Node::start(&cluster.name, &["--listen", &last.addr, "--seed", &seed.addr]));
     cluster.wait_formed();
 }
 

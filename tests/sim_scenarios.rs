@@ -120,6 +120,12 @@ fn the_first_seed_founds_nothing_beside_a_cluster_it_has_heard_of() {
 }
 
 #[test]
+fn members_look_for_their_seed_and_for_next_lives() {
+    holds("only-seed-restarts", 1..4);
+    holds("only-seed-cut-off", 1..4);
+}
+
+#[test]
 fn who_was_removed_before_it_knew_that_it_was_in_joins_anew() {
     holds("lost-welcome", 1..4);
 }

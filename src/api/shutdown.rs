@@ -10,7 +10,7 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 
 use crate::{
-    Deadline, RegisterError, StartError, Time,
+    Deadline, NodeAddr, RegisterError, StartError, Time,
     api::context::resolve,
     engine::{
         Engine,
@@ -35,6 +35,9 @@ pub enum ShutdownReason {
     Downed(String),
     /// The cluster refused it for good: why.
     Refused(String),
+    /// It had founded a cluster, in which nobody joined it, while there was another one of that name: with members at these addresses. So it is when
+    /// the only seed starts again, or a first seed hears nobody. [`Config::asking`](crate::Config::asking) has the settings with which it joins that.
+    Superseded(Vec<NodeAddr>),
 }
 
 /// What a node does on its way to the end, in this order. Each phase begins when the one before is done, or its time is up.
@@ -401,6 +404,7 @@ impl End {
         let reason = match (self.requested, life) {
             (_, Life::Ended(Ending::Downed(why))) => ShutdownReason::Downed(why),
             (_, Life::Ended(Ending::Refused(why))) => ShutdownReason::Refused(why),
+            (_, Life::Ended(Ending::Superseded(by))) => ShutdownReason::Superseded(by),
             (Some(why), _) => why,
             (None, _) => ShutdownReason::Left,
         };

@@ -1,4 +1,4 @@
-//! The settings with which a node that was downed starts again.
+//! The settings with which a node that was downed, or has given way to another cluster, starts again.
 
 use super::Config;
 use crate::NodeAddr;
@@ -14,8 +14,14 @@ impl Config {
     /// first seed asks all it knew, and forms a cluster when every one of them says that it has none. Silence does not suffice.
     #[must_use]
     pub fn rejoining(&self, me: &NodeAddr, known: impl IntoIterator<Item = NodeAddr>) -> Self {
+        Self { rejoins: true, ..self.asking(me, known) }
+    }
+
+    /// The settings of the next life of a node at `me` that was [superseded](crate::ShutdownReason::Superseded) by the cluster of `known`: it asks
+    /// those too.
+    #[must_use]
+    pub fn asking(&self, me: &NodeAddr, known: impl IntoIterator<Item = NodeAddr>) -> Self {
         let mut config = self.clone();
-        config.rejoins = true;
         let is_me = |seed: &String| seed.parse().as_ref() == Ok(me);
         let first = self.cluster.seeds.first().is_some_and(is_me);
         let known = known.into_iter().filter(|addr| addr != me).take(if first { usize::MAX } else { ASKED_MAX });

@@ -17,9 +17,10 @@ use super::{
 };
 use crate::{
     Config, NodeAddr, NodeId, ShardKey, Time,
+    config::OnDowned,
     proto::{
         handoff::Word,
-        membership::Identity,
+        membership::{ClusterView, Ending, Identity},
         node::{Command, NodeCore},
         shard::ShardCore,
         sharding::TypeInfo,
@@ -87,11 +88,17 @@ pub(super) struct Node {
 }
 
 impl World<'_> {
-    /// The settings with which a process that was downed starts again.
-    pub(super) fn next_life(&self, index: u32) -> Option<Arc<Config>> {
+    /// The settings with which a process whose membership is over starts again, if it does; as `wingbeat node`.
+    pub(super) fn next_life(&self, index: u32, last: &ClusterView, how: Ending) -> Option<Arc<Config>> {
         let node = &self.nodes[index as usize];
-        let members = &node.process.as_ref()?.core.view().members;
-        Some(Arc::new(node.config.rejoining(&node.addr, members.iter().map(|m| m.addr.clone()))))
+        match how {
+            Ending::Downed(_) if node.config.membership.on_downed == OnDowned::Rejoin => {
+                Some(node.config.rejoining(&node.addr, last.members.iter().map(|m| m.addr.clone())))
+            }
+            Ending::Superseded(by) => Some(node.config.asking(&node.addr, by)),
+            _ => None,
+        }
+        .map(Arc::new)
     }
 
     pub(super) fn start(&mut self, index: u32, config: Arc<Config>) {

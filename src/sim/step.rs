@@ -15,10 +15,8 @@ use super::{
 };
 use crate::{
     NodeAddr, NodeId, Time,
-    config::OnDowned,
     proto::{
         handoff::ReplyBody,
-        membership::Ending,
         node::{Answer, Effect, NodeCore},
         shard::{ShardCommand, ShardCore},
         sharding::ControlFrame,
@@ -121,11 +119,10 @@ impl World<'_> {
                 self.net_step(life, |core, now| core.handle_lease(now, id, answer));
             }
             Inner::AskEnds(id) => self.ledger.answered(id, Answered::TimedOut),
-            Inner::Exit { rejoin } => {
-                self.log(22, index, u64::from(rejoin), || "process ends".into());
-                let next_life = rejoin.then(|| self.next_life(index)).flatten();
+            Inner::Exit { next } => {
+                self.log(22, index, u64::from(next.is_some()), || "process ends".into());
                 self.kill(index);
-                if let Some(config) = next_life {
+                if let Some(config) = next {
                     self.queue.push(self.now + REJOIN_AFTER, Event::Rejoin(index, config));
                 }
             }
@@ -271,14 +268,14 @@ impl World<'_> {
                     return;
                 }
                 p.ending = true;
-                let rejoin = matches!(how, Ending::Downed(_)) && self.nodes[index as usize].config.membership.on_downed == OnDowned::Rejoin;
                 self.measure.not_live(p.life);
                 // As the engine's shutdown: workers stop what they run, then the process ends.
                 for w in 0..p.workers.len() {
                     let at = p.workers[w].from_net.next(self.now, &mut self.faults);
                     self.inside(p.life, at, Inner::Command(w as u16, ShardCommand::Stop));
                 }
-                self.inside(p.life, self.now + EXIT_AFTER, Inner::Exit { rejoin });
+                let next = self.next_life(index, p.core.view(), how);
+                self.inside(p.life, self.now + EXIT_AFTER, Inner::Exit { next });
             }
         }
     }

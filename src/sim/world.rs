@@ -98,7 +98,10 @@ pub(super) enum Event {
 /// What happens inside a process.
 pub(super) enum Inner {
     Datagram(Box<[u8]>, u32),
-    Frame { peer: NodeId, frame: Box<Frame> },
+    Frame {
+        peer: NodeId,
+        frame: Box<Frame>,
+    },
     Link(LinkEvent),
     Wake(u64),
     WorkerWake(u16, u64),
@@ -108,10 +111,16 @@ pub(super) enum Inner {
     Outgoing(u16, Outgoing),
     Word(u32, ShardKey, Word),
     Hosting(u16, Time),
-    Send { sender: u32, entity: u32 },
+    Send {
+        sender: u32,
+        entity: u32,
+    },
     AskEnds(u64),
     Lease(u64, LeaseAnswer),
-    Exit { rejoin: bool },
+    /// With the settings of the next life, if there is one.
+    Exit {
+        next: Option<Arc<Config>>,
+    },
 }
 
 pub(super) struct World<'a> {

@@ -83,7 +83,7 @@ pub fn run(args: &NodeArgs) -> Result<ExitCode, Failure> {
         // Before the next life begins, which can use its memory.
         drop(cluster);
         cluster = begin(next)?;
-        tracing::warn!(target: "wingbeat::node", old = ?report.reason, id = %cluster.id(), asks = ?cluster.config().cluster.seeds, "downed: started again as a new member");
+        tracing::warn!(target: "wingbeat::node", old = ?report.reason, id = %cluster.id(), asks = ?cluster.config().cluster.seeds, "started again as a new member");
         if told_to_end.load(Ordering::Relaxed) {
             cluster.shutdown(ShutdownReason::Signal(SIGTERM));
         }

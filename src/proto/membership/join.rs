@@ -11,6 +11,7 @@ use super::{
     gossip::Elements,
     pool::Pool,
     state::{Entry, State},
+    strays::Strays,
     suspicion::Suspicion,
     tunnel::Tunnel,
 };
@@ -232,6 +233,12 @@ impl Membership {
     pub(super) fn take_frame(&mut self, now: Time, from: NodeId, addr: &NodeAddr, frame: MemberFrame) {
         match frame {
             MemberFrame::Knock => self.answer_knock(from, addr),
+            MemberFrame::Answer { takes, clustered: true, others } if self.is_lone_founder() => {
+                // A cluster that ends with who answers is none to join.
+                if takes || !others.is_empty() {
+                    self.give_way(addr, others);
+                }
+            }
             MemberFrame::Answer { takes: true, others, .. } => self.take_invitation(now, from, addr, others),
             MemberFrame::Answer { clustered, others, .. } => self.take_no(now, addr, clustered, others),
             MemberFrame::Join(request) => self.take_join(now, from, addr, &request),
@@ -248,7 +255,10 @@ impl Membership {
                 self.counters.add(Count::FrameStranger);
             }
             MemberFrame::WhoAreYou => self.say(addr.clone(), MemberFrame::IAm),
-            MemberFrame::IAm => self.take_identity(from, addr),
+            MemberFrame::IAm => {
+                self.take_identity(from, addr);
+                self.tell_stray(from, addr);
+            }
             MemberFrame::Datagram { datagram, blocked } => self.take_tunnelled(now, from, &datagram, blocked),
             MemberFrame::Ask { ask, digest, clock } => self.take_ask_frame(now, from, ask, digest, &clock),
             MemberFrame::Gossip { head, body } => self.take_gossip_frame(now, from, &head, &body),
@@ -373,6 +383,7 @@ impl Membership {
         self.watch.reset(now);
         self.suspicion = Suspicion::default();
         self.tunnel = Tunnel::default();
+        self.strays = Strays::default();
         let buried = head.buried(now, &version);
         self.state = State::taken_over(head.uid, version, buried, &head.seen);
         self.changed();

@@ -27,6 +27,7 @@ mod resolve;
 mod roster;
 mod shown;
 mod state;
+mod strays;
 mod suspicion;
 #[cfg(test)]
 mod tests;
@@ -51,8 +52,8 @@ pub use view::{ClusterView, Event, LinkReport, Member, MemberStatus, Members};
 
 use self::{
     admission::Admissions, counters::Counters, gossip::Spread, join::Seeker, leader::Standing, leaving::Farewell, outbox::Outbox,
-    plea::Plea, reachability::Verdict, resolve::Split, state::Folk, state::Info, state::State, state::Version, suspicion::Suspicion,
-    tunnel::Tunnel, watch::Watch,
+    plea::Plea, reachability::Verdict, resolve::Split, state::Folk, state::Info, state::State, state::Version, strays::Strays,
+    suspicion::Suspicion, tunnel::Tunnel, watch::Watch,
 };
 use crate::{
     Config, NodeAddr, NodeId, Time,
@@ -109,6 +110,8 @@ pub enum Ending {
     Downed(String),
     /// A cluster refused it for good.
     Refused(String),
+    /// It was alone in a cluster that it had founded, and heard of another one, whose members are at these addresses.
+    Superseded(Vec<NodeAddr>),
 }
 
 /// What membership wants done.
@@ -180,6 +183,7 @@ pub struct Membership {
     watch: Watch,
     suspicion: Suspicion,
     tunnel: Tunnel,
+    strays: Strays,
     seeker: Option<Seeker>,
     admissions: Admissions,
     farewell: Farewell,
@@ -248,6 +252,7 @@ impl Membership {
             watch,
             suspicion: Suspicion::default(),
             tunnel: Tunnel::default(),
+            strays: Strays::default(),
             seeker: None,
             admissions: Admissions::default(),
             farewell: Farewell::default(),

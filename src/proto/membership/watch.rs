@@ -187,6 +187,7 @@ impl Membership {
     pub(super) fn hear_member(&mut self, now: Time, from: NodeId) {
         self.hears_cluster(now);
         self.suspicion.hear(now);
+        self.strays.silent.remove(&from);
         if self.suspicion.isolated {
             self.suspicion.heard_again();
             // Who is still not heard is held reachable until it is found out anew: what it was lost for is not forgotten.
@@ -249,6 +250,7 @@ impl Membership {
                 self.seeker_link_down(addr, cause);
                 self.newcomer_link_down(addr, cause);
                 self.weigh_link_down(now, *peer, addr, cause);
+                self.look_behind(now, *peer, addr, cause);
             }
             LinkEvent::Blocked { .. } | LinkEvent::Writable { .. } => {}
         }
@@ -273,6 +275,20 @@ impl Membership {
                     self.set_mark(id, Some(Mark::Refused));
                 }
             }
+            _ => {}
+        }
+    }
+
+    /// Who is at the address of a member whose link was reset: if it is another life, that may not know of this cluster.
+    fn look_behind(&mut self, now: Time, peer: Option<NodeId>, addr: &NodeAddr, cause: &LinkDown) {
+        match cause {
+            LinkDown::Reset => {
+                if let Some(id) = peer.filter(|&id| id != self.me && self.state.members.contains_key(&id)) {
+                    self.strays.silent.insert(id);
+                    self.ask_who(now, id);
+                }
+            }
+            LinkDown::OtherIncarnation(id) => self.tell_stray(*id, addr),
             _ => {}
         }
     }
@@ -315,7 +331,7 @@ impl Membership {
         wanted.extend(own.subjects());
         wanted.sort_unstable();
         wanted.dedup();
-        let Self { watch, state, .. } = self;
+        let Self { watch, state, strays, .. } = self;
         watch.due.set(None);
         watch.subjects.retain(|id, _| wanted.binary_search(id).is_ok());
         let since = now - watch.tuning.suspicious();
@@ -337,6 +353,7 @@ impl Membership {
         }
         if std::mem::take(&mut watch.others) {
             watch.windows.retain(|id, _| state.members.contains_key(id));
+            strays.silent.retain(|id| state.members.contains_key(id));
             for seen in [&mut watch.reset, &mut watch.refused, &mut watch.asked] {
                 seen.retain(|id, _| state.members.contains_key(id));
             }
@@ -415,6 +432,7 @@ impl Membership {
             self.judge_subjects(now);
             self.assign_watch(now);
             self.send_hints(now);
+            self.look_for_strays();
             self.watch.again_at = (!self.suspicion.is_steady()).then(|| now + self.watch.tuning.heartbeat.mul_f64(AGAIN_AFTER));
             let Watch { subjects, tuning, .. } = &mut self.watch;
             let beats: Vec<(NodeId, u64)> = subjects.iter_mut().map(|(&id, s)| (id, s.beat(now, tuning))).collect();

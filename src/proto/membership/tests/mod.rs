@@ -7,7 +7,7 @@ mod world;
 use std::time::Duration;
 
 use self::world::{World, addr, fast};
-use super::{Ending, Event, MemberStatus, Removal};
+use super::{Ending, Event, MemberFrame, MemberStatus, Removal};
 use crate::{Config, NodeId, config::DowningStrategy};
 
 const SEEDS: u64 = 20;
@@ -245,6 +245,41 @@ fn a_first_seed_that_must_wait_founds_no_second_cluster() {
         world.run(secs(10));
         let two = world.one_cluster(&[1, 2]) || world.one_cluster(&[1, 2, 3]);
         assert!(two, "seed {seed}: {}", world.describe());
+    }
+}
+
+#[test]
+fn who_is_alone_gives_way_to_a_cluster_that_goes_on_and_to_no_other() {
+    let mut world = World::cluster(0, 2, &fast());
+    world.start(3, fast(), &[]);
+    world.run(millis(100));
+    let (from, at) = (world.nodes[&1].id, addr(1));
+    let mut hears = |n: usize, takes, clustered, others: &[usize]| {
+        let answer = MemberFrame::Answer { takes, clustered, others: others.iter().map(|&n| addr(n)).collect() };
+        world.with(n, |m, now| m.handle_frame(now, from, &at, answer));
+        world.run(millis(10));
+        world.ended(n).cloned()
+    };
+    assert_eq!(hears(3, false, false, &[2]), None, "who has no cluster knows of none");
+    assert_eq!(hears(3, false, true, &[]), None, "that cluster ends with who speaks");
+    assert_eq!(hears(2, true, true, &[1]), None, "it is not alone");
+    assert_eq!(hears(3, false, true, &[2]), Some(Ending::Superseded(vec![addr(1), addr(2)])));
+}
+
+/// Members look where their seed should be, also long after they have removed it.
+#[test]
+fn a_seed_that_is_back_after_its_removal_is_told_by_the_leader() {
+    for seed in 0..SEEDS {
+        let mut world = World::cluster(seed, 3, &fast());
+        let old = world.nodes[&1].id;
+        world.crash(1);
+        world.run_until(secs(30), "removed", |w| w.nodes[&2].machine.is_removed(old) && w.one_cluster(&[2, 3]));
+        world.start(1, fast(), &[1]);
+        world.run_until(
+            secs(5),
+            "told",
+            |w| matches!(w.ended(1), Some(Ending::Superseded(by)) if by.contains(&addr(2)) && by.contains(&addr(3))),
+        );
     }
 }
 

@@ -1,0 +1,74 @@
+//! Processes that stand beside the cluster although they belong to it: one that started again and reaches no seed, or one that founded a cluster of its own
+//! because it knew nobody to ask, or nobody answered it in time. Members look where they may be, and tell them that there is a cluster.
+
+use std::{
+    collections::BTreeSet,
+    ops::Bound::{Excluded, Unbounded},
+};
+
+use super::{Ending, MemberFrame, Membership, Phase};
+use crate::{NodeAddr, NodeId};
+
+/// Where to look, one address of each kind with each heartbeat.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Strays {
+    /// Members whose link was reset and who were not heard since: another life may be where they were.
+    pub(super) silent: BTreeSet<NodeId>,
+    /// Which of them was asked last.
+    asked: Option<NodeId>,
+    /// Which of the configured seeds was asked last.
+    seed: usize,
+}
+
+impl Strays {
+    /// The next one in turn.
+    fn next(&mut self) -> Option<NodeId> {
+        let after = self.asked.and_then(|asked| self.silent.range((Excluded(asked), Unbounded)).next());
+        self.asked = after.or_else(|| self.silent.first()).copied();
+        self.asked
+    }
+}
+
+impl Membership {
+    /// Asks who is there.
+    pub(super) fn look_for_strays(&mut self) {
+        let silent = self.strays.next().and_then(|id| self.addr_of(id)).cloned();
+        let seed = if self.standing.leader == Some(self.me) { self.missing_seed() } else { None };
+        for addr in silent.into_iter().chain(seed) {
+            self.say(addr, MemberFrame::WhoAreYou);
+        }
+    }
+
+    /// The next seed at whose address this cluster has nobody, or nobody in reach.
+    fn missing_seed(&mut self) -> Option<NodeAddr> {
+        let seeds = &self.config.cluster.seeds;
+        let turn = (0..seeds.len()).map(|step| (self.strays.seed + 1 + step) % seeds.len());
+        let mut missing = turn.filter_map(|at| Some((at, seeds[at].parse::<NodeAddr>().ok()?))).filter(|(_, addr)| {
+            *addr != self.info.addr && self.state.at(addr).is_none_or(|m| self.verdict.unreachable.contains_key(&m.info.id))
+        });
+        let (at, addr) = missing.next()?;
+        self.strays.seed = at;
+        Some(addr)
+    }
+
+    /// A node said who it is: one that this cluster does not know is told of it. Who is alone in a cluster that it founded tells nobody, so
+    /// that two of those do not both give way.
+    pub(super) fn tell_stray(&mut self, from: NodeId, addr: &NodeAddr) {
+        let known = from == self.me || self.state.members.contains_key(&from) || self.state.tombstones.contains_key(&from);
+        if self.phase == Phase::Member && !known && !self.is_lone_founder() {
+            let answer = self.answer(addr);
+            self.say(addr.clone(), answer);
+        }
+    }
+
+    /// Whether this node founded its cluster, and nobody ever came.
+    pub(super) fn is_lone_founder(&self) -> bool {
+        let lone = self.state.members.len() == 1 && self.state.tombstones.is_empty();
+        self.phase == Phase::Member && lone && self.seeker.is_none()
+    }
+
+    /// A lone founder hears of a cluster. What it runs may run there too, so it ends: a new life joins.
+    pub(super) fn give_way(&mut self, addr: &NodeAddr, others: Vec<NodeAddr>) {
+        self.end(Ending::Superseded([vec![addr.clone()], others].concat()));
+    }
+}
