@@ -126,6 +126,11 @@ fn members_look_for_their_seed_and_for_next_lives() {
 }
 
 #[test]
+fn who_was_deaf_finds_out_when_it_is_alone() {
+    holds("deaf-then-alone", 1..6);
+}
+
+#[test]
 fn who_was_removed_before_it_knew_that_it_was_in_joins_anew() {
     holds("lost-welcome", 1..4);
 }

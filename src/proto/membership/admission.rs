@@ -39,6 +39,13 @@ pub(crate) struct Admissions {
     welcome: Vec<(NodeId, NodeAddr)>,
 }
 
+impl Admissions {
+    /// Whether it has asked to be taken in.
+    pub(super) fn waits(&self, node: NodeId) -> bool {
+        self.newcomers.contains_key(&node)
+    }
+}
+
 /// What is wrong with a request, in words that name both sides; `None` if nothing.
 fn objection(config: &Config, request: &JoinRequest) -> Option<String> {
     let shown = |text: &str| text.chars().take(codec::LABEL_BYTES_MAX).collect::<String>().escape_debug().to_string();

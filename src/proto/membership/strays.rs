@@ -54,7 +54,8 @@ impl Membership {
     /// A node said who it is: one that this cluster does not know is told of it. Who is alone in a cluster that it founded tells nobody, so
     /// that two of those do not both give way.
     pub(super) fn tell_stray(&mut self, from: NodeId, addr: &NodeAddr) {
-        let known = from == self.me || self.state.members.contains_key(&from) || self.state.tombstones.contains_key(&from);
+        let (members, gone) = (&self.state.members, &self.state.tombstones);
+        let known = from == self.me || members.contains_key(&from) || gone.contains_key(&from) || self.admissions.waits(from);
         if self.phase == Phase::Member && !known && !self.is_lone_founder() {
             let answer = self.answer(addr);
             self.say(addr.clone(), answer);

@@ -207,10 +207,10 @@ impl Membership {
         pooled::convicts(runs.into_iter().take(subjects), self.suspicion.loss)
     }
 
-    /// Whether this node is cut off from all, or deaf, and what loss its links have.
+    /// Whether this node is deaf, or cut off from all, and what loss its links have.
     fn look_at_myself(&mut self, now: Time) {
+        self.look_whether_sick(now);
         self.measure_loss();
-        let heartbeat = self.watch.tuning.heartbeat;
         let floor = self.floor();
         let isolated = self.pools()
             && self.watch.subjects().next().is_some()
@@ -220,13 +220,24 @@ impl Membership {
             self.suspicion.isolated = isolated;
             (self.dirty, self.fresh) = (true, true);
         }
+    }
+
+    fn look_whether_sick(&mut self, now: Time) {
+        let heartbeat = self.watch.tuning.heartbeat;
         self.suspicion.beaten_by.retain(|_, at| now.since(*at) <= 5 * heartbeat / 2);
         let monitors = usize::from(self.config.detector.monitors).min(self.state.members.ring().len().saturating_sub(1));
         // Those that were taken in just now as the others are silent say nothing.
         let deaf = self.watch.unanswered_for(now, 3 * heartbeat);
-        let sick = self.config.detector.local_health && monitors > 1 && deaf && self.suspicion.beaten_by.len() * 2 > monitors;
-        if sick && !self.suspicion.sick {
-            let heard = self.suspicion.beaten_by.len();
+        let heard = self.suspicion.beaten_by.len();
+        let sick = self.config.detector.local_health && monitors > 1 && deaf && heard * 2 > monitors;
+        if sick == self.suspicion.sick {
+            return;
+        }
+        self.suspicion.sick = sick;
+        // What it misses by its own fault says nothing of its links.
+        let open: Vec<NodeId> = self.watch.subjects().filter(|&id| self.own_mark(id).is_none()).collect();
+        open.into_iter().for_each(|id| if sick { self.watch.interrupt(id) } else { self.watch.is_back(now, id) });
+        if sick {
             self.counters.add(Count::Sick);
             self.warn(
                 "W-DET-001",
@@ -235,7 +246,6 @@ impl Membership {
                 ),
             );
         }
-        self.suspicion.sick = sick;
     }
 
     /// The loss of the links to those that are not accused, their present runs left out.

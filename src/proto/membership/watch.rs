@@ -118,7 +118,7 @@ impl Watch {
     }
 
     /// It is held silent no more.
-    fn is_back(&mut self, now: Time, id: NodeId) {
+    pub(super) fn is_back(&mut self, now: Time, id: NodeId) {
         if let Some(subject) = self.subjects.get_mut(&id) {
             subject.is_back(now);
         }
