@@ -123,6 +123,8 @@ fn the_first_seed_founds_nothing_beside_a_cluster_it_has_heard_of() {
 fn members_look_for_their_seed_and_for_next_lives() {
     holds("only-seed-restarts", 1..4);
     holds("only-seed-cut-off", 1..4);
+    holds("lone-beside-rejoiner", 1..4);
+    holds("former-place", 1..4);
 }
 
 #[test]

@@ -55,6 +55,7 @@ pub use {
     value::{AutoSpan, RoleMin, Span, Workers},
 };
 
+use rejoin::Heritage;
 use setting::Interval;
 use value::Raw;
 
@@ -110,7 +111,7 @@ pub struct Config {
     /// Which values were chosen, and what the others follow.
     pub(crate) origin: Origin,
     /// See [`Config::rejoining`].
-    pub(crate) rejoins: bool,
+    pub(crate) heritage: Heritage,
 }
 
 /// Which keys were set, and from what the values of the others were made.

@@ -20,7 +20,7 @@ use crate::{
     config::OnDowned,
     proto::{
         handoff::Word,
-        membership::{ClusterView, Ending, Identity},
+        membership::{Ending, Identity},
         node::{Command, NodeCore},
         shard::ShardCore,
         sharding::TypeInfo,
@@ -52,6 +52,7 @@ pub(super) struct Worker {
 pub(super) struct Process {
     pub life: u32,
     pub id: NodeId,
+    pub config: Arc<Config>,
     pub core: NodeCore,
     pub wake_at: u64,
     pub wakes: Wakes,
@@ -89,16 +90,16 @@ pub(super) struct Node {
 
 impl World<'_> {
     /// The settings with which a process whose membership is over starts again, if it does; as `wingbeat node`.
-    pub(super) fn next_life(&self, index: u32, last: &ClusterView, how: Ending) -> Option<Arc<Config>> {
-        let node = &self.nodes[index as usize];
-        match how {
-            Ending::Downed(_) if node.config.membership.on_downed == OnDowned::Rejoin => {
-                Some(node.config.rejoining(&node.addr, last.members.iter().map(|m| m.addr.clone())))
+    pub(super) fn next_life(&self, index: u32, ended: &Process, how: Ending) -> Option<Arc<Config>> {
+        let (config, addr) = (&ended.config, &self.nodes[index as usize].addr);
+        let next = match how {
+            Ending::Downed(_) if config.membership.on_downed == OnDowned::Rejoin => {
+                config.rejoining(addr, ended.core.view().members.iter().map(|m| m.addr.clone()))
             }
-            Ending::Superseded(by) => Some(node.config.asking(&node.addr, by)),
-            _ => None,
-        }
-        .map(Arc::new)
+            Ending::Superseded(by) => config.asking(addr, by),
+            _ => return None,
+        };
+        Some(Arc::new(next))
     }
 
     pub(super) fn start(&mut self, index: u32, config: Arc<Config>) {
@@ -133,6 +134,7 @@ impl World<'_> {
             life,
             id,
             core: NodeCore::new(config.clone(), me, workers, seed, now).pooled(self.pool.clone()),
+            config: config.clone(),
             wake_at: u64::MAX,
             wakes: Wakes::default(),
             workers: (0..workers).map(worker).collect(),

@@ -274,7 +274,7 @@ impl World<'_> {
                     let at = p.workers[w].from_net.next(self.now, &mut self.faults);
                     self.inside(p.life, at, Inner::Command(w as u16, ShardCommand::Stop));
                 }
-                let next = self.next_life(index, p.core.view(), how);
+                let next = self.next_life(index, p, how);
                 self.inside(p.life, self.now + EXIT_AFTER, Inner::Exit { next });
             }
         }

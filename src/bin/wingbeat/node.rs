@@ -70,14 +70,14 @@ pub fn run(args: &NodeArgs) -> Result<ExitCode, Failure> {
             Failure::usage("E-CLI-016", format!("signals cannot be caught: {error}"), "look at the limits of the process")
         })?;
     }
-    let mut cluster = begin(config.clone())?;
+    let mut cluster = begin(config)?;
     announce(&cluster, args.json)?;
     if args.exit_with_parent {
         thread::spawn(end_with_parent);
     }
     loop {
         let report = cluster.run_until_signal();
-        let Some(next) = rejoin::next_life(&config, &cluster, &report).filter(|_| !told_to_end.load(Ordering::Relaxed)) else {
+        let Some(next) = rejoin::next_life(&cluster, &report).filter(|_| !told_to_end.load(Ordering::Relaxed)) else {
             return Ok(ended(&report));
         };
         // Before the next life begins, which can use its memory.

@@ -2,14 +2,14 @@
 
 use wingbeat::{Cluster, Config, ShutdownReason, ShutdownReport, config::OnDowned};
 
-/// The settings of the next life, which stands on the old one's addresses; `None` if there is none. `configured`: those of the process.
-pub fn next_life(configured: &Config, cluster: &Cluster, report: &ShutdownReport) -> Option<Config> {
-    let me = cluster.addr();
+/// The settings of the next life, which stands on the old one's addresses; `None` if there is none.
+pub fn next_life(cluster: &Cluster, report: &ShutdownReport) -> Option<Config> {
+    let (me, ended) = (cluster.addr(), cluster.config());
     let mut config = match &report.reason {
-        ShutdownReason::Downed(_) if configured.membership.on_downed == OnDowned::Rejoin => {
-            configured.rejoining(me, cluster.view().members.iter().map(|m| m.addr.clone()))
+        ShutdownReason::Downed(_) if ended.membership.on_downed == OnDowned::Rejoin => {
+            ended.rejoining(me, cluster.view().members.iter().map(|m| m.addr.clone()))
         }
-        ShutdownReason::Superseded(by) => configured.asking(me, by.iter().cloned()),
+        ShutdownReason::Superseded(by) => ended.asking(me, by.iter().cloned()),
         _ => return None,
     };
     if config.node.listen.port() == 0 && config.node.advertise.as_ref().is_none_or(|addr| addr.port == 0) {

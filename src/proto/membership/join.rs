@@ -39,6 +39,8 @@ pub(crate) struct Seeker {
     heard: bool,
     /// A join is under way until then.
     joining_until: Option<Time>,
+    /// Since when one that is alone in its cluster has offered to take this node in.
+    alone: Option<Time>,
     /// Who answered that it has no cluster either.
     without: BTreeSet<NodeAddr>,
     /// Whose port refused the last connection.
@@ -51,6 +53,8 @@ pub(crate) struct Seeker {
 const NAMED_MAX: usize = 8;
 /// How many intervals between two knocks a join may take.
 const PATIENCE: u32 = 3;
+/// How many intervals between two knocks a node that was downed waits for another cluster than one of a single node.
+const LONE_WAIT: u32 = 3;
 /// How many members that it reaches a node names to a joiner, and how many that it does not: those who downed it may be among them.
 const OTHERS_MAX: usize = 4;
 /// How many one that was a member names of those whom it asks itself.
@@ -124,7 +128,7 @@ impl Membership {
         self.phase = Phase::Asking;
         let form_at = first.then(|| now + self.config.membership.seed_timeout.get());
         // There is a cluster that downed this node, or was.
-        self.begin_seeking(now, seeds, form_at, self.config.rejoins);
+        self.begin_seeking(now, seeds, form_at, self.config.heritage.downed);
     }
 
     /// By command.
@@ -156,6 +160,7 @@ impl Membership {
             form_at,
             heard,
             joining_until: None,
+            alone: None,
             without: BTreeSet::new(),
             refusing: BTreeSet::new(),
             trouble: None,
@@ -306,10 +311,15 @@ impl Membership {
     /// The node that answers may take this one in.
     fn take_invitation(&mut self, now: Time, from: NodeId, addr: &NodeAddr, others: Vec<NodeAddr>) {
         let (request, me, until) = (self.request(), self.me, self.next_ask(now));
+        let (rejoins, retry) = (self.config.heritage.downed, self.config.membership.join_retry.get());
         let Some(seeker) = &mut self.seeker else { return };
         seeker.refusing.remove(addr);
         seeker.without.remove(addr);
         if seeker.joining_until.is_some() || from == me {
+            return;
+        }
+        // It may have been founded where nobody was heard, beside the cluster that this node was in: then it gives way as soon as that finds it.
+        if rejoins && others.is_empty() && now < *seeker.alone.get_or_insert(now) + LONE_WAIT * retry {
             return;
         }
         // Who could found a second cluster asks more than one of this one.
@@ -323,7 +333,7 @@ impl Membership {
 
     /// The node that answers takes nobody.
     fn take_no(&mut self, now: Time, addr: &NodeAddr, clustered: bool, others: Vec<NodeAddr>) {
-        let (until, rejoins) = (self.next_ask(now), self.config.rejoins);
+        let (until, rejoins) = (self.next_ask(now), self.config.heritage.downed);
         let Some(seeker) = &mut self.seeker else { return };
         seeker.refusing.remove(addr);
         match clustered {

@@ -6,8 +6,11 @@ use std::{
     ops::Bound::{Excluded, Unbounded},
 };
 
-use super::{Ending, MemberFrame, Membership, Phase};
+use super::{Ending, MemberFrame, Membership, Phase, state::Gone};
 use crate::{NodeAddr, NodeId};
+
+/// Removed members that are looked at for one that is to be asked.
+const LOOKED_AT_MAX: usize = 64;
 
 /// Where to look, one address of each kind with each heartbeat.
 #[derive(Clone, Default, Debug)]
@@ -18,6 +21,8 @@ pub(crate) struct Strays {
     asked: Option<NodeId>,
     /// Which of the configured seeds was asked last.
     seed: usize,
+    /// Which of the members that were removed.
+    former: Option<NodeId>,
 }
 
 impl Strays {
@@ -33,8 +38,9 @@ impl Membership {
     /// Asks who is there.
     pub(super) fn look_for_strays(&mut self) {
         let silent = self.strays.next().and_then(|id| self.addr_of(id)).cloned();
-        let seed = if self.standing.leader == Some(self.me) { self.missing_seed() } else { None };
-        for addr in silent.into_iter().chain(seed) {
+        let leads = self.standing.leader == Some(self.me);
+        let (seed, former) = if leads { (self.missing_seed(), self.former_place()) } else { (None, None) };
+        for addr in silent.into_iter().chain(seed).chain(former) {
             self.say(addr, MemberFrame::WhoAreYou);
         }
     }
@@ -49,6 +55,19 @@ impl Membership {
         let (at, addr) = missing.next()?;
         self.strays.seed = at;
         Some(addr)
+    }
+
+    /// The next address of a member that was removed as dead, for as long as that is known, and nobody has it: its next life may know no living seed.
+    fn former_place(&mut self) -> Option<NodeAddr> {
+        let after = self.strays.former.map_or(Unbounded, Excluded);
+        let mut turn = self.former.range((after, Unbounded)).chain(&self.former).take(LOOKED_AT_MAX);
+        let gone = |id: &NodeId| self.state.tombstones.get(id).is_some_and(|t| t.how != Gone::Left);
+        let strays = &mut self.strays;
+        let found = turn.find(|&(&id, addr)| {
+            strays.former = Some(id);
+            gone(&id) && self.state.at(addr).is_none()
+        });
+        found.map(|(_, addr)| addr.clone())
     }
 
     /// A node said who it is: one that this cluster does not know is told of it. Who is alone in a cluster that it founded tells nobody, so
