@@ -110,6 +110,7 @@ fn a_picture_that_never_stands_still_kills_nobody() {
 #[test]
 fn where_nobody_lives_all_start_anew_together() {
     holds("nobody-lives", 1..4);
+    holds("most-without", 1..4);
 }
 
 #[test]

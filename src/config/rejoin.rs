@@ -21,7 +21,8 @@ impl Config {
     ///
     /// It asks its seeds and some of whom it knew, and stays without a cluster until one of them takes it in: a cluster of its own would be a
     /// second one beside that which removed it. Only where no side lived (`down-all`, or a split without a majority) a new one is due, so the
-    /// first seed asks all it knew, and forms a cluster when every one of them says that it has none. Silence does not suffice.
+    /// first seed asks all it knew, and forms a cluster when every one of them says that it has none, or most do and the others refuse connections.
+    /// Silence does not suffice.
     #[must_use]
     pub fn rejoining(&self, me: &NodeAddr, known: impl IntoIterator<Item = NodeAddr>) -> Self {
         self.next_life(me, known, true)

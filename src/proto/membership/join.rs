@@ -80,9 +80,11 @@ impl Seeker {
         self.form_at = self.form_at.map(|at| at.max(until));
     }
 
-    /// Whether a cluster is to be formed. `proves`: a refused connection proves that no process is there.
+    /// Whether a cluster is to be formed. `proves`: a refused connection proves that no process is there. It does so too where most say that they
+    /// have no cluster: one that lives on without those is not to be expected.
     fn forms(&self, now: Time, proves: bool) -> bool {
         let Some(form_at) = self.form_at.filter(|_| self.joining_until.is_none()) else { return false };
+        let proves = proves || (self.without.len() + 1) * 2 > self.seeds.len() + 1;
         let gone = |addr: &NodeAddr| self.without.contains(addr) || (proves && self.refusing.contains(addr));
         let silent = form_at <= now && (!self.heard || self.seeds.iter().all(gone));
         silent || self.without.len() >= self.seeds.len()
@@ -99,8 +101,8 @@ impl Seeker {
         if self.form_at.is_some() && self.heard {
             let (without, all) = (self.without.len(), self.seeds.len());
             text += &format!(
-                "; as there was a cluster, a new one is formed only when all of them say that they have none, which {without} of {all} did: \
-                 if the others are gone for good, start this process again"
+                "; as there was a cluster, a new one is formed only when all of them say that they have none, or most do and the others refuse \
+                 connections: {without} of {all} did; if the others are gone for good, start this process again"
             );
         }
         text
