@@ -404,7 +404,7 @@ impl End {
         let reason = match (self.requested, life) {
             (_, Life::Ended(Ending::Downed(why))) => ShutdownReason::Downed(why),
             (_, Life::Ended(Ending::Refused(why))) => ShutdownReason::Refused(why),
-            (_, Life::Ended(Ending::Superseded(by))) => ShutdownReason::Superseded(by),
+            (None, Life::Ended(Ending::Superseded(by))) => ShutdownReason::Superseded(by),
             (Some(why), _) => why,
             (None, _) => ShutdownReason::Left,
         };

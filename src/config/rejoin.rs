@@ -11,6 +11,8 @@ const ASKED_MAX: usize = 16;
 pub(crate) struct Heritage {
     /// A cluster downed it.
     pub(crate) downed: bool,
+    /// So many lives in a row gave way to another cluster.
+    pub(crate) superseded: u32,
     /// So many of the seeds, the last ones, are no setting but members that it had heard of.
     hints: usize,
 }
@@ -39,7 +41,8 @@ impl Config {
         let mut config = self.clone();
         let (own, heard_of) = self.cluster.seeds.split_at(self.cluster.seeds.len().saturating_sub(self.heritage.hints));
         let is_me = |seed: &String| seed.parse().as_ref() == Ok(me);
-        let first = own.first().is_some_and(is_me);
+        // Who has no list was to found a cluster, and may again.
+        let first = own.first().is_none_or(is_me);
         let mut known: Vec<String> = known.into_iter().filter(|addr| addr != me).map(|addr| addr.to_string()).collect();
         // Who was never in knows what the life before it knew.
         if known.is_empty() {
@@ -53,10 +56,11 @@ impl Config {
             }
             asked.len()
         };
-        let settings = own.iter().map(&mut add).last().unwrap_or_default();
+        let settings = own.iter().map(&mut add).last().unwrap_or(usize::from(first));
         let all = known.iter().map(&mut add).last().unwrap_or(settings);
         config.cluster.seeds = asked;
-        config.heritage = Heritage { downed, hints: all - settings };
+        let superseded = if downed { 0 } else { self.heritage.superseded + 1 };
+        config.heritage = Heritage { downed, superseded, hints: all - settings };
         config
     }
 }
@@ -95,6 +99,6 @@ mod tests {
     fn others_ask_their_seeds_and_some_more() {
         assert_eq!(asks(&["h:1", "h:2"], 2, 1..=4), ["h:1", "h:3", "h:4"]);
         assert_eq!(asks(&["h:1"], 50, 2..=100).len(), 1 + ASKED_MAX);
-        assert_eq!(asks(&[], 2, 1..=3), ["h:1", "h:3"]);
+        assert_eq!(asks(&[], 2, 1..=3), ["h:2", "h:1", "h:3"], "who was alone may found again");
     }
 }

@@ -32,6 +32,10 @@ const BACKOFF_MAX: Duration = Duration::from_secs(2);
 const RESOLVE_DEADLINE: Duration = Duration::from_secs(30);
 /// Frames kept for "whoever answers" at an address where nobody does: their senders repeat them.
 const ANYBODY_FRAMES_MAX: u64 = 64;
+/// After so many tries in vain they are dropped, and for a while those that follow get one try each.
+const ANYBODY_TRIES: u32 = 6;
+/// For so long it is remembered that nobody answered.
+const QUIET: Duration = Duration::from_secs(60);
 
 /// Frames for one life of a node, encoded, in order.
 #[derive(Debug)]
@@ -49,6 +53,8 @@ enum State {
     Connecting(ConnId),
     /// The next try is at this moment.
     Waiting(Time),
+    /// Nobody answered, and nothing waits. Forgotten at this moment.
+    Quiet(Time),
 }
 
 /// What is wanted of one address.
@@ -96,6 +102,21 @@ impl Dial {
     }
 
     /// Whether nothing is wanted here any longer.
+    /// Nothing is under way.
+    fn is_at_rest(&self) -> bool {
+        matches!(self.state, State::Idle | State::Quiet(_))
+    }
+
+    /// Whoever answers has not done so in many tries: what waits for anybody does not any longer. How many frames that were.
+    fn give_up_on_anybody(&mut self) -> u64 {
+        if self.failures < ANYBODY_TRIES {
+            return 0;
+        }
+        let frames = self.runs.iter().filter(|run| run.node.is_none()).map(|run| run.frames).sum();
+        self.runs.retain(|run| run.node.is_some());
+        frames
+    }
+
     fn is_over(&self) -> bool {
         self.runs.is_empty() && !self.asked
     }
@@ -133,7 +154,7 @@ impl Net {
         }
         let dial = self.dials.entry(addr.clone()).or_insert_with(Dial::new);
         (dial.asked, dial.wanted) = (true, node);
-        if dial.state == State::Idle {
+        if dial.is_at_rest() {
             self.start_dial(addr, now);
         }
     }
@@ -176,7 +197,7 @@ impl Net {
         {
             self.events.push_back(NetEvent::Link(LinkEvent::Blocked { peer }));
         }
-        if dial.state == State::Idle {
+        if dial.is_at_rest() {
             self.start_dial(to, now);
         }
         Ok(())
@@ -198,7 +219,7 @@ impl Net {
         if still_blocked {
             dial.blocked.insert(peer);
         }
-        if dial.state == State::Idle {
+        if dial.is_at_rest() {
             dial.state = State::Waiting(wait);
             self.arm(wait, Timer::Dial(addr.clone()));
         }
@@ -271,7 +292,9 @@ impl Net {
         self.counters.dials_failed += 1;
         let peer = dial.expects();
         self.retry_later(addr, now, false);
-        self.link(LinkEvent::Down { peer, addr: addr.clone(), cause, lost: 0 });
+        let lost = self.dials.get_mut(addr).map_or(0, Dial::give_up_on_anybody);
+        self.counters.frames_lost += lost;
+        self.link(LinkEvent::Down { peer, addr: addr.clone(), cause, lost });
     }
 
     /// Another connection with the same peer is used: waits for it to come up, and tries again if it does not.
@@ -330,13 +353,13 @@ impl Net {
     pub(super) fn dial_due(&mut self, addr: &NodeAddr, now: Time) {
         let Some(dial) = self.dials.get_mut(addr) else { return };
         match dial.state {
-            State::Waiting(at) if at <= now => {
-                if dial.is_over() {
-                    self.dials.remove(addr);
-                } else {
-                    self.start_dial(addr, now);
-                }
+            State::Waiting(at) if at <= now && !dial.is_over() => self.start_dial(addr, now),
+            State::Waiting(at) if at <= now && dial.failures >= ANYBODY_TRIES => {
+                let until = now + QUIET;
+                dial.state = State::Quiet(until);
+                self.arm(until, Timer::Dial(addr.clone()));
             }
+            State::Waiting(at) | State::Quiet(at) if at <= now => drop(self.dials.remove(addr)),
             State::Resolving(until) if until <= now => {
                 self.dial_failed(addr, LinkDown::Unresolved("the resolver did not answer in time".to_owned()), now)
             }

@@ -210,7 +210,7 @@ impl Membership {
         for (_, id) in self.admissible() {
             let Some(newcomer) = self.admissions.newcomers.remove(&id) else { continue };
             if !takes || room == 0 {
-                let answer = MemberFrame::Answer { takes: false, clustered: true, others: self.others(&newcomer.info.addr) };
+                let answer = self.answer_as(&newcomer.info.addr, false);
                 self.say(newcomer.info.addr.clone(), answer);
             } else if !self.state.tombstones.contains_key(&id) {
                 (room, joined) = (room - 1, joined.saturating_add(1).min(codec::SMALL_MAX));

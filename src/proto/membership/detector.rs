@@ -414,6 +414,14 @@ impl Subject {
         }
     }
 
+    /// The judge was deaf since then: what was left unanswered tells nothing of the link, if anything else came over it.
+    pub(crate) fn excuse(&mut self, now: Time, since: Time) {
+        match self.heard {
+            Some(at) if at >= since => self.is_back(now),
+            _ => self.before_outage = None,
+        }
+    }
+
     /// Measures silence from now: this node itself was away.
     pub(crate) fn restart(&mut self, now: Time) {
         self.past = self.before_outage.unwrap_or_else(|| self.losses());

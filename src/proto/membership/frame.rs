@@ -52,8 +52,10 @@ pub enum MemberFrame {
     Answer {
         /// Whether a `Join` makes sense here.
         takes: bool,
-        /// Whether the node belongs to a cluster, be it on its way out.
-        clustered: bool,
+        /// The cluster that the node belongs to, be it on its way out; 0: none.
+        cluster: u64,
+        /// Digest of the settings in which all members of it agree.
+        settings: u64,
         /// Some members of its cluster that can be asked too.
         others: Vec<NodeAddr>,
     },

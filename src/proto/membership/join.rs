@@ -11,7 +11,7 @@ use super::{
     gossip::Elements,
     pool::Pool,
     state::{Entry, State},
-    strays::Strays,
+    strays::{Kin, Strays},
     suspicion::Suspicion,
     tunnel::Tunnel,
 };
@@ -54,7 +54,9 @@ const NAMED_MAX: usize = 8;
 /// How many intervals between two knocks a join may take.
 const PATIENCE: u32 = 3;
 /// How many intervals between two knocks a node that was downed waits for another cluster than one of a single node.
-const LONE_WAIT: u32 = 3;
+const LONE_WAIT: u32 = 6;
+/// How often the time doubles after which a first seed founds a cluster that gave way in the lives before.
+const PATIENCE_DOUBLINGS: u32 = 4;
 /// How many members that it reaches a node names to a joiner, and how many that it does not: those who downed it may be among them.
 const OTHERS_MAX: usize = 4;
 /// How many one that was a member names of those whom it asks itself.
@@ -74,9 +76,9 @@ impl Seeker {
         self.seeds[known..].to_vec()
     }
 
-    /// There is a cluster.
-    fn put_off(&mut self, until: Time) {
-        self.heard = true;
+    /// There is a cluster. `for_good`: if it falls silent, that is no reason to found another one.
+    fn put_off(&mut self, until: Time, for_good: bool) {
+        self.heard |= for_good;
         self.form_at = self.form_at.map(|at| at.max(until));
     }
 
@@ -128,7 +130,9 @@ impl Membership {
             return self.form(now);
         }
         self.phase = Phase::Asking;
-        let form_at = first.then(|| now + self.config.membership.seed_timeout.get());
+        // Who gave way again and again takes its time.
+        let patience = 1 << self.config.heritage.superseded.min(PATIENCE_DOUBLINGS);
+        let form_at = first.then(|| now + patience * self.config.membership.seed_timeout.get());
         // There is a cluster that downed this node, or was.
         self.begin_seeking(now, seeds, form_at, self.config.heritage.downed);
     }
@@ -207,8 +211,9 @@ impl Membership {
     }
 
     /// Founds a cluster of one.
-    fn form(&mut self, _now: Time) {
+    fn form(&mut self, now: Time) {
         self.seeker = None;
+        self.strays = Strays::since(now);
         self.phase = Phase::Member;
         self.state = State::founded(self.rng.next_u64());
         self.state.members_mut().insert(self.me, Entry::joining(self.info.clone(), 1));
@@ -240,14 +245,11 @@ impl Membership {
     pub(super) fn take_frame(&mut self, now: Time, from: NodeId, addr: &NodeAddr, frame: MemberFrame) {
         match frame {
             MemberFrame::Knock => self.answer_knock(from, addr),
-            MemberFrame::Answer { takes, clustered: true, others } if self.is_lone_founder() => {
-                // A cluster that ends with who answers is none to join.
-                if takes || !others.is_empty() {
-                    self.give_way(addr, others);
-                }
+            MemberFrame::Answer { takes, cluster, settings, others } if self.phase == Phase::Member && self.seeker.is_none() => {
+                self.meet_stray(now, from, addr, Kin { takes, cluster, settings, others });
             }
             MemberFrame::Answer { takes: true, others, .. } => self.take_invitation(now, from, addr, others),
-            MemberFrame::Answer { clustered, others, .. } => self.take_no(now, addr, clustered, others),
+            MemberFrame::Answer { cluster, others, .. } => self.take_no(now, addr, cluster != 0, others),
             MemberFrame::Join(request) => self.take_join(now, from, addr, &request),
             MemberFrame::JoinWait { joiner } if joiner == self.me => self.extend_join(now),
             MemberFrame::JoinAccepted { joiner, head, body } if joiner == self.me => self.take_acceptance(now, from, &head, &body),
@@ -264,7 +266,7 @@ impl Membership {
             MemberFrame::WhoAreYou => self.say(addr.clone(), MemberFrame::IAm),
             MemberFrame::IAm => {
                 self.take_identity(from, addr);
-                self.tell_stray(from, addr);
+                self.ask_stray(from, addr);
             }
             MemberFrame::Datagram { datagram, blocked } => self.take_tunnelled(now, from, &datagram, blocked),
             MemberFrame::Ask { ask, digest, clock } => self.take_ask_frame(now, from, ask, digest, &clock),
@@ -289,7 +291,12 @@ impl Membership {
 
     /// To the node at that address.
     pub(super) fn answer(&self, asker: &NodeAddr) -> MemberFrame {
-        MemberFrame::Answer { takes: self.takes_members(), clustered: self.phase == Phase::Member, others: self.others(asker) }
+        self.answer_as(asker, self.takes_members())
+    }
+
+    pub(super) fn answer_as(&self, asker: &NodeAddr, takes: bool) -> MemberFrame {
+        let cluster = if self.phase == Phase::Member { self.state.uid } else { 0 };
+        MemberFrame::Answer { takes, cluster, settings: self.config.digest(), others: self.others(asker) }
     }
 
     /// Whom the node at that address can ask too: it may know nobody else, and this node may end before it has an answer.
@@ -313,7 +320,7 @@ impl Membership {
     /// The node that answers may take this one in.
     fn take_invitation(&mut self, now: Time, from: NodeId, addr: &NodeAddr, others: Vec<NodeAddr>) {
         let (request, me, until) = (self.request(), self.me, self.next_ask(now));
-        let (rejoins, retry) = (self.config.heritage.downed, self.config.membership.join_retry.get());
+        let (rejoins, retry, for_good) = (self.config.heritage.downed, self.config.membership.join_retry.get(), self.hears_for_good());
         let Some(seeker) = &mut self.seeker else { return };
         seeker.refusing.remove(addr);
         seeker.without.remove(addr);
@@ -329,13 +336,13 @@ impl Membership {
             seeker.follow(others, &self.info.addr);
         }
         seeker.joining_until = Some(now + self.config.membership.join_retry.get() * PATIENCE);
-        seeker.put_off(until);
+        seeker.put_off(until, for_good);
         self.say(addr.clone(), MemberFrame::Join(Box::new(request)));
     }
 
     /// The node that answers takes nobody.
     fn take_no(&mut self, now: Time, addr: &NodeAddr, clustered: bool, others: Vec<NodeAddr>) {
-        let (until, rejoins) = (self.next_ask(now), self.config.heritage.downed);
+        let (until, rejoins, for_good) = (self.next_ask(now), self.config.heritage.downed, self.hears_for_good());
         let Some(seeker) = &mut self.seeker else { return };
         seeker.refusing.remove(addr);
         match clustered {
@@ -343,9 +350,9 @@ impl Membership {
             false => seeker.without.insert(addr.clone()),
         };
         if clustered {
-            seeker.put_off(until);
+            seeker.put_off(until, for_good);
             // Its cluster ends with it.
-            seeker.heard = rejoins || !others.is_empty();
+            seeker.heard = rejoins || for_good && !others.is_empty();
         }
         let mut new = vec![];
         if clustered || seeker.form_at.is_some() {
@@ -366,16 +373,21 @@ impl Membership {
         if self.phase == Phase::Asking { self.end(Ending::Downed(why)) } else { self.refused(why) }
     }
 
+    /// Who gave way to a cluster that falls silent then may found its own again: nobody had joined it, and nobody downed it.
+    fn hears_for_good(&self) -> bool {
+        self.config.heritage.superseded == 0
+    }
+
     /// When a cluster that was heard of has been asked again in vain.
     fn next_ask(&self, now: Time) -> Time {
         now + self.config.membership.join_retry.get() * PATIENCE + self.config.membership.seed_timeout.get()
     }
 
     fn extend_join(&mut self, now: Time) {
-        let until = self.next_ask(now);
+        let (until, for_good) = (self.next_ask(now), self.hears_for_good());
         if let Some(seeker) = &mut self.seeker {
             seeker.joining_until = Some(now + self.config.membership.join_retry.get() * PATIENCE);
-            seeker.put_off(until);
+            seeker.put_off(until, for_good);
             seeker.trouble = Some("an earlier life at this address is being removed".into());
         }
     }
@@ -395,7 +407,7 @@ impl Membership {
         self.watch.reset(now);
         self.suspicion = Suspicion::default();
         self.tunnel = Tunnel::default();
-        self.strays = Strays::default();
+        self.strays = Strays::since(now);
         let buried = head.buried(now, &version);
         self.state = State::taken_over(head.uid, version, buried, &head.seen);
         self.changed();

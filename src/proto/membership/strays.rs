@@ -4,28 +4,55 @@
 use std::{
     collections::BTreeSet,
     ops::Bound::{Excluded, Unbounded},
+    time::Duration,
 };
 
 use super::{Ending, MemberFrame, Membership, Phase, state::Gone};
-use crate::{NodeAddr, NodeId};
+use crate::{NodeAddr, NodeId, Time};
 
 /// Removed members that are looked at for one that is to be asked.
 const LOOKED_AT_MAX: usize = 64;
 
-/// Where to look, one address of each kind with each heartbeat.
-#[derive(Clone, Default, Debug)]
+/// For so long after it has begun, a cluster that has lost nobody gives way to one that knows its members' places and is as large.
+const YOUNG: Duration = Duration::from_secs(60);
+
+/// The leader looks with one heartbeat of so many: those addresses may be dead for long.
+const LEADER_LOOKS: u32 = 3;
+
+/// Where to look, one address of each kind at a time.
+#[derive(Clone, Debug)]
 pub(crate) struct Strays {
+    /// When this node became a member.
+    since: Time,
     /// Members whose link was reset and who were not heard since: another life may be where they were.
     pub(super) silent: BTreeSet<NodeId>,
     /// Which of them was asked last.
     asked: Option<NodeId>,
+    /// Heartbeats since the leader has looked.
+    beats: u32,
     /// Which of the configured seeds was asked last.
     seed: usize,
     /// Which of the members that were removed.
     former: Option<NodeId>,
+    /// Who was asked in this heartbeat and has not answered.
+    open: BTreeSet<NodeAddr>,
+}
+
+/// How a node beside this cluster stands.
+pub(super) struct Kin {
+    pub(super) takes: bool,
+    /// 0: it has none.
+    pub(super) cluster: u64,
+    /// Digest of its settings.
+    pub(super) settings: u64,
+    pub(super) others: Vec<NodeAddr>,
 }
 
 impl Strays {
+    pub(super) fn since(now: Time) -> Self {
+        Self { since: now, silent: BTreeSet::new(), asked: None, beats: 0, seed: 0, former: None, open: BTreeSet::new() }
+    }
+
     /// The next one in turn.
     fn next(&mut self) -> Option<NodeId> {
         let after = self.asked.and_then(|asked| self.silent.range((Excluded(asked), Unbounded)).next());
@@ -38,10 +65,12 @@ impl Membership {
     /// Asks who is there.
     pub(super) fn look_for_strays(&mut self) {
         let silent = self.strays.next().and_then(|id| self.addr_of(id)).cloned();
-        let leads = self.standing.leader == Some(self.me);
+        self.strays.beats = (self.strays.beats + 1) % LEADER_LOOKS;
+        let leads = self.strays.beats == 0 && self.standing.leader == Some(self.me);
         let (seed, former) = if leads { (self.missing_seed(), self.former_place()) } else { (None, None) };
-        for addr in silent.into_iter().chain(seed).chain(former) {
-            self.say(addr, MemberFrame::WhoAreYou);
+        self.strays.open = silent.into_iter().chain(seed).chain(former).collect();
+        for addr in self.strays.open.clone() {
+            self.say(addr, MemberFrame::Knock);
         }
     }
 
@@ -70,25 +99,50 @@ impl Membership {
         found.map(|(_, addr)| addr.clone())
     }
 
-    /// A node said who it is: one that this cluster does not know is told of it. Who is alone in a cluster that it founded tells nobody, so
-    /// that two of those do not both give way.
-    pub(super) fn tell_stray(&mut self, from: NodeId, addr: &NodeAddr) {
+    /// Somebody else is where a member is or was.
+    pub(super) fn ask_stray(&mut self, from: NodeId, addr: &NodeAddr) {
+        if self.phase == Phase::Member && !self.knows(from) && self.strays.open.insert(addr.clone()) {
+            self.say(addr.clone(), MemberFrame::Knock);
+        }
+    }
+
+    fn knows(&self, node: NodeId) -> bool {
         let (members, gone) = (&self.state.members, &self.state.tombstones);
-        let known = from == self.me || members.contains_key(&from) || gone.contains_key(&from) || self.admissions.waits(from);
-        if self.phase == Phase::Member && !known && !self.is_lone_founder() {
+        node == self.me || members.contains_key(&node) || gone.contains_key(&node) || self.admissions.waits(node)
+    }
+
+    /// A node that this cluster does not know is told of it, if it was asked; or this node belongs to the other one's cluster, as its own was founded
+    /// beside that. What it runs may run there too, so it ends: a new life joins.
+    pub(super) fn meet_stray(&mut self, now: Time, from: NodeId, addr: &NodeAddr, kin: Kin) {
+        let asked = self.strays.open.remove(addr);
+        if kin.cluster == self.state.uid || self.knows(from) {
+            return;
+        }
+        // A cluster that ends with who answers is none to join.
+        let goes_on = kin.cluster != 0 && (kin.takes || !kin.others.is_empty());
+        if goes_on && self.belongs_to(now, addr, &kin.others) {
+            // It would be refused there.
+            if kin.settings != self.config.digest() {
+                let text = format!(
+                    "{addr} belongs to another cluster of this name, with other settings: give one another name, or both the same settings"
+                );
+                return self.warn("W-JOIN-004", text);
+            }
+            self.end(Ending::Superseded([vec![addr.clone()], kin.others].concat()));
+        } else if asked {
             let answer = self.answer(addr);
             self.say(addr.clone(), answer);
         }
     }
 
-    /// Whether this node founded its cluster, and nobody ever came.
-    pub(super) fn is_lone_founder(&self) -> bool {
-        let lone = self.state.members.len() == 1 && self.state.tombstones.is_empty();
-        self.phase == Phase::Member && lone && self.seeker.is_none()
-    }
-
-    /// A lone founder hears of a cluster. What it runs may run there too, so it ends: a new life joins.
-    pub(super) fn give_way(&mut self, addr: &NodeAddr, others: Vec<NodeAddr>) {
-        self.end(Ending::Superseded([vec![addr.clone()], others].concat()));
+    /// Whether this node belongs to the cluster of those rather than to its own: that is no smaller (of two that are equal the one of the lower address stays, so
+    /// that not both go), and nobody ever came into this one, or it is young and has lost nobody, or where its members are some of this one were.
+    fn belongs_to(&self, now: Time, addr: &NodeAddr, others: &[NodeAddr]) -> bool {
+        let (mine, theirs) = (self.state.members.len(), 1 + others.len());
+        let stays = theirs < mine || theirs == mine && self.info.addr < *addr;
+        let untouched = self.state.tombstones.is_empty();
+        let fresh = untouched && (mine == 1 || now.since(self.strays.since) < YOUNG);
+        let here = |addr: &NodeAddr| self.state.at(addr).is_some() || self.former.values().any(|former| former == addr);
+        !stays && (fresh || others.iter().chain([addr]).all(here))
     }
 }

@@ -52,6 +52,8 @@ pub(crate) struct Suspicion {
     pub(super) isolated: bool,
     /// No reply comes although others are heard: it is this node that does not work.
     pub(super) sick: bool,
+    /// Since when it did not, if it is sick.
+    deaf_since: Time,
     /// Late wake-ups, weighed against punctual beats.
     score: u32,
     punctual: u32,
@@ -234,10 +236,12 @@ impl Membership {
             return;
         }
         self.suspicion.sick = sick;
-        // What it misses by its own fault says nothing of its links.
+        // What it misses by its own fault says nothing of its links; but who was not heard at all meanwhile may be gone.
         let open: Vec<NodeId> = self.watch.subjects().filter(|&id| self.own_mark(id).is_none()).collect();
-        open.into_iter().for_each(|id| if sick { self.watch.interrupt(id) } else { self.watch.is_back(now, id) });
+        let since = self.suspicion.deaf_since;
+        open.into_iter().for_each(|id| if sick { self.watch.interrupt(id) } else { self.watch.excuse(now, id, since) });
         if sick {
+            self.suspicion.deaf_since = now - 3 * heartbeat;
             self.counters.add(Count::Sick);
             self.warn(
                 "W-DET-001",

@@ -118,9 +118,16 @@ impl Watch {
     }
 
     /// It is held silent no more.
-    pub(super) fn is_back(&mut self, now: Time, id: NodeId) {
+    fn is_back(&mut self, now: Time, id: NodeId) {
         if let Some(subject) = self.subjects.get_mut(&id) {
             subject.is_back(now);
+        }
+    }
+
+    /// This node was deaf since then.
+    pub(super) fn excuse(&mut self, now: Time, id: NodeId, since: Time) {
+        if let Some(subject) = self.subjects.get_mut(&id) {
+            subject.excuse(now, since);
         }
     }
 
@@ -288,7 +295,7 @@ impl Membership {
                     self.ask_who(now, id);
                 }
             }
-            LinkDown::OtherIncarnation(id) => self.tell_stray(*id, addr),
+            LinkDown::OtherIncarnation(id) => self.ask_stray(*id, addr),
             _ => {}
         }
     }
@@ -358,7 +365,8 @@ impl Membership {
                 seen.retain(|id, _| state.members.contains_key(id));
             }
         }
-        if watch.subjects.is_empty() {
+        // The last one of its cluster looks for others.
+        if watch.subjects.is_empty() && state.tombstones.is_empty() {
             watch.beat_at = None;
         } else {
             watch.beat_at.get_or_insert(now);

@@ -254,16 +254,20 @@ fn who_is_alone_gives_way_to_a_cluster_that_goes_on_and_to_no_other() {
     world.start(3, fast(), &[]);
     world.run(millis(100));
     let (from, at) = (world.nodes[&1].id, addr(1));
-    let mut hears = |n: usize, takes, clustered, others: &[usize]| {
-        let answer = MemberFrame::Answer { takes, clustered, others: others.iter().map(|&n| addr(n)).collect() };
+    let mut settings = fast().digest() + 1;
+    let mut hears = |n: usize, takes, clustered, others: &[usize], settings| {
+        let others = others.iter().map(|&n| addr(n)).collect();
+        let answer = MemberFrame::Answer { takes, cluster: u64::from(clustered), settings, others };
         world.with(n, |m, now| m.handle_frame(now, from, &at, answer));
         world.run(millis(10));
         world.ended(n).cloned()
     };
-    assert_eq!(hears(3, false, false, &[2]), None, "who has no cluster knows of none");
-    assert_eq!(hears(3, false, true, &[]), None, "that cluster ends with who speaks");
-    assert_eq!(hears(2, true, true, &[1]), None, "it is not alone");
-    assert_eq!(hears(3, false, true, &[2]), Some(Ending::Superseded(vec![addr(1), addr(2)])));
+    assert_eq!(hears(3, false, true, &[2], settings), None, "it would be refused there");
+    settings -= 1;
+    assert_eq!(hears(3, false, false, &[2], settings), None, "who has no cluster knows of none");
+    assert_eq!(hears(3, false, true, &[], settings), None, "that cluster ends with who speaks");
+    assert_eq!(hears(2, true, true, &[1], settings), None, "it is not alone");
+    assert_eq!(hears(3, false, true, &[2], settings), Some(Ending::Superseded(vec![addr(1), addr(2)])));
 }
 
 /// Members look where their seed should be, also long after they have removed it.
