@@ -76,6 +76,19 @@ fn the_only_seed_started_again_by_the_same_command_is_told_of_the_others() {
 }
 
 #[test]
+fn the_only_seed_and_another_one_started_again_at_once_are_one_with_the_rest() {
+    let mut cluster = Cluster::of(5);
+    let mut killed: Vec<Node> = (0..2).map(|_| cluster.remove(0)).collect();
+    killed.iter_mut().for_each(Node::kill);
+    let seed = killed[0].addr.clone();
+    cluster.nodes.push(Node::start(&cluster.name, &["--listen", &seed]));
+    for node in &killed[1..] {
+        cluster.nodes.push(Node::start(&cluster.name, &["--listen", &node.addr, "--seed", &seed]));
+    }
+    cluster.wait_formed();
+}
+
+#[test]
 fn a_node_started_again_while_the_only_seed_is_dead_is_told_of_the_others() {
     let mut cluster = Cluster::of(5);
     let (mut last, mut seed) = (cluster.remove(4), cluster.remove(0));

@@ -129,6 +129,11 @@ fn members_look_for_their_seed_and_for_next_lives() {
 }
 
 #[test]
+fn what_a_removed_member_changed_last_is_numbered_once() {
+    holds("orphans", 1..2);
+}
+
+#[test]
 fn who_was_deaf_finds_out_when_it_is_alone() {
     holds("deaf-then-alone", 1..6);
 }

@@ -35,7 +35,7 @@ pub enum ShutdownReason {
     Downed(String),
     /// The cluster refused it for good: why.
     Refused(String),
-    /// It had founded a cluster, in which nobody joined it, while there was another one of that name: with members at these addresses. So it is when
+    /// Its cluster was founded beside another one of that name, with members at these addresses, and is no larger, and it had just come there, or nobody else did. So it is when
     /// the only seed starts again, or a first seed hears nobody. [`Config::asking`](crate::Config::asking) has the settings with which it joins that.
     Superseded(Vec<NodeAddr>),
 }

@@ -416,7 +416,8 @@ impl Membership {
             self.changed();
             self.send_status(from);
         }
-        if self.state.has_orphans() {
+        // By the leader alone: two that number the same change at once can leave it without a number again where they meet, and all of many never end.
+        if self.leads() && self.state.has_orphans() {
             self.counters.add(Count::Adopted);
             self.touch();
         }

@@ -110,7 +110,7 @@ pub enum Ending {
     Downed(String),
     /// A cluster refused it for good.
     Refused(String),
-    /// It was alone in a cluster that it had founded, and heard of another one, whose members are at these addresses.
+    /// Its cluster was founded beside another one, whose members are at these addresses.
     Superseded(Vec<NodeAddr>),
 }
 

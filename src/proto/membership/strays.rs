@@ -13,7 +13,7 @@ use crate::{NodeAddr, NodeId, Time};
 /// Removed members that are looked at for one that is to be asked.
 const LOOKED_AT_MAX: usize = 64;
 
-/// For so long after it has begun, a cluster that has lost nobody gives way to one that knows its members' places and is as large.
+/// For so long after it became a member a node gives way to a cluster that knows its place and is as large as its own.
 const YOUNG: Duration = Duration::from_secs(60);
 
 /// The leader looks with one heartbeat of so many: those addresses may be dead for long.
@@ -135,13 +135,12 @@ impl Membership {
         }
     }
 
-    /// Whether this node belongs to the cluster of those rather than to its own: that is no smaller (of two that are equal the one of the lower address stays, so
-    /// that not both go), and nobody ever came into this one, or it is young and has lost nobody, or where its members are some of this one were.
+    /// Whether this node belongs to the cluster of those rather than to its own: that is no smaller (of two that are equal the one of the lower address stays,
+    /// so that not both go), and nobody ever came into this one, or this node has just come, or where those are some of this cluster were.
     fn belongs_to(&self, now: Time, addr: &NodeAddr, others: &[NodeAddr]) -> bool {
         let (mine, theirs) = (self.state.members.len(), 1 + others.len());
         let stays = theirs < mine || theirs == mine && self.info.addr < *addr;
-        let untouched = self.state.tombstones.is_empty();
-        let fresh = untouched && (mine == 1 || now.since(self.strays.since) < YOUNG);
+        let fresh = mine == 1 && self.state.tombstones.is_empty() || now.since(self.strays.since) < YOUNG;
         let here = |addr: &NodeAddr| self.state.at(addr).is_some() || self.former.values().any(|former| former == addr);
         !stays && (fresh || others.iter().chain([addr]).all(here))
     }
