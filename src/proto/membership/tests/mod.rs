@@ -2,12 +2,13 @@
 
 mod conformance;
 mod lease;
+mod lives;
 mod world;
 
 use std::time::Duration;
 
 use self::world::{World, addr, fast};
-use super::{Ending, Event, MemberFrame, MemberStatus, Removal};
+use super::{Ending, Event, MemberStatus, Removal};
 use crate::{Config, NodeId, config::DowningStrategy};
 
 const SEEDS: u64 = 20;
@@ -202,126 +203,6 @@ fn all_leaving_at_once_all_end() {
         }
         world.run_until(secs(30), "ends", |w| w.nodes.values().all(|n| n.ended.is_some()));
         assert!((1..=3).all(|n| world.ended(n) == Some(&Ending::Left)), "seed {seed}\n{}", world.describe());
-    }
-}
-
-// failures: row 18
-#[test]
-fn a_node_restarted_on_its_address_replaces_its_earlier_life() {
-    for seed in 0..SEEDS {
-        for n in [2usize, 3] {
-            let mut world = World::cluster(seed, n, &fast());
-            for _ in 0..3 {
-                let victim = 1 + (seed as usize % n);
-                let old = world.nodes[&victim].id;
-                world.crash(victim);
-                world.run(millis(20));
-                let all: Vec<usize> = (1..=n).collect();
-                world.start(victim, fast(), &all);
-                let took = world.run_until(secs(5), "rejoining", |w| w.one_cluster(&all));
-                assert!(took < millis(1500), "seed {seed}: {took:?}");
-                let other = 1 + (victim % n);
-                assert!(world.nodes[&other].machine.is_removed(old));
-                assert_eq!(world.nodes[&other].removed.last(), Some(&(old, Removal::Downed { proven: true })));
-            }
-        }
-    }
-}
-
-/// Its earlier life cannot be removed while a third one stands still; that is no reason to found another cluster.
-#[test]
-fn a_first_seed_that_must_wait_founds_no_second_cluster() {
-    for seed in 0..SEEDS {
-        let mut world = World::cluster(seed, 3, &fast());
-        world.crash(1);
-        world.nodes.get_mut(&3).unwrap().paused = true;
-        world.start(1, fast(), &[1, 2, 3]);
-        for _ in 0..100 {
-            world.run(millis(100));
-            let up: Vec<usize> = world.view(1).iter().filter(|(_, status, _)| *status == MemberStatus::Up).map(|(n, ..)| *n).collect();
-            assert!(up != [1], "seed {seed}: alone after {:?}: {}", world.now, world.describe());
-        }
-        world.nodes.get_mut(&3).unwrap().paused = false;
-        world.run(secs(10));
-        let two = world.one_cluster(&[1, 2]) || world.one_cluster(&[1, 2, 3]);
-        assert!(two, "seed {seed}: {}", world.describe());
-    }
-}
-
-#[test]
-fn who_is_alone_gives_way_to_a_cluster_that_goes_on_and_to_no_other() {
-    let mut world = World::cluster(0, 2, &fast());
-    world.start(3, fast(), &[]);
-    world.run(millis(100));
-    let (from, at) = (world.nodes[&1].id, addr(1));
-    let mut settings = fast().digest() + 1;
-    let mut hears = |n: usize, takes, clustered, others: &[usize], settings| {
-        let others = others.iter().map(|&n| addr(n)).collect();
-        let answer = MemberFrame::Answer { takes, cluster: u64::from(clustered), settings, others };
-        world.with(n, |m, now| m.handle_frame(now, from, &at, answer));
-        world.run(millis(10));
-        world.ended(n).cloned()
-    };
-    assert_eq!(hears(3, false, true, &[2], settings), None, "it would be refused there");
-    settings -= 1;
-    assert_eq!(hears(3, false, false, &[2], settings), None, "who has no cluster knows of none");
-    assert_eq!(hears(3, false, true, &[], settings), None, "that cluster ends with who speaks");
-    assert_eq!(hears(2, true, true, &[1], settings), None, "it is not alone");
-    assert_eq!(hears(3, false, true, &[2], settings), Some(Ending::Superseded(vec![addr(1), addr(2)])));
-}
-
-/// Members look where their seed should be, also long after they have removed it.
-#[test]
-fn a_seed_that_is_back_after_its_removal_is_told_by_the_leader() {
-    for seed in 0..SEEDS {
-        let mut world = World::cluster(seed, 3, &fast());
-        let old = world.nodes[&1].id;
-        world.crash(1);
-        world.run_until(secs(30), "removed", |w| w.nodes[&2].machine.is_removed(old) && w.one_cluster(&[2, 3]));
-        world.start(1, fast(), &[1]);
-        world.run_until(
-            secs(5),
-            "told",
-            |w| matches!(w.ended(1), Some(Ending::Superseded(by)) if by.contains(&addr(2)) && by.contains(&addr(3))),
-        );
-    }
-}
-
-/// Node 3 joins through node 2 and crashes, and starts again through node 1, which has not heard of its first life; both ids.
-fn two_lives_on_two_sides(world: &mut World) -> (NodeId, NodeId) {
-    world.split(&[1], &[2]);
-    world.start(3, fast(), &[2]);
-    let earlier = world.nodes[&3].id;
-    world.run_until(secs(1), "joining one side", |w| w.nodes[&2].machine.view().member(earlier).is_some());
-    world.crash(3);
-    world.start(3, fast(), &[1]);
-    let later = world.nodes[&3].id;
-    world.run_until(secs(1), "joining the other side", |w| w.nodes[&1].machine.view().member(later).is_some());
-    (earlier, later)
-}
-
-// failures: M1
-#[test]
-fn a_merge_brings_no_earlier_life_after_a_later_one() {
-    for seed in 0..SEEDS {
-        let mut world = World::cluster(seed, 2, &fast());
-        let (earlier, later) = two_lives_on_two_sides(&mut world);
-        if seed % 2 == 0 {
-            // One side knows that it is dead; otherwise whoever leads finds out who answers at the address.
-            world.with(2, |m, now| m.down(now, earlier)).unwrap();
-        }
-        world.cut.clear();
-        while !world.one_cluster(&[1, 2, 3]) {
-            let late = |w: &World, n: usize| w.nodes[&n].machine.view().member(earlier).is_some();
-            assert!(!late(&world, 1) && !late(&world, 3), "seed {seed}\n{}", world.describe());
-            world.run(millis(1));
-            assert!(world.now < crate::Time::ZERO + secs(60), "seed {seed}\n{}", world.describe());
-        }
-        for n in 1..=3 {
-            assert!(world.nodes[&n].machine.view().member(later).is_some());
-            assert!(world.nodes[&n].machine.is_removed(earlier), "seed {seed}, node {n}");
-        }
-        assert!(world.nodes[&1].removed.iter().all(|(id, _)| *id == earlier), "nobody else went");
     }
 }
 
