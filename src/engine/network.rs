@@ -81,9 +81,9 @@ impl Port {
         }
     }
 
-    /// Whether messages are refused.
-    fn is_full(&self) -> bool {
-        self.waiting.len() >= WAITING_MAX || self.waiting_bytes + self.lane.outside() >= WAITING_BYTES_MAX
+    /// Whether a message of so many bytes may wait. A short one may when a long one may not, as it may when it comes as a letter.
+    fn has_room(&self, bytes: usize) -> bool {
+        self.waiting.len() < WAITING_MAX && self.waiting_bytes + self.lane.outside() + bytes <= WAITING_BYTES_MAX
     }
 
     /// A message of another node, as a letter. False: it has to be a command, behind what waits, or because it is no letter.
@@ -504,10 +504,10 @@ impl<N: Carrier> Network<N> {
         }
         let bytes: Arc<[u8]> = bytes.into();
         for port in self.ports.iter_mut() {
-            if port.is_full() {
-                self.node.metrics.drops.add(DropReason::Overloaded, 1);
-            } else {
+            if port.has_room(bytes.len()) {
                 port.push(ToWorker::Broadcast(ty, bytes.clone()));
+            } else {
+                self.node.metrics.drops.add(DropReason::Overloaded, 1);
             }
         }
     }
@@ -665,7 +665,7 @@ impl<N: Carrier> Network<N> {
     fn command_worker(&mut self, now: Time, worker: u16, command: ShardCommand) {
         let port = &mut self.ports[usize::from(worker)];
         if let ShardCommand::Item { shard, item: Item::Msg { envelope, .. }, .. } = &command
-            && port.is_full()
+            && !port.has_room(envelope.bytes.len())
         {
             let (ask, shard) = (envelope.ask, *shard);
             self.node.bury(shard, &EngineParcel::from_envelope(envelope.clone()), DropReason::Overloaded);
