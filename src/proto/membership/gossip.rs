@@ -25,10 +25,9 @@ const STORM: u32 = 2;
 const STORM_BURST: usize = 2;
 /// Whom the leader tells at once that all have seen.
 const CONVERGED_BURST: usize = 8;
-/// What of seen sets is sent in answers to statuses, at most, in one interval: as many as these, or so many bytes. A deputy hears of a tenth
-/// of all nodes in each.
-const SEEN_ANSWERS: usize = 3;
-const SEEN_BYTES: usize = 4096;
+/// What of seen sets is sent in answers to statuses, at most, in a quarter of an interval: one, or so many bytes. A deputy hears of a tenth of
+/// all nodes in each interval; in quarters, so that no second gets the share of two.
+const SEEN_BYTES: usize = 1024;
 /// Least share of the rounds that go to an unreachable node while there is one.
 const UNREACHABLE_SHARE: f64 = 0.2;
 /// Least share of the rounds that go to a deputy.
@@ -622,11 +621,11 @@ impl Membership {
     fn may_answer_seen(&mut self, now: Time) -> bool {
         let bytes = self.state.members.len().div_ceil(8);
         let (since, sent) = &mut self.spread.seen_sent;
-        if now.since(*since) >= self.config.membership.gossip_interval.get() {
+        if now.since(*since) >= self.config.membership.gossip_interval.get() / 4 {
             (*since, *sent) = (now, 0);
         }
         *sent += bytes;
-        *sent <= SEEN_BYTES.max(SEEN_ANSWERS * bytes)
+        *sent <= SEEN_BYTES.max(bytes)
     }
 
     /// In as many datagrams as it takes.
