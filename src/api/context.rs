@@ -43,7 +43,8 @@ pub struct Cx<'a, E: Entity> {
     node: &'a Arc<Node>,
     at: &'a Place,
     out: &'a mut Out,
-    ask: &'a mut Option<Ask>,
+    /// Who waits for an answer, and has none yet.
+    ask: Option<&'a Ask>,
     /// Newest version of the answer that the asker reads.
     reads: u8,
     turn: Turn,
@@ -53,15 +54,15 @@ pub struct Cx<'a, E: Entity> {
 impl<'a, E: Entity> Cx<'a, E> {
     /// All by reference: for many turns nobody looks at most of it.
     #[inline]
-    pub(crate) fn new(id: &'a KeyOf<E>, cause: StartCause, ask: &'a mut Option<Ask>, reads: u8, env: &'a mut Env<'_>) -> Self {
+    pub(crate) fn new(id: &'a KeyOf<E>, cause: StartCause, ask: Option<&'a Ask>, reads: u8, env: &'a mut Env<'_>) -> Self {
         Self { id, cause, node: env.node, at: env.at, out: env.out, ask, reads, turn: Turn::Continue, _entity: PhantomData }
     }
 
     /// Ends the turn: an ask that nobody answered gets `NoReply` at once.
     #[inline]
     pub(crate) fn finish(self) -> Turn {
-        if let Some(ask) = self.ask.take() {
-            self.out.answer(ask, Answered::Wire(ReplyBody::NoReply));
+        if let Some(ask) = self.ask {
+            self.out.answer(*ask, Answered::Wire(ReplyBody::NoReply));
         }
         self.turn
     }
@@ -142,23 +143,26 @@ impl<'a, E: Entity> Cx<'a, E> {
     pub fn reply<V: Wire>(&mut self, tag: ReplyTag<V>, value: V) {
         let ReplyTag { .. } = tag;
         let Some(ask) = self.ask.take() else { return };
-        let answered =
-            if self.out.is_local(ask) { Answered::Typed(AnyMessage::new(value)) } else { Answered::Wire(encode_reply(&value, self.reads)) };
-        self.out.answer(ask, answered);
+        let answered = if self.out.is_local(*ask) {
+            Answered::Typed(AnyMessage::new(value))
+        } else {
+            Answered::Wire(encode_reply(&value, self.reads))
+        };
+        self.out.answer(*ask, answered);
     }
 
     /// Answers no: the asker gets `AskError::Rejected`.
     pub fn reject<V: Wire>(&mut self, tag: ReplyTag<V>, why: impl Into<String>) {
         let ReplyTag { .. } = tag;
         if let Some(ask) = self.ask.take() {
-            self.out.answer(ask, Answered::Wire(ReplyBody::Rejected(why.into())));
+            self.out.answer(*ask, Answered::Wire(ReplyBody::Rejected(why.into())));
         }
     }
 
     /// Takes the answer along, to be given later from any thread.
     pub fn defer<V: Wire>(&mut self, tag: ReplyTag<V>) -> Promise<V> {
         let ReplyTag { .. } = tag;
-        Promise { node: self.node.clone(), ask: self.ask.take(), reads: self.reads, _value: PhantomData }
+        Promise { node: self.node.clone(), ask: self.ask.take().copied(), reads: self.reads, _value: PhantomData }
     }
 
     /// Lets another entity answer this turn's asker, directly. A message that was told is told on.
@@ -166,7 +170,7 @@ impl<'a, E: Entity> Cx<'a, E> {
     /// If the request is not accepted there, the asker gets `AskError::Dropped` with the reason, so nothing waits for nothing.
     pub fn forward<T: EntityType, R: Request<T>>(&mut self, tag: ReplyTag<R::Reply>, to: &EntityRef<T>, req: R) {
         let ReplyTag { .. } = tag;
-        let ask = self.ask.take();
+        let ask = self.ask.take().copied();
         if let Err(refusal) = to.pass_on(req.into_msg(), ask, self.reads)
             && let Some(ask) = ask
         {
@@ -249,7 +253,8 @@ impl<'a, E: Entity> Cx<'a, E> {
     ///
     /// Bounded like the mailbox; what is beyond that becomes a dead letter (`StashFull`), and its asker is told.
     pub fn stash(&mut self, msg: MsgOf<E>) {
-        let parcel = EngineParcel::Typed { key: key_of(self.id), ask: self.ask.take(), reads: self.reads, msg: AnyMessage::new(msg) };
+        let parcel =
+            EngineParcel::Typed { key: key_of(self.id), ask: self.ask.take().copied(), reads: self.reads, msg: AnyMessage::new(msg) };
         self.out.wishes.push(Wish::Stash(parcel));
     }
 

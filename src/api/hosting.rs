@@ -83,17 +83,13 @@ const STATE_ROOM: usize = 64 << 10;
 
 impl<E: Entity> Live<E> {
     fn with<R>(&mut self, env: &mut Env<'_>, f: impl FnOnce(&mut E, &mut Cx<'_, E>) -> R) -> R {
-        let mut nobody = None;
-        let mut cx = Cx::new(&self.id, self.cause, &mut nobody, 0, env);
+        let mut cx = Cx::new(&self.id, self.cause, None, 0, env);
         f(&mut self.entity, &mut cx)
     }
 }
 
 impl<E: Entity> Instance for Live<E> {
     fn handle(&mut self, env: &mut Env<'_>, mail: &mut Mail<'_, '_>) -> Turn {
-        if env.out.keep {
-            mail.keep(env.at.shard);
-        }
         let turn = mail.hand_to(|msg: MsgOf<E>, ask, reads| {
             env.out.handling = E::Type::variant(&msg);
             let mut cx = Cx::new(&self.id, self.cause, ask, reads, env);
@@ -139,7 +135,7 @@ fn unreadable(env: &mut Env<'_>, mail: &mut Mail<'_, '_>, entity_type: &str, err
         env.node.bury(env.at.shard, &parcel, reason);
     }
     if let Some(ask) = mail.ask {
-        env.out.answer(ask, Answered::Wire(ReplyBody::Dropped(reason)));
+        env.out.answer(*ask, Answered::Wire(ReplyBody::Dropped(reason)));
     }
     Turn::Continue
 }

@@ -118,7 +118,10 @@ impl<T: EntityType> EntityRef<T> {
     /// [`TellError`] with the [`Refusal`] and the message; nothing was queued.
     pub fn tell(&self, msg: impl Message<T>) -> Result<(), TellError<T::Msg>> {
         let mut msg = Some(msg.into_msg());
-        self.offer(&mut msg).map_err(|refusal| self.refused(refusal, msg))
+        match self.offer(&mut msg) {
+            Ok(()) => Ok(()),
+            Err(refusal) => Err(self.refused(refusal, msg)),
+        }
     }
 
     #[cold]

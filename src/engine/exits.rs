@@ -49,6 +49,17 @@ pub struct Outgoing<'a, M> {
     pub msg: &'a mut Option<M>,
 }
 
+/// What became of a message on the short way.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// It is in a ring.
+    Sent,
+    /// There was no room.
+    Full,
+    /// It has to go by [`send_item`](Exits::send_item).
+    Long,
+}
+
 impl Exits {
     /// Opens a lane to every consumer of the node.
     pub fn open(node: &Node) -> Self {
@@ -63,11 +74,21 @@ impl Exits {
         }
     }
 
-    /// Sends a message by the shortest way there is: straight into the ring that its shard's word names, if nothing has changed since the
-    /// last one. On `Err` it is still in its place, and nothing has changed (moves.md L9).
+    /// Sends a message by the shortest way there is. On `Err` it is still in its place, and nothing has changed (moves.md L9).
+    pub fn send_letter<M: Wire>(&mut self, node: &Node, entry: &TypeEntry, mut letter: Outgoing<'_, M>) -> Result<(), Refusal> {
+        match self.short_way(node, entry, &mut letter) {
+            Way::Sent => Ok(()),
+            Way::Full => Err(Refusal::Full),
+            Way::Long => self.send_item(node, entry, letter),
+        }
+    }
+
+    /// Sends a message straight into the ring that its shard's word names, if nothing has changed since the last one. Unless it is sent it is
+    /// still in its place, and nothing has changed (moves.md L9). It says no more than that, as a refusal is long to hand on.
     #[inline(always)]
-    pub fn send_letter<M: Wire>(&mut self, node: &Node, entry: &TypeEntry, letter: Outgoing<'_, M>) -> Result<(), Refusal> {
-        let Outgoing { key, hash, ask, reads, msg } = letter;
+    pub fn short_way<M: Wire>(&mut self, node: &Node, entry: &TypeEntry, letter: &mut Outgoing<'_, M>) -> Way {
+        let Outgoing { key, hash, ask, reads, .. } = *letter;
+        let msg = &mut *letter.msg;
         let (shard, word) = entry.route(hash);
         let stands = self.last_word(entry, shard.shard) == Some(word);
         if let Some((worker, tag)) = word.exit()
@@ -77,19 +98,19 @@ impl Exits {
             let ring = &self.workers[usize::from(worker)];
             let sent = ring.letter(&Address { shard, tag, stream: None, key, hash, ask, reads }, msg);
             self.bell(ring);
-            return if sent { Ok(()) } else { Err(Refusal::Full) };
+            return if sent { Way::Sent } else { Way::Full };
         }
+        if !stands || word != Word::ELSEWHERE {
+            return Way::Long;
+        }
+        let Some(message) = &*msg else { return Way::Long };
         let address = Address { shard, tag: Epoch::ZERO, stream: None, key, hash, ask, reads };
-        if stands
-            && word == Word::ELSEWHERE
-            && let Some(message) = &*msg
-            && self.send_encoded(node, &address, message)?
-        {
+        let way = self.send_encoded(node, &address, message);
+        if way == Way::Sent {
             // Dropped last: it is of the user's making, and its end may panic.
             *msg = None;
-            return Ok(());
         }
-        self.send_item(node, entry, Outgoing { key, hash, ask, reads, msg })
+        way
     }
 
     /// As [`send_letter`](Self::send_letter), with a message that is written already. On `Err` it is given back.
@@ -108,9 +129,9 @@ impl Exits {
         if stands && word == Word::ELSEWHERE {
             let address = Address { shard, tag: Epoch::ZERO, stream: None, key: draft.key(), hash: draft.hash(), ask: None, reads: 0 };
             match self.send_encoded(node, &address, draft.message()) {
-                Ok(true) => return Ok(()),
-                Ok(false) => {}
-                Err(refusal) => return Err((refusal, draft.take())),
+                Way::Sent => return Ok(()),
+                Way::Full => return Err((Refusal::Full, draft.take())),
+                Way::Long => {}
             }
         }
         let mut msg = draft.take();
@@ -118,26 +139,32 @@ impl Exits {
         self.send_item(node, entry, letter).map_err(|refusal| (refusal, msg))
     }
 
-    /// Writes a message to a shard elsewhere, encoded, into the ring of the network thread, where the last one to that shard went too. False: it is
-    /// too long for that.
+    /// Writes a message to a shard elsewhere, encoded, into the ring of the network thread, where the last one to that shard went too. One that
+    /// is too long for that, or has no encoding, goes the long way, which says so.
     #[inline(never)]
-    fn send_encoded<M: Wire>(&mut self, node: &Node, address: &Address<'_>, message: &M) -> Result<bool, Refusal> {
-        let sent = with_scratch(|scratch| {
+    fn send_encoded<M: Wire>(&mut self, node: &Node, address: &Address<'_>, message: &M) -> Way {
+        let way = with_scratch(|scratch| {
             if address.ask.is_some() {
                 scratch.push(address.reads);
             }
-            message.encode(*M::VERSIONS.end(), scratch).map_err(|why| Refusal::Encode(why.to_string()))?;
-            let fits = scratch.len() <= LETTER_MAX.min(node.config.limits.message_bytes as usize);
-            Ok(fits.then(|| self.network.encoded(address, scratch)))
-        })?;
-        let Some(sent) = sent else { return Ok(false) };
-        self.bell(&self.network);
-        if sent { Ok(true) } else { Err(Refusal::Full) }
+            let encoded = message.encode(*M::VERSIONS.end(), scratch).is_ok();
+            if !encoded || scratch.len() > LETTER_MAX.min(node.config.limits.message_bytes as usize) {
+                Way::Long
+            } else if self.network.encoded(address, scratch) {
+                Way::Sent
+            } else {
+                Way::Full
+            }
+        });
+        if way != Way::Long {
+            self.bell(&self.network);
+        }
+        way
     }
 
-    /// Sends a message as an item, which goes every way.
+    /// Sends a message as an item, which goes every way. On `Err` it is still in its place.
     #[inline(never)]
-    fn send_item<M: Wire>(&mut self, node: &Node, entry: &TypeEntry, letter: Outgoing<'_, M>) -> Result<(), Refusal> {
+    pub fn send_item<M: Wire>(&mut self, node: &Node, entry: &TypeEntry, letter: Outgoing<'_, M>) -> Result<(), Refusal> {
         let Outgoing { key, hash, ask, reads, msg } = letter;
         let Some(message) = msg.take() else { return Ok(()) };
         let mut parcel = Some(EngineParcel::Typed { key: Key::hashed(key, hash), ask, reads, msg: AnyMessage::new(message) });
@@ -355,15 +382,18 @@ pub fn with<R>(node: &Arc<Node>, f: impl FnOnce(&mut Exits) -> R) -> Option<R> {
             // Borrowed already only if an encoder of the user's sends while its own message is being sent.
             let mut owned = owned.try_borrow_mut().ok()?;
             let position = owned.iter().position(|o| std::ptr::eq(o.node.as_ptr(), Arc::as_ptr(node)));
-            let position = position.unwrap_or_else(|| {
-                owned.retain(|o| o.node.strong_count() > 0);
-                owned.push(Owned { node: Arc::downgrade(node), exits: Exits::open(node) });
-                owned.len() - 1
-            });
+            let position = position.unwrap_or_else(|| open(&mut owned, node));
             Some(f(&mut owned[position].exits))
         })
         .ok()
         .flatten()
+}
+
+#[cold]
+fn open(owned: &mut Vec<Owned>, node: &Arc<Node>) -> usize {
+    owned.retain(|o| o.node.strong_count() > 0);
+    owned.push(Owned { node: Arc::downgrade(node), exits: Exits::open(node) });
+    owned.len() - 1
 }
 
 /// The lanes of one thread, kept for it by a driver that does the work of several threads on one.

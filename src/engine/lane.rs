@@ -83,6 +83,17 @@ pub enum Front<'a, T> {
     Letter(Letter<'a>),
 }
 
+/// What becomes of a letter that was looked at.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Look {
+    /// It is gone, and the next one comes.
+    Next,
+    /// It is gone, and no other one comes.
+    Last,
+    /// It stays where it is.
+    Stays,
+}
+
 // SAFETY: the pointers inside are to the ring's own memory, and what stands there is `Send`: items by the bound, letters because values in
 // them are `Wire`, which demands it.
 unsafe impl<T: Item> Send for Ring<T> {}
@@ -142,20 +153,24 @@ impl<T: Item> Ring<T> {
         });
     }
 
-    /// Hands letter after letter to `f`, for as long as that says that it is done with them. One that it is not done with, or in which it
-    /// panicked, stays at the front for [`with_next`](Self::with_next), without its value if that was taken.
+    /// Hands letter after letter to `f`, for as long as that wants another one. One that it is not done with, or in which it panicked, stays at the
+    /// front for [`with_next`](Self::with_next), without its value if that was taken.
     #[inline]
-    pub fn letters(&mut self, mut f: impl FnMut(&mut Letter<'_>) -> bool) {
+    pub fn letters(&mut self, mut f: impl FnMut(&mut Letter<'_>) -> Look) {
         while let Some((LETTER, place)) = self.consumer.front() {
             // SAFETY: a letter of this kind was written by `LaneSender`, and is gone only with `advance`; `taken` is false when a record comes to the
             // front, and goes from one look at it to the next.
             let mut letter = ManuallyDrop::new(unsafe { Letter::at(place, &mut self.taken) });
-            if !f(&mut letter) {
+            let look = f(&mut letter);
+            if look == Look::Stays {
                 return;
             }
             drop(ManuallyDrop::into_inner(letter));
             self.taken = false;
             self.consumer.advance();
+            if look == Look::Last {
+                return;
+            }
         }
     }
 

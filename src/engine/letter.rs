@@ -35,8 +35,9 @@ struct Head {
     hash: u64,
     /// Of the value; `None`: what stands there is encoded.
     table: Option<&'static Table>,
-    /// Bytes of the body.
-    body: u32,
+    /// Where the body begins, and its bytes.
+    body: u16,
+    len: u16,
     key: u8,
     reads: u8,
     asked: bool,
@@ -63,7 +64,7 @@ pub struct Address<'a> {
     pub reads: u8,
 }
 
-/// Where the parts of a letter stand, from its beginning. The key stands behind the head.
+/// Where the parts of a letter stand, from its beginning: the key behind the head, stream and ask before the body.
 struct Parts {
     stream: usize,
     ask: usize,
@@ -77,7 +78,7 @@ impl Parts {
     #[inline]
     const fn of(arrived: bool, asked: bool, key_len: usize) -> Self {
         // Values want no more than eight; an encoding wants nothing.
-        let end = (KEY + key_len).next_multiple_of(8);
+        let end = (KEY + key_len + 7) & !7;
         if !arrived && !asked {
             return Self { stream: end, ask: end, body: end };
         }
@@ -102,19 +103,20 @@ impl Address<'_> {
     unsafe fn write(&self, place: *mut u8, table: Option<&'static Table>, body: usize) -> *mut u8 {
         let (asked, arrived) = (self.ask.is_some(), self.stream.is_some());
         debug_assert!(body <= LETTER_MAX && self.key.len() <= usize::from(u8::MAX));
+        let parts = Parts::of(arrived, asked, self.key.len());
         let head = Head {
             shard: self.shard,
             tag: self.tag,
             hash: self.hash,
             table,
             // `LETTER_MAX`, and the 255 bytes of a key that references do not refuse.
-            body: body as u32,
+            body: parts.body as u16,
+            len: body as u16,
             key: self.key.len() as u8,
             reads: self.reads,
             asked,
             arrived,
         };
-        let parts = Parts::of(arrived, asked, self.key.len());
         // SAFETY: all of it lies within the `size(body)` bytes, and each part begins where it is aligned.
         unsafe {
             place.cast::<Head>().write(head);
@@ -189,15 +191,18 @@ impl<'a> Letter<'a> {
     /// All but the body.
     #[inline]
     pub fn address(&self) -> Address<'a> {
-        let Head { shard, tag, hash, key, reads, asked, arrived, .. } = self.head();
-        let parts = Parts::of(arrived, asked, usize::from(key));
-        // SAFETY: the parts stand where `Address::write` put them, and stay for `'a`.
-        unsafe {
-            let stream = arrived.then(|| self.place.add(parts.stream).cast::<NodeId>().read());
-            let ask = asked.then(|| self.place.add(parts.ask).cast::<Ask>().read());
-            let key = std::slice::from_raw_parts(self.place.add(KEY).cast_const(), usize::from(key));
-            Address { shard, tag, stream, key, hash, ask, reads }
-        }
+        let Head { shard, tag, hash, body, reads, asked, arrived, .. } = self.head();
+        let stream = usize::from(body) - if asked { size_of::<Ask>() } else { 0 } - if arrived { size_of::<NodeId>() } else { 0 };
+        // SAFETY: a stream stands there if the letter has arrived, as `Address::write` put it.
+        let stream = arrived.then(|| unsafe { self.place.add(stream).cast::<NodeId>().read() });
+        Address { shard, tag, stream, key: self.key(), hash, ask: self.asker().0.copied(), reads }
+    }
+
+    /// The shard of the key, by what it was sent, its hash, and whether it came from another node: what the way to the entity begins with.
+    #[inline]
+    pub fn route(&self) -> (ShardKey, Epoch, u64, bool) {
+        let Head { shard, tag, hash, arrived, .. } = self.head();
+        (shard, tag, hash, arrived)
     }
 
     /// Canonical bytes of the entity's key.
@@ -209,24 +214,24 @@ impl<'a> Letter<'a> {
 
     /// Who waits for an answer, and the newest version of it that is read there.
     #[inline]
-    pub fn asker(&self) -> (Option<Ask>, u8) {
-        let Address { ask, reads, .. } = self.address();
-        (ask, reads)
+    pub fn asker(&self) -> (Option<&'a Ask>, u8) {
+        let Head { body, reads, asked, .. } = self.head();
+        // SAFETY: an ask stands right before the body of a request, as `Address::write` put it, and stays for `'a`.
+        (asked.then(|| unsafe { &*self.place.add(usize::from(body) - size_of::<Ask>()).cast::<Ask>() }), reads)
     }
 
     #[inline]
     fn body(&self) -> *mut u8 {
-        let Head { key, asked, arrived, .. } = self.head();
         // SAFETY: the body stands there, as `Address::write` put it.
-        unsafe { self.place.add(Parts::of(arrived, asked, usize::from(key)).body) }
+        unsafe { self.place.add(usize::from(self.head().body)) }
     }
 
     /// The encoding, if it is one. A request's has the version of its answer in front, as in an envelope.
     #[inline]
     pub fn encoded(&self) -> Option<&'a [u8]> {
-        let Head { table, body, .. } = self.head();
+        let Head { table, len, .. } = self.head();
         // SAFETY: an encoding of so many bytes stands there for `'a`.
-        table.is_none().then(|| unsafe { std::slice::from_raw_parts(self.body().cast_const(), body as usize) })
+        table.is_none().then(|| unsafe { std::slice::from_raw_parts(self.body().cast_const(), usize::from(len)) })
     }
 
     /// The encoded message, if it is encoded.
@@ -376,7 +381,7 @@ impl<M: Wire> Draft<'_, M> {
     /// Bytes of the letter.
     #[inline]
     pub fn size(&mut self) -> usize {
-        Parts::of(false, false, usize::from(self.head().key)).body + size_of::<M>()
+        usize::from(self.head().body) + size_of::<M>()
     }
 
     /// XXH3-64 of the key.
@@ -394,14 +399,14 @@ impl<M: Wire> Draft<'_, M> {
     /// The message, which was not taken.
     pub fn message(&self) -> &M {
         assert!(!self.taken, "a draft is asked for what was not taken out of it");
-        let body = Parts::of(false, false, usize::from(self.head().key)).body;
+        let body = usize::from(self.head().body);
         // SAFETY: a message stands there, and stays for as long as the draft is borrowed.
         unsafe { &*self.place.add(body).cast::<M>() }
     }
 
     /// The message, if it was not taken before.
     pub fn take(&mut self) -> Option<M> {
-        let body = Parts::of(false, false, usize::from(self.head().key)).body;
+        let body = usize::from(self.head().body);
         let there = !std::mem::replace(&mut self.taken, true);
         // SAFETY: a message stands there, and `taken` says that nobody has it and lets nobody have it again.
         there.then(|| unsafe { self.place.add(body).cast::<M>().read() })

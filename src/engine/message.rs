@@ -16,7 +16,7 @@ type Room = MaybeUninit<[u64; WORDS]>;
 
 /// What the carrier can do with the message, for each type of message once.
 pub struct Table {
-    type_id: fn() -> TypeId,
+    type_id: TypeId,
     /// Bytes of the value itself.
     pub size: usize,
     /// The room holds a live message of the table's type.
@@ -38,8 +38,8 @@ impl Table {
     /// Whether its messages are of type `M`.
     #[inline]
     pub fn is_of<M: Wire>(&self) -> bool {
-        // Each type has one table in each part of the program that was compiled on its own, so only the type itself says no.
-        std::ptr::eq(self, Self::of::<M>()) || (self.type_id)() == TypeId::of::<M>()
+        // Not by where the table stands: each part of the program that was compiled on its own has one for the type.
+        self.type_id == TypeId::of::<M>()
     }
 }
 
@@ -50,7 +50,7 @@ impl<M: Wire> Stored<M> {
     const INLINE: bool = size_of::<M>() <= INLINE_BYTES && align_of::<M>() <= align_of::<Room>();
 
     const TABLE: &'static Table = &Table {
-        type_id: TypeId::of::<M>,
+        type_id: TypeId::of::<M>(),
         size: size_of::<M>(),
         encode: Self::encode,
         drop: Self::drop,

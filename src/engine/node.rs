@@ -23,7 +23,7 @@ use crate::{
         clock::{Clock, Waited},
         deadlines,
         duty::{Did, Duty},
-        exits::{self, Exits, Outgoing},
+        exits::{self, Exits, Outgoing, Way},
         lane::{Door, Item},
         letter::{Address, Letter},
         parcel::{Answered, EngineParcel},
@@ -339,24 +339,35 @@ impl Node {
     }
 
     /// Sends a message from the calling thread. On `Err` it is still in its place: nothing was queued.
-    #[inline]
-    pub fn send_letter<M: Wire>(self: &Arc<Self>, entry: &TypeEntry, letter: Outgoing<'_, M>) -> Result<(), crate::Refusal> {
+    #[inline(always)]
+    pub fn send_letter<M: Wire>(self: &Arc<Self>, entry: &TypeEntry, mut letter: Outgoing<'_, M>) -> Result<(), crate::Refusal> {
         if self.closing.load(Ordering::Relaxed) {
             return Err(crate::Refusal::Shutdown);
         }
-        exits::with(self, |exits| exits.send_letter(self, entry, letter)).unwrap_or(Err(crate::Refusal::Shutdown))
+        match exits::with(self, |exits| exits.short_way(self, entry, &mut letter)) {
+            Some(Way::Sent) => Ok(()),
+            Some(Way::Full) => Err(crate::Refusal::Full),
+            Some(Way::Long) => exits::with(self, |exits| exits.send_item(self, entry, letter)).unwrap_or(Err(crate::Refusal::Shutdown)),
+            None => Err(crate::Refusal::Shutdown),
+        }
     }
 
     /// As [`send_letter`](Self::send_letter), by a thread that waits for the answer next. True: the message is in the ring of the network thread,
     /// which was not told; [`pass_on`](Self::pass_on) comes next.
     #[inline]
-    pub fn send_and_wait<M: Wire>(self: &Arc<Self>, entry: &TypeEntry, letter: Outgoing<'_, M>) -> Result<bool, crate::Refusal> {
+    pub fn send_and_wait<M: Wire>(self: &Arc<Self>, entry: &TypeEntry, mut letter: Outgoing<'_, M>) -> Result<bool, crate::Refusal> {
         if self.closing.load(Ordering::Relaxed) {
             return Err(crate::Refusal::Shutdown);
         }
-        let sent = exits::with(self, |exits| exits.batch_abroad_untold(|exits| exits.send_letter(self, entry, letter)));
-        let (sent, untold) = sent.unwrap_or((Err(crate::Refusal::Shutdown), false));
-        sent.map(|()| untold)
+        match exits::with(self, |exits| exits.batch_abroad_untold(|exits| exits.short_way(self, entry, &mut letter))) {
+            Some((Way::Sent, untold)) => Ok(untold),
+            Some((Way::Full, _)) => Err(crate::Refusal::Full),
+            Some((Way::Long, _)) => {
+                let sent = exits::with(self, |exits| exits.batch_abroad_untold(|exits| exits.send_item(self, entry, letter)));
+                sent.map_or(Err(crate::Refusal::Shutdown), |(sent, untold)| sent.map(|()| untold))
+            }
+            None => Err(crate::Refusal::Shutdown),
+        }
     }
 
     /// Runs `f` with the calling thread's exits, and one bell for all that it sends. `None`: nothing can be sent any more.

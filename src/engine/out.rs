@@ -44,8 +44,6 @@ pub struct Out {
     pub asks: HashMap<u64, OpenAsk, FixedState>,
     /// Number of the message that is being handled.
     pub handling: u16,
-    /// The type wants messages kept until their handler has returned.
-    pub keep: bool,
     /// For entities.
     pub rng: Rng,
     topics: BTreeMap<u64, Subscribers>,
@@ -90,7 +88,6 @@ impl Out {
             wishes: vec![],
             asks: HashMap::default(),
             handling: 0,
-            keep: false,
             rng: Rng::new(seed),
             topics: BTreeMap::new(),
             watches: Watches::default(),

@@ -49,7 +49,7 @@ pub trait TypeHost: Send + Sync {
 /// The message of a turn.
 pub struct Mail<'m, 'r> {
     /// Who waits for an answer.
-    pub ask: Option<Ask>,
+    pub ask: Option<&'m Ask>,
     /// Newest version of the answer that the asker reads.
     pub reads: u8,
     body: Body<'m, 'r>,
@@ -81,15 +81,16 @@ impl Body<'_, '_> {
 }
 
 impl<'m, 'r> Mail<'m, 'r> {
-    /// One on its own.
-    pub fn parcel(parcel: &'m mut Option<EngineParcel>) -> Self {
-        let (ask, reads) = parcel.as_ref().map_or((None, 0), |parcel| (parcel.ask(), parcel.reads()));
-        Self { ask, reads, body: Body::Parcel(parcel) }
+    /// One on its own, with who waits for its answer.
+    pub fn parcel(parcel: &'m mut Option<EngineParcel>, ask: &'m Option<Ask>) -> Self {
+        let reads = parcel.as_ref().map_or(0, EngineParcel::reads);
+        Self { ask: ask.as_ref(), reads, body: Body::Parcel(parcel) }
     }
 
-    /// One that stands where its sender has put it; the rest is from its address.
+    /// One that stands where its sender has put it.
     #[inline]
-    pub fn letter(letter: &'m mut Letter<'r>, ask: Option<Ask>, reads: u8) -> Self {
+    pub fn letter(letter: &'m mut Letter<'r>) -> Self {
+        let (ask, reads) = letter.asker();
         Self { ask, reads, body: Body::Letter(letter) }
     }
 
@@ -110,9 +111,9 @@ impl<'m, 'r> Mail<'m, 'r> {
     ///
     /// It is not returned, because each stop of a value on its way from the ring to the handler costs as much as the rest of a short turn.
     #[inline(always)]
-    pub fn hand_to<M: Wire, R>(&mut self, f: impl FnOnce(M, &mut Option<Ask>, u8) -> R) -> Result<R, CodecError> {
+    pub fn hand_to<M: Wire, R>(&mut self, f: impl FnOnce(M, Option<&'m Ask>, u8) -> R) -> Result<R, CodecError> {
         let Self { ask, reads, body } = self;
-        let f = |message| f(message, ask, *reads);
+        let f = |message| f(message, *ask, *reads);
         let f = match body {
             Body::Letter(letter) => match letter.hand_to(f) {
                 Ok(done) => return Ok(done),

@@ -11,8 +11,8 @@ use crate::{
     AskError, NodeId, PanicInfo, ShardKey, Time, TypeId,
     engine::{
         idle::{Idler, Rest, UNSURE},
-        lane::{Front, Item, Ring},
-        letter::{Address, Letter},
+        lane::{Front, Item, Look, Ring},
+        letter::Letter,
         node::{Node, ToNet, ToWorker},
         out::{OpenAsk, Out},
         panics,
@@ -28,8 +28,8 @@ use crate::{
     proto::{
         handoff::{Ask, DropReason, Envelope, ReplyBody},
         shard::{
-            Aftermath, Approach, Directive, Host, LaneId, LaneItem, Others, Parcel, Place, ShardCommand, ShardCore, ShardReport,
-            StartCause, StopReason, Turn, TypeOptions, WatchRecord, Wish,
+            Aftermath, Approach, Directive, Host, LaneId, LaneItem, NoShortWay, Others, Parcel, Place, ShardCommand, ShardCore,
+            ShardReport, StartCause, StopReason, Turn, TypeOptions, WatchRecord, Wish,
         },
     },
 };
@@ -143,9 +143,8 @@ impl WorkerHost {
     #[inline(always)]
     fn handle_letter(&mut self, at: &Place, entity: &mut Box<dyn Instance>, letter: &mut Letter<'_>) -> Turn {
         self.busy.enter(at.shard, letter.key());
-        let (ask, reads) = letter.asker();
         let mut env = Env { node: &self.node, at, out: &mut self.out };
-        let turn = entity.handle(&mut env, &mut Mail::letter(letter, ask, reads));
+        let turn = entity.handle(&mut env, &mut Mail::letter(letter));
         self.leave();
         if self.slow.is_some() {
             self.was_slow(at, &**entity);
@@ -165,14 +164,13 @@ impl WorkerHost {
     fn panicked(&mut self, at: &Place, key: &[u8], mail: &mut Mail<'_, '_>, panic: PanicInfo) -> Turn {
         self.tell_panic(*at, key, &panic);
         self.panicked = Some(panic);
-        let ask = mail.ask;
         self.failed_on = mail.left();
         // What is left of the message tells its asker when it is given up.
         if self.failed_on.is_none() {
             self.node.bury_parts(at.shard, key, None, DropReason::Poison);
             // If the handler had answered before it panicked, the slot is empty and this answer is dropped there.
-            if let Some(ask) = ask {
-                self.out.answer(ask, Answered::Wire(ReplyBody::EntityFailed));
+            if let Some(ask) = mail.ask {
+                self.out.answer(*ask, Answered::Wire(ReplyBody::EntityFailed));
             }
         }
         Turn::Failed
@@ -230,18 +228,20 @@ impl Host for WorkerHost {
     }
 
     fn handle(&mut self, at: Place, entity: &mut Self::Entity, parcel: EngineParcel) -> Turn {
-        (self.out.keep, self.handled) = (self.types.keeps(at.shard.ty), self.handled + 1);
+        self.handled += 1;
+        let keeps = self.types.keeps(at.shard.ty);
         self.busy.enter(at.shard, parcel.key());
+        let ask = parcel.ask();
         let mut parcel = Some(parcel);
-        let mut mail = Mail::parcel(&mut parcel);
-        let ask = mail.ask;
-        let turn = self.entered(at, HANDLE, |env| entity.handle(env, &mut mail));
-        self.out.keep = false;
+        let mut mail = Mail::parcel(&mut parcel, &ask);
+        let turn = self.entered(at, HANDLE, |env| {
+            if keeps {
+                mail.keep(at.shard);
+            }
+            entity.handle(env, &mut mail)
+        });
         self.was_slow(&at, &**entity);
-        turn.unwrap_or_else(|panic| {
-            mail.ask = ask;
-            self.panicked(&at, &entity.key(), &mut mail, *panic)
-        })
+        turn.unwrap_or_else(|panic| self.panicked(&at, &entity.key(), &mut mail, *panic))
     }
 
     fn hand_over(&mut self, at: Place, key: &[u8], entity: &mut Self::Entity, out: &mut Vec<u8>) -> Result<bool, String> {
@@ -530,15 +530,10 @@ impl Worker {
     /// many. Some at a time, so that searching for their entities waits for memory once.
     fn letters(&mut self, now: Time, lane: &mut Ring<ToWorker>, most: usize) -> usize {
         let (mut done, mut short) = (0, true);
+        let mut approaches = [Approach::default(); GROUP];
         while short && done < most {
-            let (mut approaches, mut found) = ([Approach::default(); GROUP], 0);
             let wanted = self.group.min(most - done);
-            lane.ahead(|letter| {
-                let Some(approach) = self.approach(now, letter) else { return false };
-                approaches[found] = approach;
-                found += 1;
-                found < wanted
-            });
+            let found = self.look_ahead(now, lane, &mut approaches[..wanted]);
             if found == 0 {
                 break;
             }
@@ -552,36 +547,63 @@ impl Worker {
         done
     }
 
-    /// The way to the entity that the message is for, if that may be the short one.
+    /// Begins the ways of the messages at the front of the lane, as many as there is room for: how many may go the short way. A function of its
+    /// own, as are the next steps, because each of them keeps a processor's registers busy.
+    #[inline(never)]
+    fn look_ahead(&mut self, now: Time, lane: &mut Ring<ToWorker>, approaches: &mut [Approach]) -> usize {
+        if !self.core.opens_short_way(now) {
+            return 0;
+        }
+        let room = approaches.len();
+        let (mut places, mut local, mut abroad) = (approaches.iter_mut(), false, false);
+        lane.ahead(|letter| {
+            let Some((approach, arrived)) = self.approach(now, letter) else { return false };
+            let Some(place) = places.next() else { return false };
+            *place = approach;
+            (local, abroad) = (local | !arrived, abroad | arrived);
+            places.len() > 0
+        });
+        let found = room - places.len();
+        (self.local, self.abroad) = (self.local | local, self.abroad | abroad);
+        found
+    }
+
+    /// The way to the entity that the message is for, if that may be the short one, and whether it came from another node.
     #[inline(always)]
-    fn approach(&mut self, now: Time, letter: &Letter<'_>) -> Option<Approach> {
-        let Address { shard, tag, stream, hash, ask, .. } = letter.address();
-        if ask.is_some_and(|ask| ask.deadline <= now || letter.is_watch()) || self.host.types.keeps(shard.ty) {
+    fn approach(&self, now: Time, letter: &Letter<'_>) -> Option<(Approach, bool)> {
+        let (shard, tag, hash, arrived) = letter.route();
+        if letter.asker().0.is_some_and(|ask| ask.deadline <= now || letter.is_watch()) || self.host.types.keeps(shard.ty) {
             return None;
         }
-        let approach = self.core.approach(now, shard, tag, stream.is_some(), hash)?;
-        self.local |= stream.is_none();
-        self.abroad |= stream.is_some();
-        Some(approach)
+        Some((self.core.approach(shard, tag, arrived, hash)?, arrived))
     }
 
     /// Hands the messages at the front of the lane to their entities, one after the other, for as long as what is known of the ways there is good.
+    #[inline(never)]
     fn run(&mut self, lane: &mut Ring<ToWorker>, approaches: &[Approach]) -> Ran {
         let Self { core, host, .. } = self;
         let mut ran = Ran { done: 0, good: true, short: true };
         // One guard for all of them: what it costs would be a good part of a message. An entity that panics is dropped, so nobody sees a broken
         // state of it.
         let run = AssertUnwindSafe(|| {
-            lane.letters(|letter| match approaches.get(ran.done) {
-                Some(approach) if ran.good => {
-                    let turn = core.short_way(*approach, letter.key(), host, |host, at, entity| {
-                        ran.done += 1;
-                        host.handle_letter(at, entity, letter)
-                    });
-                    (ran.good, ran.short) = (turn == Ok(Others::Good), turn.is_ok());
-                    ran.short
+            let mut approaches = approaches.iter();
+            lane.letters(|letter| {
+                let Some(approach) = approaches.next() else { return Look::Stays };
+                let turn = core.short_way(*approach, letter.key(), host, |host, at, entity| {
+                    ran.done += 1;
+                    host.handle_letter(at, entity, letter)
+                });
+                match turn {
+                    Ok(Others::Good) => Look::Next,
+                    Ok(Others::Stale) => {
+                        ran.good = false;
+                        Look::Last
+                    }
+                    Err(NoShortWay) => {
+                        (ran.good, ran.short) = (false, false);
+                        Look::Stays
+                    }
                 }
-                _ => false,
             });
         });
         if let Err(panic) = catch_unwind(run) {
@@ -604,8 +626,7 @@ impl Worker {
                 host.leave();
                 host.was_slow(at, &**entity);
                 let info = host.panic_info(at, HANDLE, &*panic);
-                let (ask, reads) = letter.asker();
-                host.panicked(at, &entity.key(), &mut Mail::letter(&mut letter, ask, reads), *info)
+                host.panicked(at, &entity.key(), &mut Mail::letter(&mut letter), *info)
             });
             turn.is_ok()
         });

@@ -54,11 +54,10 @@ impl Keys {
     /// Whether that key stands there.
     #[inline]
     pub fn is(&self, at: KeyAt, key: &[u8]) -> bool {
-        let there = self.get(at);
         // Most keys are numbers: a word is compared without a call.
-        match (<&[u8; 8]>::try_from(there), <&[u8; 8]>::try_from(key)) {
-            (Ok(there), Ok(key)) => u64::from_ne_bytes(*there) == u64::from_ne_bytes(*key),
-            _ => there == key,
+        match (<&[u8; 8]>::try_from(key), self.bytes[at.0.get() as usize..].first_chunk::<9>()) {
+            (Ok(key), Some([8, there @ ..])) => there == key,
+            _ => self.get(at) == key,
         }
     }
 

@@ -135,15 +135,21 @@ impl<H: Host> ShardCore<H> {
         }
     }
 
+    /// Whether messages may go the short way now; the beginning of some that do.
+    #[inline(always)]
+    pub fn opens_short_way(&mut self, now: Time) -> bool {
+        self.env.now = now;
+        self.stopped.is_none() && self.env.may_run()
+    }
+
     /// The short way of a message, first step: whether it may go that way, by nothing but its address. `None`: it has to go the long way, by
-    /// `handle_lane` or as an item.
+    /// `handle_lane` or as an item. Behind [`opens_short_way`](Self::opens_short_way), which said yes.
     ///
     /// `tag` is the epoch of the word used, or, for a message of a settled stream from another node, that of the stream (`arrived`). In steps, so
     /// that the entities of several messages can be searched for at once: most of the search is waiting for memory.
     #[inline(always)]
-    pub fn approach(&mut self, now: Time, shard: ShardKey, tag: Epoch, arrived: bool, hash: u64) -> Option<Approach> {
-        self.env.now = now;
-        if self.stopped.is_some() || !self.env.may_run() || !(arrived || self.exits.is_clear()) {
+    pub fn approach(&self, shard: ShardKey, tag: Epoch, arrived: bool, hash: u64) -> Option<Approach> {
+        if !(arrived || self.exits.is_clear()) {
             return None;
         }
         let at = self.find(shard)?;
@@ -154,13 +160,16 @@ impl<H: Host> ShardCore<H> {
     }
 
     /// Second step, for all of them at once: each entity's slot, and what its turn will look at first.
-    #[inline(always)]
+    #[inline(never)]
     pub fn come_near(&self, approaches: &mut [Approach]) {
         for approach in approaches.iter_mut() {
             approach.slot = self.shards[approach.shard as usize].entities.fetch_slot(approach.tag).unwrap_or(NOWHERE);
         }
-        for approach in approaches {
-            self.shards[approach.shard as usize].entities.fetch_entity(approach.slot);
+        // One alone is looked at right behind this.
+        if approaches.len() > 1 {
+            for approach in approaches {
+                self.shards[approach.shard as usize].entities.fetch_entity(approach.slot);
+            }
         }
     }
 
