@@ -126,6 +126,19 @@ fn members_look_for_their_seed_and_for_next_lives() {
     holds("only-seed-cut-off", 1..4);
     holds("lone-beside-rejoiner", 1..4);
     holds("former-place", 1..4);
+    holds("former-place-old", 1..3);
+}
+
+#[test]
+fn of_two_clusters_side_by_side_the_greater_one_stays() {
+    holds("second-cluster", 1..3);
+    holds("second-cluster-of-many", 1..3);
+    holds("mostly-dead-beside", 1..3);
+}
+
+#[test]
+fn a_cut_that_moves_while_it_is_judged_leaves_one_side() {
+    holds("cut-moves", 1..6);
 }
 
 #[test]

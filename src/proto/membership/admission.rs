@@ -75,7 +75,7 @@ impl Membership {
     /// A node asks to be taken in.
     pub(super) fn take_join(&mut self, now: Time, from: NodeId, addr: &NodeAddr, request: &JoinRequest) {
         if !self.takes_members() {
-            let answer = self.answer(addr);
+            let answer = self.answer(from, addr);
             return self.say(addr.clone(), answer);
         }
         if let Some(reason) = objection(&self.config, request) {
@@ -210,7 +210,7 @@ impl Membership {
         for (_, id) in self.admissible() {
             let Some(newcomer) = self.admissions.newcomers.remove(&id) else { continue };
             if !takes || room == 0 {
-                let answer = self.answer_as(&newcomer.info.addr, false);
+                let answer = self.answer_as(newcomer.info.id, &newcomer.info.addr, false);
                 self.say(newcomer.info.addr.clone(), answer);
             } else if !self.state.tombstones.contains_key(&id) {
                 (room, joined) = (room - 1, joined.saturating_add(1).min(codec::SMALL_MAX));

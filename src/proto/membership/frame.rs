@@ -58,6 +58,12 @@ pub enum MemberFrame {
         settings: u64,
         /// Some members of its cluster that can be asked too.
         others: Vec<NodeAddr>,
+        /// How many of its members it holds reachable, itself among them.
+        members: u32,
+        /// How many have ever become up in it.
+        ups: u32,
+        /// Who asks was a member of it, and is down or removed.
+        out: bool,
     },
     /// Take me in.
     Join(Box<JoinRequest>),

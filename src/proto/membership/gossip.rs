@@ -203,7 +203,7 @@ impl Membership {
         if self.watch.window(from).take(envelope.counter) { Ok(()) } else { Err(Count::DropReplay) }
     }
 
-    fn is_out(&self, id: NodeId) -> bool {
+    pub(super) fn is_out(&self, id: NodeId) -> bool {
         self.state.tombstones.contains_key(&id) || self.state.status(id) == Some(MemberStatus::Down)
     }
 

@@ -245,8 +245,10 @@ impl Membership {
     pub(super) fn take_frame(&mut self, now: Time, from: NodeId, addr: &NodeAddr, frame: MemberFrame) {
         match frame {
             MemberFrame::Knock => self.answer_knock(from, addr),
-            MemberFrame::Answer { takes, cluster, settings, others } if self.phase == Phase::Member && self.seeker.is_none() => {
-                self.meet_stray(now, from, addr, Kin { takes, cluster, settings, others });
+            MemberFrame::Answer { takes, cluster, settings, others, members, ups, out }
+                if self.phase == Phase::Member && self.seeker.is_none() =>
+            {
+                self.meet_stray(now, from, addr, Kin { takes, cluster, settings, others, members, ups, out });
             }
             MemberFrame::Answer { takes: true, others, .. } => self.take_invitation(now, from, addr, others),
             MemberFrame::Answer { cluster, others, .. } => self.take_no(now, addr, cluster != 0, others),
@@ -285,18 +287,27 @@ impl Membership {
         {
             self.seeker = None;
         }
-        let answer = self.answer(addr);
+        let answer = self.answer(from, addr);
         self.say(addr.clone(), answer);
     }
 
-    /// To the node at that address.
-    pub(super) fn answer(&self, asker: &NodeAddr) -> MemberFrame {
-        self.answer_as(asker, self.takes_members())
+    /// To that node at that address.
+    pub(super) fn answer(&self, asker: NodeId, at: &NodeAddr) -> MemberFrame {
+        self.answer_as(asker, at, self.takes_members())
     }
 
-    pub(super) fn answer_as(&self, asker: &NodeAddr, takes: bool) -> MemberFrame {
+    pub(super) fn answer_as(&self, asker: NodeId, at: &NodeAddr, takes: bool) -> MemberFrame {
         let cluster = if self.phase == Phase::Member { self.state.uid } else { 0 };
-        MemberFrame::Answer { takes, cluster, settings: self.config.digest(), others: self.others(asker) }
+        let (members, ups) = self.weight();
+        MemberFrame::Answer {
+            takes,
+            cluster,
+            settings: self.config.digest(),
+            others: self.others(at),
+            members,
+            ups,
+            out: self.is_out(asker),
+        }
     }
 
     /// Whom the node at that address can ask too: it may know nobody else, and this node may end before it has an answer.

@@ -38,6 +38,8 @@ pub(crate) struct Split {
     lost: Vec<Time>,
     /// Who came back or is new, and since when.
     came: Vec<(NodeId, Time)>,
+    /// Who is down and not removed, and since when this node knows, or later.
+    down: Vec<(NodeId, Time)>,
     /// When it is looked at in part, though it does not stand still.
     part_at: Time,
 }
@@ -50,7 +52,7 @@ impl Split {
     /// As it is seen for the first time.
     fn new(unreachable: Vec<NodeId>, members: Vec<NodeId>, now: Time, stable: Duration) -> Self {
         let (lost, judge_at) = (vec![now; unreachable.len()], Some(now + stable));
-        Self { unreachable, members, since: now, judge_at, lost, came: vec![], part_at: now + stable }
+        Self { unreachable, members, since: now, judge_at, lost, came: vec![], down: vec![], part_at: now + stable }
     }
 
     /// As it is seen now, with since when of those who are lost, or have come within `memory`. `lives`: whether that one is a member, and not down.
@@ -81,6 +83,17 @@ impl Split {
         (self.unreachable, self.members, self.came) = (unreachable, members, came);
     }
 
+    /// Those are down.
+    fn note_down(&mut self, down: impl Iterator<Item = NodeId>, now: Time) {
+        let since = |id: &NodeId| self.down.binary_search_by_key(id, |&(id, _)| id).map_or(now, |at| self.down[at].1);
+        self.down = down.map(|id| (id, since(&id))).collect();
+    }
+
+    /// Whether somebody out of reach may not have heard that those who are down since then are: news take so long to come and losses to be seen.
+    fn is_news(&self, down_since: Time, lag: Duration) -> bool {
+        self.lost.iter().min().is_some_and(|&lost| lost < down_since + lag)
+    }
+
     /// Who is lost for so long.
     fn lost_for(&self, span: Duration, now: Time) -> Vec<NodeId> {
         let both = self.unreachable.iter().zip(&self.lost);
@@ -91,7 +104,7 @@ impl Split {
     fn restart(&mut self, now: Time, stable: Duration) {
         (self.since, self.judge_at, self.part_at) = (now, Some(now + stable), now + stable);
         self.lost.fill(now);
-        self.came.iter_mut().for_each(|(_, at)| *at = now);
+        self.came.iter_mut().chain(&mut self.down).for_each(|(_, at)| *at = now);
     }
 }
 
@@ -148,6 +161,10 @@ impl Membership {
             match &mut self.split {
                 Some(split) => split.follow(unreachable, members, now, spans, lives),
                 none => *none = Some(Split::new(unreachable, members, now, spans[0])),
+            }
+            let is_down = |&(_, m): &(&NodeId, &Entry)| m.status == MemberStatus::Down && !m.proven;
+            if let Some(split) = &mut self.split {
+                split.note_down(self.state.members.iter().filter(is_down).map(|(&id, _)| id), now);
             }
             self.plea.new_picture();
         }
@@ -212,8 +229,11 @@ impl Membership {
     }
 
     fn judge_split(&mut self, now: Time) {
-        let voters = self.voters();
-        let decision = self.strategy.decide(&voters, self.leads());
+        let (voters, leads) = (self.voters(), self.leads());
+        let mut decision = self.strategy.decide(&voters, leads);
+        if decision == Decision::DownOthers && leads && !self.lives_with_ghosts(&voters) {
+            decision = Decision::DownAll;
+        }
         let again = now + self.stable_after();
         if let Some(split) = &mut self.split {
             split.judge_at = (decision != Decision::Nothing).then_some(again);
@@ -271,11 +291,12 @@ impl Membership {
         }
         let (mine, theirs) = sides(&best);
         let says = |words: &str| format!("{}: {words} whoever of {mine} is here ({theirs} long out of reach)", self.strategy_name());
+        let haunted = !self.lives_with_ghosts(&worst);
         let worst = self.strategy.decide(&worst, leads);
         match self.strategy.decide(&best, leads) {
             Decision::DownMine => self.lose(mine, theirs, says("the other side lives")),
             Decision::DownAll if worst == Decision::DownAll && self.strategy.stops_each() => self.lose(mine, theirs, says("no side lives")),
-            Decision::DownOthers if worst == Decision::DownOthers && leads && !surely_lost.is_empty() => {
+            Decision::DownOthers if worst == Decision::DownOthers && leads && !haunted && !surely_lost.is_empty() => {
                 self.announce(mine, theirs, &says("this side lives"));
                 self.down_all(&surely_lost);
                 self.tell_downed(now, &surely_lost);
@@ -325,15 +346,30 @@ impl Membership {
             .members
             .values()
             .filter(|m| m.status < MemberStatus::Down)
-            .map(|m| Voter {
-                id: m.info.id,
-                addr: m.info.addr.clone(),
-                status: m.status,
-                up_number: m.up_number,
-                reachable: !self.verdict.unreachable.contains_key(&m.info.id),
-            })
+            .map(|m| voter(m, m.status, !self.verdict.unreachable.contains_key(&m.info.id)))
             .collect()
     }
+
+    /// Whether this side would live, too, if those who were found to be down lived with somebody who is out of reach and has not heard of it: a cut
+    /// that ends while it is judged, and another one at once, makes them a side that this one does not see. For the leader, who acts, and who
+    /// knows since when they are down.
+    fn lives_with_ghosts(&self, voters: &[Voter]) -> bool {
+        let ghosts = self.ghosts();
+        ghosts.is_empty() || self.strategy.decide(&[voters, &ghosts].concat(), true) == Decision::DownOthers
+    }
+
+    fn ghosts(&self) -> Vec<Voter> {
+        let Some(split) = &self.split else { return vec![] };
+        // Four rounds to hear of it, beside what it takes to miss somebody.
+        let lag = self.picture_lag() + 2 * self.config.membership.gossip_interval.get();
+        let news = split.down.iter().filter(|&&(_, since)| split.is_news(since, lag));
+        let down = news.filter_map(|(id, _)| self.state.members.get(id)).filter(|m| m.status == MemberStatus::Down);
+        down.map(|m| voter(m, if m.up_number > 0 { MemberStatus::Up } else { MemberStatus::Joining }, false)).collect()
+    }
+}
+
+fn voter(m: &Entry, status: MemberStatus, reachable: bool) -> Voter {
+    Voter { id: m.info.id, addr: m.info.addr.clone(), status, up_number: m.up_number, reachable }
 }
 
 /// How many are here, and how many out of reach.

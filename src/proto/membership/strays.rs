@@ -7,14 +7,20 @@ use std::{
     time::Duration,
 };
 
-use super::{Ending, MemberFrame, Membership, Phase, state::Gone};
+use super::{
+    Ending, MemberFrame, MemberStatus, Membership, Phase,
+    state::{Entry, Gone},
+};
 use crate::{NodeAddr, NodeId, Time};
 
 /// Removed members that are looked at for one that is to be asked.
 const LOOKED_AT_MAX: usize = 64;
 
-/// For so long after it became a member a node gives way to a cluster that knows its place and is as large as its own.
+/// For so long after it became a member a node gives way to a larger cluster at once, as it has hardly begun.
 const YOUNG: Duration = Duration::from_secs(60);
+
+/// A warning about a cluster beside this one is repeated so seldom.
+const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// The leader looks with one heartbeat of so many: those addresses may be dead for long.
 const LEADER_LOOKS: u32 = 3;
@@ -36,6 +42,18 @@ pub(crate) struct Strays {
     former: Option<NodeId>,
     /// Who was asked in this heartbeat and has not answered.
     open: BTreeSet<NodeAddr>,
+    /// The cluster that this one is going to give way to.
+    rival: Option<Rival>,
+    /// When it was warned of a cluster with other settings.
+    warned: Option<Time>,
+}
+
+/// A cluster that has been found to be the greater one, where, and since when nothing was heard to the contrary.
+#[derive(Clone, Debug)]
+struct Rival {
+    cluster: u64,
+    at: NodeAddr,
+    since: Time,
 }
 
 /// How a node beside this cluster stands.
@@ -46,11 +64,26 @@ pub(super) struct Kin {
     /// Digest of its settings.
     pub(super) settings: u64,
     pub(super) others: Vec<NodeAddr>,
+    /// As of [`Membership::weight`].
+    pub(super) members: u32,
+    pub(super) ups: u32,
+    /// This node is out there.
+    pub(super) out: bool,
 }
 
 impl Strays {
     pub(super) fn since(now: Time) -> Self {
-        Self { since: now, silent: BTreeSet::new(), asked: None, beats: 0, seed: 0, former: None, open: BTreeSet::new() }
+        Self {
+            since: now,
+            silent: BTreeSet::new(),
+            asked: None,
+            beats: 0,
+            seed: 0,
+            former: None,
+            open: BTreeSet::new(),
+            rival: None,
+            warned: None,
+        }
     }
 
     /// The next one in turn.
@@ -62,16 +95,24 @@ impl Strays {
 }
 
 impl Membership {
-    /// Asks who is there.
+    /// Asks who is there. Where removed members were, whoever knows that looks, as who leads may have come after they went: all together as often as
+    /// the leader alone.
     pub(super) fn look_for_strays(&mut self) {
         let silent = self.strays.next().and_then(|id| self.addr_of(id)).cloned();
+        let rival = self.strays.rival.as_ref().map(|rival| rival.at.clone());
         self.strays.beats = (self.strays.beats + 1) % LEADER_LOOKS;
-        let leads = self.strays.beats == 0 && self.standing.leader == Some(self.me);
-        let (seed, former) = if leads { (self.missing_seed(), self.former_place()) } else { (None, None) };
-        self.strays.open = silent.into_iter().chain(seed).chain(former).collect();
+        let (leads, turn) = (self.leads(), self.strays.beats == 0);
+        let seed = if leads && turn { self.missing_seed() } else { None };
+        let looks = if leads { turn } else { !self.former.is_empty() && self.rng.chance(self.share_of_looks()) };
+        let former = if looks { self.former_place() } else { None };
+        self.strays.open = silent.into_iter().chain(rival).chain(seed).chain(former).collect();
         for addr in self.strays.open.clone() {
             self.say(addr, MemberFrame::Knock);
         }
+    }
+
+    fn share_of_looks(&self) -> f64 {
+        1.0 / (f64::from(LEADER_LOOKS) * self.state.members.len().max(1) as f64)
     }
 
     /// The next seed at whose address this cluster has nobody, or nobody in reach.
@@ -111,37 +152,71 @@ impl Membership {
         node == self.me || members.contains_key(&node) || gone.contains_key(&node) || self.admissions.waits(node)
     }
 
-    /// A node that this cluster does not know is told of it, if it was asked; or this node belongs to the other one's cluster, as its own was founded
-    /// beside that. What it runs may run there too, so it ends: a new life joins.
+    /// A node that this cluster does not know is told of it, if it was asked; or its cluster is the greater one, and this node ends, as what it runs may run
+    /// there too: a new life joins. So it is with the other part of this very cluster too, if each has removed the other.
+    ///
+    /// Only an answer ends a node, not what anybody says unasked; and what has stood for a while only one that is as good after the time in which the
+    /// other cluster finds out which of its members are dead.
     pub(super) fn meet_stray(&mut self, now: Time, from: NodeId, addr: &NodeAddr, kin: Kin) {
         let asked = self.strays.open.remove(addr);
-        if kin.cluster == self.state.uid || self.knows(from) {
+        let twin = kin.cluster == self.state.uid && kin.out && self.is_out(from);
+        if !twin && (kin.cluster == self.state.uid || self.knows(from)) {
             return;
         }
         // A cluster that ends with who answers is none to join.
         let goes_on = kin.cluster != 0 && (kin.takes || !kin.others.is_empty());
-        if goes_on && self.belongs_to(now, addr, &kin.others) {
-            // It would be refused there.
-            if kin.settings != self.config.digest() {
-                let text = format!(
-                    "{addr} belongs to another cluster of this name, with other settings: give one another name, or both the same settings"
-                );
-                return self.warn("W-JOIN-004", text);
+        if !(goes_on && self.is_less_than(addr, &kin)) {
+            self.strays.rival = self.strays.rival.take().filter(|rival| rival.cluster != kin.cluster);
+            if asked {
+                let answer = self.answer(from, addr);
+                self.say(addr.clone(), answer);
             }
-            self.end(Ending::Superseded([vec![addr.clone()], kin.others].concat()));
-        } else if asked {
-            let answer = self.answer(addr);
-            self.say(addr.clone(), answer);
+        } else if !asked {
+            self.strays.open.insert(addr.clone());
+            self.say(addr.clone(), MemberFrame::Knock);
+        } else if kin.settings != self.config.digest() {
+            // It would be refused there.
+            self.warn_of_settings(now, addr);
+        } else if self.is_sure(now, addr, kin.cluster) {
+            self.end(if twin {
+                Ending::Downed("two parts of the cluster had removed each other, and the other one is the greater".into())
+            } else {
+                Ending::Superseded([vec![addr.clone()], kin.others].concat())
+            });
         }
     }
 
-    /// Whether this node belongs to the cluster of those rather than to its own: that is no smaller (of two that are equal the one of the lower address stays,
-    /// so that not both go), and nobody ever came into this one, or this node has just come, or where those are some of this cluster were.
-    fn belongs_to(&self, now: Time, addr: &NodeAddr, others: &[NodeAddr]) -> bool {
-        let (mine, theirs) = (self.state.members.len(), 1 + others.len());
-        let stays = theirs < mine || theirs == mine && self.info.addr < *addr;
-        let fresh = mine == 1 && self.state.tombstones.is_empty() || now.since(self.strays.since) < YOUNG;
-        let here = |addr: &NodeAddr| self.state.at(addr).is_some() || self.former.values().any(|former| former == addr);
-        !stays && (fresh || others.iter().chain([addr]).all(here))
+    fn warn_of_settings(&mut self, now: Time, addr: &NodeAddr) {
+        if self.strays.warned.is_none_or(|at| now.since(at) >= WARN_EVERY) {
+            self.strays.warned = Some(now);
+            let text = format!(
+                "{addr} belongs to another cluster of this name, with other settings: give one another name, or both the same settings"
+            );
+            self.warn("W-JOIN-004", text);
+        }
+    }
+
+    /// How many members this node holds reachable, itself among them, and how many have ever become up.
+    pub(super) fn weight(&self) -> (u32, u32) {
+        let here = |m: &&Entry| m.status < MemberStatus::Down && !self.verdict.unreachable.contains_key(&m.info.id);
+        let members = self.state.members.values();
+        (members.clone().filter(here).count() as u32, members.map(|m| m.up_number).max().unwrap_or(0))
+    }
+
+    /// Whether the other cluster has more members, or as many and a longer history; else their numbers decide, so that not both go.
+    fn is_less_than(&self, addr: &NodeAddr, kin: &Kin) -> bool {
+        let (members, ups) = self.weight();
+        (members, ups, self.state.uid, addr) < (kin.members, kin.ups, kin.cluster, &self.info.addr)
+    }
+
+    /// Whether it is for long enough that this cluster has been the lesser one.
+    fn is_sure(&mut self, now: Time, at: &NodeAddr, cluster: u64) -> bool {
+        if self.state.members.len() == 1 || now.since(self.strays.since) < YOUNG {
+            return true;
+        }
+        let rival = self.strays.rival.take().filter(|rival| rival.cluster == cluster);
+        let since = rival.map_or(now, |rival| rival.since);
+        self.strays.rival = Some(Rival { cluster, at: at.clone(), since });
+        now.since(since) >= 2 * self.picture_lag()
     }
 }

@@ -50,21 +50,41 @@ fn who_is_alone_gives_way_to_a_cluster_that_goes_on_and_to_no_other() {
     let mut world = World::cluster(0, 2, &fast());
     world.start(3, fast(), &[]);
     world.run(millis(100));
-    let (from, at) = (world.nodes[&1].id, addr(1));
-    let mut settings = fast().digest() + 1;
-    let mut hears = |n: usize, takes, clustered, others: &[usize], settings| {
-        let others = others.iter().map(|&n| addr(n)).collect();
-        let answer = MemberFrame::Answer { takes, cluster: u64::from(clustered), settings, others };
-        world.with(n, |m, now| m.handle_frame(now, from, &at, answer));
+    // Nobody answers there.
+    let (from, at) = (NodeId::new(&addr(9), 1), addr(9));
+    let digest = fast().digest();
+    let stranger = |takes, clustered, others: &[usize], settings| MemberFrame::Answer {
+        takes,
+        cluster: u64::from(clustered),
+        settings,
+        others: others.iter().map(|&n| addr(n)).collect(),
+        members: 3,
+        ups: 3,
+        out: false,
+    };
+    let hears = |world: &mut World, n: usize, asked: bool, answer: &MemberFrame| {
+        world.with(n, |m, now| {
+            if asked {
+                m.handle_frame(now, from, &at, MemberFrame::IAm);
+            }
+            m.handle_frame(now, from, &at, answer.clone());
+        });
         world.run(millis(10));
         world.ended(n).cloned()
     };
-    assert_eq!(hears(3, false, true, &[2], settings), None, "it would be refused there");
-    settings -= 1;
-    assert_eq!(hears(3, false, false, &[2], settings), None, "who has no cluster knows of none");
-    assert_eq!(hears(3, false, true, &[], settings), None, "that cluster ends with who speaks");
-    assert_eq!(hears(2, true, true, &[1], settings), None, "it is not alone");
-    assert_eq!(hears(3, false, true, &[2], settings), Some(Ending::Superseded(vec![addr(1), addr(2)])));
+    assert_eq!(hears(&mut world, 3, true, &stranger(false, true, &[2], digest + 1)), None, "it would be refused there");
+    assert_eq!(hears(&mut world, 3, true, &stranger(false, false, &[2], digest)), None, "who has no cluster knows of none");
+    assert_eq!(hears(&mut world, 3, true, &stranger(false, true, &[], digest)), None, "that cluster ends with who speaks");
+    let goes_on = stranger(false, true, &[2], digest);
+    assert_eq!(hears(&mut world, 3, false, &goes_on), None, "nobody has asked");
+    assert_eq!(hears(&mut world, 3, true, &goes_on), Some(Ending::Superseded(vec![addr(9), addr(2)])));
+    world.run(secs(60));
+    for round in 0..3 {
+        assert_eq!(hears(&mut world, 2, true, &goes_on), None, "it is not alone, and not young: it makes sure, round {round}");
+        world.run(millis(200));
+    }
+    world.run(secs(3));
+    assert_eq!(hears(&mut world, 2, true, &goes_on), Some(Ending::Superseded(vec![addr(9), addr(2)])));
 }
 
 /// Members look where their seed should be, also long after they have removed it.
