@@ -181,7 +181,8 @@ impl<T: EntityType> EntityRef<T> {
         if on_worker_thread() {
             return Err(AskError::WouldDeadlock);
         }
-        let deadline = resolve(&self.node, deadline);
+        let now = self.node.now();
+        let deadline = deadline.into().resolve(now);
         let mut asker = Asker::take(self.node.config.node.idle);
         let (correlation, untold) = match self.open_and_wait(req, deadline, Waiter::Thread(asker.mailbox())) {
             Ok(opened) => opened,
@@ -193,7 +194,7 @@ impl<T: EntityType> EntityRef<T> {
         if untold {
             self.node.pass_on();
         }
-        let answered = asker.wait(&self.node.clock, self.is_abroad().then_some(&self.node), deadline).or_else(|| {
+        let answered = asker.wait(&self.node.clock, self.is_abroad().then_some(&self.node), now, deadline).or_else(|| {
             match self.node.slots.take(correlation) {
                 Some(_) => {
                     self.node.metrics.shared.ask_timeouts.add(1);

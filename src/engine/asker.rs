@@ -1,6 +1,13 @@
 //! A thread that waits for the answer to its ask: it stays awake for a while, as in [`idle`](super::idle), and parks only then.
 
-use std::{cell::Cell, sync::Arc, time::Duration};
+use std::{
+    cell::Cell,
+    sync::Arc,
+    thread::{self, Thread},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
 
 use super::{
     clock::{Clock, Waited},
@@ -34,11 +41,46 @@ pub enum Awake {
     Tired(Duration),
 }
 
+/// A mailbox, and the thread that its bell wakes. It stays when that thread has ended, as whoever brought the last answer may still look whether
+/// somebody sleeps; a count of owners instead would go from one core to the other and back with every ask.
+struct Desk {
+    mailbox: Mailbox,
+    owner: Arc<Mutex<Thread>>,
+}
+
+/// Desks without an owner. As many are made as threads have waited at a time.
+static FREE: Mutex<Vec<&'static Desk>> = Mutex::new(vec![]);
+
+impl Desk {
+    /// One for the calling thread.
+    fn take() -> &'static Self {
+        if let Some(desk) = FREE.lock().pop() {
+            *desk.owner.lock() = thread::current();
+            return desk;
+        }
+        let owner = Arc::new(Mutex::new(thread::current()));
+        let woken = Arc::clone(&owner);
+        // One sleep for one answer: fences on both sides are cheapest.
+        let bell = Bell::new(move || woken.lock().unpark());
+        Box::leak(Box::new(Self { mailbox: Mailbox::new(bell), owner }))
+    }
+}
+
 /// The waiting side, which belongs to one thread.
 pub struct Asker {
-    mailbox: Arc<Mailbox>,
+    desk: &'static Desk,
     idler: Idler,
     preset: Idle,
+    /// No answer can come any more.
+    settled: bool,
+}
+
+impl Drop for Asker {
+    fn drop(&mut self) {
+        if self.settled {
+            FREE.lock().push(self.desk);
+        }
+    }
 }
 
 thread_local! {
@@ -49,50 +91,51 @@ impl Asker {
     /// The calling thread's. Taken for the time of one ask, so that an ask within an ask (from an encoder, say) has one of its own.
     pub fn take(preset: Idle) -> Self {
         match ASKER.take() {
-            Some(asker) if asker.preset == preset => asker,
-            _ => {
-                let owner = std::thread::current();
-                // One sleep for one answer: fences on both sides are cheapest.
-                let bell = Bell::new(move || owner.unpark());
-                Self { mailbox: Arc::new(Mailbox::new(bell)), idler: Idler::new(preset), preset }
+            Some(mut asker) if asker.preset == preset => {
+                asker.settled = false;
+                asker
             }
+            _ => Self { desk: Desk::take(), idler: Idler::new(preset), preset, settled: false },
         }
     }
 
     /// Where the answer is to be put.
-    pub fn mailbox(&self) -> Arc<Mailbox> {
-        self.mailbox.clone()
+    pub fn mailbox(&self) -> &'static Mailbox {
+        &self.desk.mailbox
     }
 
-    /// Waits for the answer until `deadline`; `None` if it was not there by then. `helps`: the answer comes by this node's network, whose work it
-    /// does meanwhile.
-    pub fn wait(&mut self, clock: &Clock, helps: Option<&Node>, deadline: Time) -> Option<Answered> {
-        match clock.wait(deadline, || self.mailbox.take()) {
+    /// Waits for the answer, from `now` until `deadline`; `None` if it was not there by then. `helps`: the answer comes by this node's network, whose
+    /// work it does meanwhile.
+    pub fn wait(&mut self, clock: &Clock, helps: Option<&Node>, mut now: Time, deadline: Time) -> Option<Answered> {
+        match clock.wait(deadline, || self.desk.mailbox.take()) {
             Waited::Found(answer) => return Some(answer),
             Waited::Late => return None,
             Waited::Machine => {}
         }
         loop {
-            match self.stay_awake(helps, deadline, |mailbox| mailbox.is_full()) {
-                Awake::Ready => return self.mailbox.take(),
+            match self.stay_awake(helps, now, deadline, |mailbox| mailbox.is_full()) {
+                Awake::Ready => return self.desk.mailbox.take(),
                 Awake::Late => return None,
                 Awake::Tired(left) => {
-                    let sure = self.mailbox.bell().announce_sleep();
-                    if !self.mailbox.is_full() {
-                        std::thread::park_timeout(if sure { left } else { left.min(idle::UNSURE) });
+                    let sure = self.desk.mailbox.bell().announce_sleep();
+                    if !self.desk.mailbox.is_full() {
+                        thread::park_timeout(if sure { left } else { left.min(idle::UNSURE) });
                     }
-                    self.mailbox.bell().awake();
+                    self.desk.mailbox.bell().awake();
+                    now = sys::now();
                 }
             }
         }
     }
 
-    /// Looks for what is waited for until it is there, until `deadline`, or until it is better to sleep.
-    pub fn stay_awake(&mut self, helps: Option<&Node>, deadline: Time, is_there: impl Fn(&Mailbox) -> bool) -> Awake {
-        let is_there = || is_there(&self.mailbox);
+    /// Looks for what is waited for, from `now` until it is there, until `deadline`, or until it is better to sleep. The first looks do without the
+    /// clock, as reading it takes a good part of the time that an answer of this node does.
+    pub fn stay_awake(&mut self, helps: Option<&Node>, now: Time, deadline: Time, is_there: impl Fn(&Mailbox) -> bool) -> Awake {
+        let is_there = || is_there(&self.desk.mailbox);
         for _ in 0..if helps.is_some() { 0 } else { LOOKS } {
             if is_there() {
-                break;
+                self.idler.worked(now);
+                return Awake::Ready;
             }
             std::hint::spin_loop();
         }
@@ -109,7 +152,7 @@ impl Asker {
                 Rest::Spin | Rest::Yield if helps.is_some_and(|node| node.help_network()) => {}
                 Rest::Spin => std::hint::spin_loop(),
                 Rest::Yield => {
-                    std::thread::yield_now();
+                    thread::yield_now();
                     self.idler.yielded(now, sys::now());
                 }
                 Rest::Park => return Awake::Tired(deadline.since(now)),
@@ -119,11 +162,12 @@ impl Asker {
 
     /// Waits for an answer that is on its way: somebody else took the slot.
     pub fn wait_on(&mut self, clock: &Clock) -> Option<Answered> {
-        self.wait(clock, None, Time::MAX)
+        self.wait(clock, None, sys::now(), Time::MAX)
     }
 
     /// Keeps it for the thread's next ask. Not for one whose answer may still come.
-    pub fn keep(self) {
+    pub fn keep(mut self) {
+        self.settled = true;
         // Fails only while the thread is torn down.
         let _ = ASKER.try_with(|slot| slot.set(Some(self)));
     }
@@ -140,8 +184,9 @@ mod tests {
             for round in 0..500u64 {
                 let mut asker = Asker::take(preset);
                 let mailbox = asker.mailbox();
-                let other = std::thread::spawn(move || mailbox.put(Answered::Typed(AnyMessage::new(round))));
-                let Some(Answered::Typed(answer)) = asker.wait(&Clock::Machine, None, sys::now() + Duration::from_secs(20)) else {
+                let other = thread::spawn(move || mailbox.put(Answered::Typed(AnyMessage::new(round))));
+                let Some(Answered::Typed(answer)) = asker.wait(&Clock::Machine, None, sys::now(), sys::now() + Duration::from_secs(20))
+                else {
                     panic!("no answer in round {round}")
                 };
                 assert_eq!(answer.take::<u64>().ok(), Some(round));
@@ -152,9 +197,29 @@ mod tests {
     }
 
     #[test]
+    fn a_desk_goes_to_the_next_thread_unless_its_answer_may_still_come() {
+        let desk_of = |settled| {
+            let waits = move || {
+                let asker = Asker::take(Idle::Balanced);
+                let desk = std::ptr::from_ref(asker.desk).addr();
+                if settled {
+                    asker.keep();
+                }
+                desk
+            };
+            thread::spawn(waits).join().unwrap()
+        };
+        // Tests run beside one another, so others take and give back meanwhile.
+        let is_free = |desk| FREE.lock().iter().any(|free| std::ptr::from_ref(*free).addr() == desk);
+        let lost: Vec<usize> = (0..20).map(|_| desk_of(false)).collect();
+        assert!(!lost.iter().any(|desk| is_free(*desk)));
+        assert!((0..20).any(|_| is_free(desk_of(true))));
+    }
+
+    #[test]
     fn the_deadline_ends_waiting_and_a_late_answer_can_be_waited_for() {
         let mut asker = Asker::take(Idle::Balanced);
-        assert!(asker.wait(&Clock::Machine, None, sys::now()).is_none());
+        assert!(asker.wait(&Clock::Machine, None, sys::now(), sys::now()).is_none());
         asker.mailbox().put(Answered::Wire(ReplyBody::NoReply));
         assert!(matches!(asker.wait_on(&Clock::Machine), Some(Answered::Wire(ReplyBody::NoReply))));
     }

@@ -141,13 +141,14 @@ impl Completions {
             self.node_at.store(std::ptr::null_mut(), Ordering::Relaxed);
         }
         let (clock, idle) = node.as_ref().map_or((&Clock::Machine, Idle::default()), |node| (&node.clock, node.config.node.idle));
-        let deadline = deadline.into().resolve(clock.now());
+        let now = clock.now();
+        let deadline = deadline.into().resolve(now);
         if !matches!(clock.wait(deadline, || (!self.ready.is_empty()).then_some(())), Waited::Machine) {
             return;
         }
         let helps = node.as_deref().filter(|_| self.abroad.load(Ordering::Relaxed));
         let mut asker = Asker::take(idle);
-        while let Awake::Tired(left) = asker.stay_awake(helps, deadline, |_| !self.ready.is_empty()) {
+        while let Awake::Tired(left) = asker.stay_awake(helps, now, deadline, |_| !self.ready.is_empty()) {
             self.sleepers.lock().push(std::thread::current());
             self.sleeping.fetch_add(1, Ordering::Relaxed);
             fence(Ordering::SeqCst);

@@ -15,10 +15,7 @@ use std::{
     any::Any,
     os::fd::RawFd,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -59,7 +56,7 @@ pub trait Turns: Send {
 #[derive(Default)]
 pub struct Wakes {
     /// A thread whose answer is in its mailbox.
-    pub asker: Option<Arc<Mailbox>>,
+    pub asker: Option<&'static Mailbox>,
     /// Workers with something in their rings: a bit for each, by its number modulo 64.
     pub workers: u64,
 }
@@ -281,7 +278,7 @@ pub struct Seen {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::{Arc, atomic::AtomicUsize};
 
     use super::*;
 

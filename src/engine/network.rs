@@ -134,7 +134,7 @@ pub struct Network<N> {
     /// What guests' turns have left to the network thread.
     left: Vec<Job>,
     /// Who got an answer last and was not told.
-    asker: Option<Arc<Mailbox>>,
+    asker: Option<&'static Mailbox>,
     next_command: u64,
     /// Small numbers of the peers that requests went to.
     peers: HashMap<NodeId, u32, FixedState>,

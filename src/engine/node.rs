@@ -425,7 +425,7 @@ impl Node {
 
     /// As [`complete`](Self::complete) in a turn of the network; by a guest, with what is `left` to the network thread. A thread that waits for the
     /// answer is not woken: whom the caller has to wake.
-    pub fn complete_untold(&self, correlation: u64, answered: Answered, left: Option<&mut Vec<Job>>) -> Option<Arc<Mailbox>> {
+    pub fn complete_untold(&self, correlation: u64, answered: Answered, left: Option<&mut Vec<Job>>) -> Option<&'static Mailbox> {
         match self.slots.take(correlation) {
             Some(Waiter::Thread(mailbox)) => {
                 mailbox.put_untold(answered);

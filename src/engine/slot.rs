@@ -7,7 +7,7 @@ use crate::engine::{asker::Mailbox, completion::Completions, lane::Door, node::T
 /// Who takes the answer.
 pub enum Waiter {
     /// A thread that waits for it.
-    Thread(Arc<Mailbox>),
+    Thread(&'static Mailbox),
     /// Runs on the thread of the engine that brings the answer, for one of the user's on the network thread: it must be quick and must
     /// not block.
     Call(Box<dyn FnOnce(Answered) + Send>),

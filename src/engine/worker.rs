@@ -369,13 +369,14 @@ pub fn run(node: Arc<Node>, index: u16, seed: u64) {
     let mut idler = Idler::new(node.config.node.idle);
     let mut worker = Worker::new(node, index, seed);
     crate::api::mark_worker_thread(true);
+    let mut now = sys::now();
     loop {
-        let now = sys::now();
         match worker.turn(now) {
             Step::Quit => break,
             Step::Worked => {
                 idler.worked(now);
-                if worker.awaits_more(idler.looks()) {
+                if let Some(then) = worker.awaits_more(idler.looks()) {
+                    now = then;
                     continue;
                 }
             }
@@ -390,6 +391,7 @@ pub fn run(node: Arc<Node>, index: u16, seed: u64) {
                 Rest::Park => worker.sleep(),
             },
         }
+        now = sys::now();
     }
     worker.end();
 }
@@ -653,17 +655,14 @@ impl Worker {
         }
     }
 
-    /// Looks into the lanes again, so often at most, if the last turn's work was of this node: whether there is more.
-    fn awaits_more(&mut self, looks: u32) -> bool {
+    /// Looks into the lanes again, so often at most, if the last turn's work was of this node. If there is more, when that was not yet known: the clock
+    /// is read between the looks, where nobody waits for it.
+    fn awaits_more(&mut self, looks: u32) -> Option<Time> {
         let local = std::mem::take(&mut self.local);
-        local
-            && (0..looks).any(|_| {
-                let more = self.lanes.iter().any(|lane| !lane.is_empty());
-                if !more {
-                    std::hint::spin_loop();
-                }
-                more
-            })
+        (0..if local { looks } else { 0 }).find_map(|_| {
+            let now = sys::now();
+            self.lanes.iter().any(|lane| !lane.is_empty()).then_some(now)
+        })
     }
 
     /// Whether a turn has nothing to do before something comes in or a timer is due.
