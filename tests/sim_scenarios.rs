@@ -134,6 +134,8 @@ fn of_two_clusters_side_by_side_the_greater_one_stays() {
     holds("second-cluster", 1..3);
     holds("second-cluster-of-many", 1..3);
     holds("mostly-dead-beside", 1..3);
+    holds("two-parts", 1..3);
+    holds("ghost-beside", 1..3);
 }
 
 #[test]

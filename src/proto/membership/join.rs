@@ -127,7 +127,7 @@ impl Membership {
         seeds.sort();
         seeds.dedup();
         if seeds.is_empty() && (first || empty) {
-            return self.form(now);
+            return self.form();
         }
         self.phase = Phase::Asking;
         // Who gave way again and again takes its time.
@@ -190,7 +190,7 @@ impl Membership {
             seeker.joining_until = None;
         }
         if seeker.forms(now, self.config.downing.proof_of_death) {
-            return self.form(now);
+            return self.form();
         }
         if seeker.retry_at <= now {
             seeker.retry_at = now + retry;
@@ -211,9 +211,9 @@ impl Membership {
     }
 
     /// Founds a cluster of one.
-    fn form(&mut self, now: Time) {
+    fn form(&mut self) {
         self.seeker = None;
-        self.strays = Strays::since(now);
+        self.strays = Strays::default();
         self.phase = Phase::Member;
         self.state = State::founded(self.rng.next_u64());
         self.state.members_mut().insert(self.me, Entry::joining(self.info.clone(), 1));
@@ -371,7 +371,7 @@ impl Membership {
         }
         // All others are without a cluster: waiting longer would not bring one.
         if seeker.forms(now, self.config.downing.proof_of_death) {
-            return self.form(now);
+            return self.form();
         }
         for addr in new {
             self.say(addr, MemberFrame::Knock);
@@ -418,7 +418,7 @@ impl Membership {
         self.watch.reset(now);
         self.suspicion = Suspicion::default();
         self.tunnel = Tunnel::default();
-        self.strays = Strays::since(now);
+        self.strays = Strays::default();
         let buried = head.buried(now, &version);
         self.state = State::taken_over(head.uid, version, buried, &head.seen);
         self.changed();

@@ -252,7 +252,7 @@ impl Membership {
             watch,
             suspicion: Suspicion::default(),
             tunnel: Tunnel::default(),
-            strays: Strays::since(now),
+            strays: Strays::default(),
             seeker: None,
             admissions: Admissions::default(),
             farewell: Farewell::default(),

@@ -16,8 +16,9 @@ use crate::{NodeAddr, NodeId, Time};
 /// Removed members that are looked at for one that is to be asked.
 const LOOKED_AT_MAX: usize = 64;
 
-/// For so long after it became a member a node gives way to a larger cluster at once, as it has hardly begun.
-const YOUNG: Duration = Duration::from_secs(60);
+/// A greater cluster that was not heard for so many heartbeats has to be so for the whole time again, and for so many it is not asked any more.
+const RIVAL_SILENT: u32 = 3;
+const RIVAL_FORGOTTEN: u32 = 10;
 
 /// A warning about a cluster beside this one is repeated so seldom.
 const WARN_EVERY: Duration = Duration::from_secs(60);
@@ -26,10 +27,8 @@ const WARN_EVERY: Duration = Duration::from_secs(60);
 const LEADER_LOOKS: u32 = 3;
 
 /// Where to look, one address of each kind at a time.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub(crate) struct Strays {
-    /// When this node became a member.
-    since: Time,
     /// Members whose link was reset and who were not heard since: another life may be where they were.
     pub(super) silent: BTreeSet<NodeId>,
     /// Which of them was asked last.
@@ -48,12 +47,13 @@ pub(crate) struct Strays {
     warned: Option<Time>,
 }
 
-/// A cluster that has been found to be the greater one, where, and since when nothing was heard to the contrary.
+/// A cluster that has been found to be the greater one, where, since when nothing was heard to the contrary, and when that was heard last.
 #[derive(Clone, Debug)]
 struct Rival {
     cluster: u64,
-    at: NodeAddr,
+    at: Vec<NodeAddr>,
     since: Time,
+    heard: Time,
 }
 
 /// How a node beside this cluster stands.
@@ -72,20 +72,6 @@ pub(super) struct Kin {
 }
 
 impl Strays {
-    pub(super) fn since(now: Time) -> Self {
-        Self {
-            since: now,
-            silent: BTreeSet::new(),
-            asked: None,
-            beats: 0,
-            seed: 0,
-            former: None,
-            open: BTreeSet::new(),
-            rival: None,
-            warned: None,
-        }
-    }
-
     /// The next one in turn.
     fn next(&mut self) -> Option<NodeId> {
         let after = self.asked.and_then(|asked| self.silent.range((Excluded(asked), Unbounded)).next());
@@ -97,9 +83,11 @@ impl Strays {
 impl Membership {
     /// Asks who is there. Where removed members were, whoever knows that looks, as who leads may have come after they went: all together as often as
     /// the leader alone.
-    pub(super) fn look_for_strays(&mut self) {
+    pub(super) fn look_for_strays(&mut self, now: Time) {
         let silent = self.strays.next().and_then(|id| self.addr_of(id)).cloned();
-        let rival = self.strays.rival.as_ref().map(|rival| rival.at.clone());
+        let patience = RIVAL_FORGOTTEN * self.config.detector.heartbeat_interval.get();
+        self.strays.rival = self.strays.rival.take().filter(|rival| now.since(rival.heard) <= patience);
+        let rival = self.strays.rival.as_ref().map_or_else(Vec::new, |rival| rival.at.clone());
         self.strays.beats = (self.strays.beats + 1) % LEADER_LOOKS;
         let (leads, turn) = (self.leads(), self.strays.beats == 0);
         let seed = if leads && turn { self.missing_seed() } else { None };
@@ -177,12 +165,15 @@ impl Membership {
         } else if kin.settings != self.config.digest() {
             // It would be refused there.
             self.warn_of_settings(now, addr);
-        } else if self.is_sure(now, addr, kin.cluster) {
-            self.end(if twin {
-                Ending::Downed("two parts of the cluster had removed each other, and the other one is the greater".into())
-            } else {
-                Ending::Superseded([vec![addr.clone()], kin.others].concat())
-            });
+        } else {
+            let at = [vec![addr.clone()], kin.others].concat();
+            if self.is_sure(now, &at, kin.cluster) {
+                self.end(if twin {
+                    Ending::Downed("two parts of the cluster had removed each other, and the other one is the greater".into())
+                } else {
+                    Ending::Superseded(at)
+                });
+            }
         }
     }
 
@@ -203,20 +194,23 @@ impl Membership {
         (members.clone().filter(here).count() as u32, members.map(|m| m.up_number).max().unwrap_or(0))
     }
 
-    /// Whether the other cluster has more members, or as many and a longer history; else their numbers decide, so that not both go.
+    /// Whether the other cluster has more members, or as many and a longer history; else their numbers decide, so that not both go. One in which nobody
+    /// ever became up, as they wait for more, is the lesser one however many they are.
     fn is_less_than(&self, addr: &NodeAddr, kin: &Kin) -> bool {
         let (members, ups) = self.weight();
-        (members, ups, self.state.uid, addr) < (kin.members, kin.ups, kin.cluster, &self.info.addr)
+        (ups > 0, members, ups, self.state.uid, addr) < (kin.ups > 0, kin.members, kin.ups, kin.cluster, &self.info.addr)
     }
 
-    /// Whether it is for long enough that this cluster has been the lesser one.
-    fn is_sure(&mut self, now: Time, at: &NodeAddr, cluster: u64) -> bool {
-        if self.state.members.len() == 1 || now.since(self.strays.since) < YOUNG {
+    /// Whether it is for long enough that this cluster has been the lesser one. At once if nobody else is in it. Who answers may have been away, and
+    /// count on members that are dead.
+    fn is_sure(&mut self, now: Time, at: &[NodeAddr], cluster: u64) -> bool {
+        if self.state.members.len() == 1 {
             return true;
         }
-        let rival = self.strays.rival.take().filter(|rival| rival.cluster == cluster);
+        let patience = RIVAL_SILENT * self.config.detector.heartbeat_interval.get();
+        let rival = self.strays.rival.take().filter(|rival| rival.cluster == cluster && now.since(rival.heard) <= patience);
         let since = rival.map_or(now, |rival| rival.since);
-        self.strays.rival = Some(Rival { cluster, at: at.clone(), since });
+        self.strays.rival = Some(Rival { cluster, at: at.to_vec(), since, heard: now });
         now.since(since) >= 2 * self.picture_lag()
     }
 }

@@ -440,7 +440,7 @@ impl Membership {
             self.judge_subjects(now);
             self.assign_watch(now);
             self.send_hints(now);
-            self.look_for_strays();
+            self.look_for_strays(now);
             self.watch.again_at = (!self.suspicion.is_steady()).then(|| now + self.watch.tuning.heartbeat.mul_f64(AGAIN_AFTER));
             let Watch { subjects, tuning, .. } = &mut self.watch;
             let beats: Vec<(NodeId, u64)> = subjects.iter_mut().map(|(&id, s)| (id, s.beat(now, tuning))).collect();

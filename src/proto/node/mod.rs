@@ -208,6 +208,13 @@ impl<M: Members> NodeCore<M> {
     /// A frame from an up session.
     pub fn handle_frame(&mut self, now: Time, peer: NodeId, frame: Frame) {
         if self.ended || self.peers.is_removed(peer) {
+            // It may be of the other part of this cluster, if both have removed each other.
+            if let Frame::Member(frame @ (MemberFrame::Knock | MemberFrame::Answer { .. })) = &frame
+                && let Some(addr) = self.peers.told(peer).filter(|_| !self.ended)
+            {
+                self.membership.handle_frame(now, peer, &addr, frame.clone());
+                return self.finish(now);
+            }
             self.counts.frames_discarded += 1;
             // Whoever sends it hears of the loss.
             if !matches!(frame, Frame::Member(_))

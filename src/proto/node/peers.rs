@@ -70,6 +70,11 @@ impl Peers {
         self.told.insert(peer, addr);
     }
 
+    /// Where a removed node that was told so is reached.
+    pub fn told(&self, peer: NodeId) -> Option<NodeAddr> {
+        self.told.get(&peer).cloned()
+    }
+
     /// Where a removed node that was told so is reached, once.
     pub fn take_told(&mut self, peer: NodeId) -> Option<NodeAddr> {
         self.told.remove(&peer)
