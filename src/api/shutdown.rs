@@ -35,8 +35,9 @@ pub enum ShutdownReason {
     Downed(String),
     /// The cluster refused it for good: why.
     Refused(String),
-    /// Its cluster was founded beside another one of that name, with members at these addresses, and is no larger, and it had just come there, or nobody else did. So it is when
-    /// the only seed starts again, or a first seed hears nobody. [`Config::asking`](crate::Config::asking) has the settings with which it joins that.
+    /// Its cluster stood beside another one of that name, with members at these addresses, and was the lesser of the two: fewer members in reach, or as
+    /// many of which fewer have ever become up. So it is when a seed that starts again hears nobody and founds one.
+    /// [`Config::asking`](crate::Config::asking) has the settings with which it joins that.
     Superseded(Vec<NodeAddr>),
 }
 

@@ -2,11 +2,11 @@
 //!
 //! The path of a message, from `tell` to `handle`, is short as long as nothing stands in its way:
 //! 1. [`EntityRef::tell`](crate::EntityRef::tell) has key and hash ready; `node::Node::send_letter` finds the calling thread's lanes;
-//! 2. `exits::Exits::send_letter` loads the shard's routing word and writes the message as a [letter](letter) into the ring of the local
+//! 2. `exits::Exits::short_way` loads the shard's routing word and writes the message as a [letter](letter) into the ring of the local
 //!    worker, or, encoded, into that of the network thread;
 //! 3. in a turn of the network, `network::Network::short_way` appends it to the link of the node where the shard lives;
 //! 4. in a turn of the network there, `Port::arrived` writes it from the link's buffer into the worker's ring;
-//! 5. on the worker, `worker::Worker::letters` looks at some letters ahead where they stand; `ShardCore::approach` and `come_near` go towards their
+//! 5. on the worker, `worker::Worker::look_ahead` looks at some letters where they stand; `ShardCore::approach` and `come_near` go towards their
 //!    entities, a step for all of them before the next one, so that the waits for memory overlap;
 //! 6. `worker::Worker::run` hands them, under one guard against panics, by `ShardCore::short_way` to `WorkerHost::handle_letter`;
 //! 7. which calls the instance's `handle`; that takes the message and calls the entity's.
