@@ -136,11 +136,23 @@ fn of_two_clusters_side_by_side_the_greater_one_stays() {
     holds("mostly-dead-beside", 1..3);
     holds("two-parts", 1..3);
     holds("ghost-beside", 1..3);
+    holds("renewed-part", 1..3);
 }
 
 #[test]
 fn a_cut_that_moves_while_it_is_judged_leaves_one_side() {
     holds("cut-moves", 1..6);
+}
+
+#[test]
+fn a_loser_that_alone_sees_a_short_heal_stops_in_time() {
+    holds("short-heal", 1..5);
+}
+
+#[test]
+fn when_the_marks_of_both_sides_meet_the_greater_side_lives() {
+    holds("heal-in-time", 1..5);
+    holds("cut-again", 1..5);
 }
 
 #[test]

@@ -138,7 +138,7 @@ impl Membership {
             self.out.frame_to(joiner, MemberFrame::JoinRefused { joiner, permanent: true, reason });
         }
         // Or two sides of a split that healed had admitted one life each.
-        let member = self.state.status(from).is_some_and(|s| s < MemberStatus::Down);
+        let member = self.state.is_in(from);
         if member || waiting.contains(&from) {
             let others: Vec<NodeId> =
                 self.state.members.keys().copied().filter(|id| id.addr_hash() == from.addr_hash() && *id != from).collect();

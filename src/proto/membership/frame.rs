@@ -62,7 +62,7 @@ pub enum MemberFrame {
         members: u32,
         /// How many have ever become up in it.
         ups: u32,
-        /// Who asks was a member of it, and is down or removed.
+        /// Who asks is no member of it, or down.
         out: bool,
     },
     /// Take me in.

@@ -571,7 +571,7 @@ impl Membership {
 
     /// Members held unreachable that are not down yet.
     pub(super) fn lost(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.verdict.unreachable.keys().copied().filter(|id| self.state.status(*id).is_some_and(|s| s < MemberStatus::Down))
+        self.verdict.unreachable.keys().copied().filter(|id| self.state.is_in(*id))
     }
 
     /// So many random reachable others.

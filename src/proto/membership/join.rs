@@ -306,7 +306,7 @@ impl Membership {
             others: self.others(at),
             members,
             ups,
-            out: self.is_out(asker),
+            out: !self.state.is_in(asker),
         }
     }
 
@@ -411,7 +411,7 @@ impl Membership {
         let nothing = self.pool.as_ref().map(Pool::empty).unwrap_or_default();
         let head = Head::read(&mut Reader::new(head));
         let decoded = head.and_then(|head| self.read_elements(&nothing, Elements::Packed(body)).map(|version| (head, version))).ok();
-        let admitted = decoded.filter(|(_, v)| v.status(self.me).is_some_and(|s| s < MemberStatus::Down));
+        let admitted = decoded.filter(|(_, v)| v.is_in(self.me));
         let Some((head, version)) = admitted else { return self.counters.add(Count::FrameMalformed) };
         self.seeker = None;
         self.phase = Phase::Member;

@@ -24,6 +24,7 @@ mod pooled;
 mod publish;
 mod reachability;
 mod resolve;
+mod returns;
 mod roster;
 mod shown;
 mod state;
@@ -52,8 +53,8 @@ pub use view::{ClusterView, Event, LinkReport, Member, MemberStatus, Members};
 
 use self::{
     admission::Admissions, counters::Counters, gossip::Spread, join::Seeker, leader::Standing, leaving::Farewell, outbox::Outbox,
-    plea::Plea, reachability::Verdict, resolve::Split, state::Folk, state::Info, state::State, state::Version, strays::Strays,
-    suspicion::Suspicion, tunnel::Tunnel, watch::Watch,
+    plea::Plea, reachability::Verdict, resolve::Split, returns::Returns, state::Folk, state::Info, state::State, state::Version,
+    strays::Strays, suspicion::Suspicion, tunnel::Tunnel, watch::Watch,
 };
 use crate::{
     Config, NodeAddr, NodeId, Time,
@@ -188,6 +189,7 @@ pub struct Membership {
     admissions: Admissions,
     farewell: Farewell,
     split: Option<Split>,
+    returns: Returns,
     plea: Plea,
     unconverged_since: Option<Time>,
     /// Addresses of the removed for as long as their tombstones stand: they are told when they speak.
@@ -257,6 +259,7 @@ impl Membership {
             admissions: Admissions::default(),
             farewell: Farewell::default(),
             split: None,
+            returns: Returns::default(),
             plea: Plea::default(),
             unconverged_since: None,
             former: BTreeMap::new(),

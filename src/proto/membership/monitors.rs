@@ -69,6 +69,11 @@ impl Ring {
         idmap::search(&self.of, id).ok().map(|nth| self.at[nth] as usize)
     }
 
+    /// Who stands at a place.
+    pub(crate) fn at(&self, place: usize) -> NodeId {
+        self.places[place].1
+    }
+
     /// To look up ids that come in their order.
     pub(crate) fn in_order(&self) -> Places<'_> {
         Places { ring: self, ids: Cursor::of(&self.of) }

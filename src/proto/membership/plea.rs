@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    MemberStatus, Membership,
+    Membership,
     downing::{Strategy, Waits},
     resolve::sides,
 };
@@ -143,8 +143,7 @@ impl Membership {
         for (&id, before) in &self.plea.lost {
             let back = before.back.unwrap_or_else(|| (now, self.watch.subject(id).is_some()));
             let kept = Lost { back: Some(back), ..*before };
-            let member = self.state.status(id).is_some_and(|status| status < MemberStatus::Down);
-            if member && !lost.contains_key(&id) && !self.is_back(now, id, kept) {
+            if self.state.is_in(id) && !lost.contains_key(&id) && !self.is_back(now, id, kept) {
                 lost.insert(id, kept);
             }
         }

@@ -54,6 +54,12 @@ struct Case {
     convicted: bool,
 }
 
+/// In thousandths.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Share(usize);
+
+const ALL: Share = Share(1000);
+
 /// The cases, and who is no elector of others, by place on the ring.
 struct Docket<'a> {
     court: Court<'a>,
@@ -64,14 +70,19 @@ struct Docket<'a> {
     marks: Vec<(NodeId, Mark)>,
     cases: Vec<Case>,
     discounted: Vec<bool>,
+    /// Some accuse others and are accused themselves: the judge counted its own side alone.
+    contested: bool,
 }
 
 impl Court<'_> {
     /// Judges all rows. `prior`: what was found last, of which whatever still holds is shared.
     ///
-    /// First as everybody would who holds no mark itself. A monitor is discounted while that verdict holds it unreachable, and, if this node
-    /// holds marks beyond it, while its own row does: across a split, or when monitors die with their subject, those who can still speak
-    /// decide. Others' rows alone discount nobody, so that a sick observer cannot make itself the only judge. (With `quorum`, two rows do.)
+    /// First as everybody would who holds no mark itself: a monitor is discounted while that verdict holds it unreachable, so that across a split, or when
+    /// monitors die with their subject, those who can still speak decide. Others' rows alone discount nobody, so that a sick observer cannot make
+    /// itself the only judge. (With `quorum`, two rows do.)
+    ///
+    /// If this node holds marks beyond that, anew, without the word of those whom it holds unreachable itself. And where some accuse others and are
+    /// accused as well, as when a split has just ended, without the word of those whom it does not reach.
     pub(crate) fn judge(&self, pool: Option<&Pool>, prior: &Arc<Verdict>) -> Arc<Verdict> {
         let verdict = self.found(pool, prior);
         if *verdict == **prior { Arc::clone(prior) } else { verdict }
@@ -89,9 +100,10 @@ impl Court<'_> {
         }
         let mut docket = Docket::new(*self, Some(self.me));
         docket.decide();
-        if docket.doubt() {
+        if docket.doubts() {
+            docket.begin_anew();
             docket.decide();
-        } else if let Some(pool) = pool.filter(|_| !docket.has(self.me)) {
+        } else if let Some(pool) = pool.filter(|_| !docket.has(self.me) && !docket.contested) {
             // As everybody would have judged.
             let common = Arc::new(docket.verdict(prior));
             pool.found(self.version, &common);
@@ -123,7 +135,7 @@ impl<'a> Docket<'a> {
             let others = row.marks.iter().filter(|&(subject, _)| subject != observer);
             found.extend(others.filter_map(|(subject, mark)| idmap::search(ids, subject).ok().map(|rank| (rank as u32, observer, mark))));
         }
-        let mut docket = Self { court, ring, exempt, marks: vec![], cases: vec![], discounted: vec![] };
+        let mut docket = Self { court, ring, exempt, marks: vec![], cases: vec![], discounted: vec![], contested: false };
         let Some(&(_, observer, mark)) = found.first() else { return docket };
         // By subject: there can be thousands, and they come in order of the observers already.
         let mut next = vec![0usize; ids.len() + 1];
@@ -142,42 +154,58 @@ impl<'a> Docket<'a> {
             docket.marks[*at] = (observer, mark);
             *at += 1;
         }
-        docket.discounted = vec![false; ring.len()];
-        if court.rule != DetectorVerdict::Pooled {
-            let doubted = docket.cases.iter().filter(|case| case.against.len() > 1 && Some(case.subject) != exempt);
-            doubted.filter_map(|case| case.place).for_each(|at| docket.discounted[at] = true);
-        }
+        docket.discounted = docket.doubtful();
         docket
     }
 
-    /// What the judge itself holds unreachable elects nobody; true if that is more than was convicted.
-    fn doubt(&mut self) -> bool {
-        let mut more = false;
-        for case in self.cases.iter().filter(|case| !case.convicted) {
-            if self.mark(case, self.court.me).is_some() {
-                more = true;
-                if let Some(at) = case.place {
-                    self.discounted[at] = true;
-                }
-            }
+    /// Who elects nobody from the outset.
+    fn doubtful(&self) -> Vec<bool> {
+        let mut doubtful = vec![false; self.ring.len()];
+        if self.court.rule != DetectorVerdict::Pooled {
+            let doubted = self.cases.iter().filter(|case| case.against.len() > 1 && Some(case.subject) != self.exempt);
+            doubted.filter_map(|case| case.place).for_each(|at| doubtful[at] = true);
         }
-        more
+        doubtful
+    }
+
+    fn accused_by_judge(&self) -> impl Iterator<Item = &Case> {
+        self.cases.iter().filter(|case| self.mark(case, self.court.me).is_some())
+    }
+
+    /// Whether the judge itself holds others unreachable than were convicted.
+    fn doubts(&self) -> bool {
+        self.accused_by_judge().any(|case| !case.convicted)
+    }
+
+    /// Whom the judge itself holds unreachable elects nobody, be it that they accuse others whom the judge can hear.
+    fn begin_anew(&mut self) {
+        let mut discounted = self.doubtful();
+        self.accused_by_judge().filter_map(|case| case.place).for_each(|at| discounted[at] = true);
+        self.cases.iter_mut().for_each(|case| case.convicted = false);
+        (self.discounted, self.contested) = (discounted, false);
     }
 
     fn has(&self, subject: NodeId) -> bool {
         self.cases.iter().any(|case| case.subject == subject)
     }
 
-    /// Convicts until nobody is left to be convicted; who is convicted together is judged together.
+    /// Convicts until nobody is left to be convicted; who is convicted together is judged together. Of accusers that are accused themselves those
+    /// first whom the greatest share of their monitors convicts.
     fn decide(&mut self) {
         loop {
             let open = |case: &Case| !case.convicted && Some(case.subject) != self.exempt;
-            let convicts = |(_, case): &(usize, &Case)| open(case) && self.convicts(case, Mark::Silent);
-            let more: Vec<usize> = self.cases.iter().enumerate().filter(convicts).map(|(at, _)| at).collect();
-            if more.is_empty() {
-                return;
+            let share = |case: &Case| Some(case).filter(|case| open(case)).and_then(|case| self.convicts(case, Mark::Silent));
+            let mut more: Vec<(usize, Share)> = self.cases.iter().enumerate().filter_map(|(at, case)| Some((at, share(case)?))).collect();
+            let Some(greatest) = more.iter().map(|&(_, share)| share).max() else { return };
+            if !self.contested && self.accuses_itself(&more) {
+                self.contested = true;
+                self.hear_own_side();
+                continue;
             }
-            for at in more {
+            if self.contested {
+                more.retain(|&(_, share)| share == greatest);
+            }
+            for (at, _) in more {
                 self.cases[at].convicted = true;
                 if let Some(place) = self.cases[at].place {
                     self.discounted[place] = true;
@@ -186,21 +214,55 @@ impl<'a> Docket<'a> {
         }
     }
 
+    /// Whether some of those are accused by others of them.
+    fn accuses_itself(&self, cases: &[(usize, Share)]) -> bool {
+        let accused: BTreeSet<NodeId> = cases.iter().map(|&(at, _)| self.cases[at].subject).collect();
+        let mut marks = cases.iter().flat_map(|&(at, _)| &self.marks[self.cases[at].against.clone()]);
+        marks.any(|(by, _)| accused.contains(by))
+    }
+
+    /// Whom the judge does not reach elects nobody: along monitors that get replies, from itself on, and not by those it holds unreachable itself.
+    ///
+    /// When a split ends, the marks of both sides meet in one state, and each convicts the other. They are withdrawn within some heartbeats by those
+    /// who live. The marks of a side that has stopped meanwhile are not, and would keep the others apart until those stop as well.
+    fn hear_own_side(&mut self) {
+        let n = self.ring.len();
+        let Some(mine) = self.ring.place_of(self.court.me) else { return };
+        let mut case_at = vec![None; n];
+        self.cases.iter().filter_map(|case| Some((case, case.place?))).for_each(|(case, at)| case_at[at] = Some(case));
+        let (mut reached, mut open) = (vec![false; n], vec![mine]);
+        reached[mine] = true;
+        while let Some(at) = open.pop() {
+            let observer = self.ring.at(at);
+            for next in (1..=self.court.monitors.min(n - 1)).map(|step| (at + step) % n) {
+                let accused = |case: &Case| [observer, self.court.me].iter().any(|&by| self.mark(case, by).is_some());
+                let replies = !case_at[next].is_some_and(accused);
+                if replies && !std::mem::replace(&mut reached[next], true) {
+                    open.push(next);
+                }
+            }
+        }
+        self.discounted.iter_mut().zip(reached).for_each(|(discounted, reached)| *discounted |= !reached);
+    }
+
     fn mark(&self, case: &Case, observer: NodeId) -> Option<Mark> {
         let against = &self.marks[case.against.clone()];
         against.iter().find(|&&(by, _)| by == observer).map(|&(_, mark)| mark)
     }
 
-    fn convicts(&self, case: &Case, least: Mark) -> bool {
+    /// By which share of those who elect, if it is enough.
+    fn convicts(&self, case: &Case, least: Mark) -> Option<Share> {
         let Court { rule, monitors, me, .. } = self.court;
         if rule == DetectorVerdict::One && least == Mark::Silent {
-            return true;
+            let counts = |by: NodeId| self.ring.place_of(by).is_none_or(|at| !self.discounted[at]);
+            let convicts = !self.contested || self.marks[case.against.clone()].iter().any(|&(by, _)| counts(by));
+            return convicts.then_some(ALL);
         }
         if self.marks[case.against.clone()].iter().all(|&(_, mark)| mark < least) {
-            return false;
+            return None;
         }
         // Whoever is down has no monitors any more. The same for every judge: nobody is shown to have come back because it was downed.
-        let Some(at) = case.place else { return true };
+        let Some(at) = case.place else { return Some(ALL) };
         let pooled = rule == DetectorVerdict::Pooled;
         let (mut electors, mut accusers, mut tested) = (0, 0, false);
         let mut hear = |mark: Option<Mark>| {
@@ -225,15 +287,16 @@ impl<'a> Docket<'a> {
             }
         }
         if electors == 0 {
-            return self.mark(case, me).is_some_and(|mark| mark >= least);
+            return self.mark(case, me).is_some_and(|mark| mark >= least).then_some(ALL);
         }
         // Who convicts has counted the others' runs; one of them must have come to the same.
-        (pooled && least == Mark::Silent && accusers > 1 && tested) || accusers * 2 > electors
+        let enough = (pooled && least == Mark::Silent && accusers > 1 && tested) || accusers * 2 > electors;
+        enough.then_some(Share(accusers * ALL.0 / electors))
     }
 
     fn verdict(&self, prior: &Verdict) -> Verdict {
         let convicted = || self.cases.iter().filter(|case| case.convicted);
-        let gone = convicted().filter(|case| self.convicts(case, Mark::Refused)).map(|case| case.subject).collect();
+        let gone = convicted().filter(|case| self.convicts(case, Mark::Refused).is_some()).map(|case| case.subject).collect();
         let mut before = Cursor::of(prior.unreachable.keys().as_slice());
         let mut known = |case: &Case| {
             let by = || self.marks[case.against.clone()].iter().map(|&(by, _)| by);
@@ -346,6 +409,59 @@ mod tests {
                 }
                 assert_eq!(w.verdict(0, DetectorVerdict::Quorum), there, "{small} of {n}");
             }
+        }
+    }
+
+    #[test]
+    fn when_the_marks_of_both_sides_meet_each_side_believes_its_own() {
+        let rules = [DetectorVerdict::Pooled, DetectorVerdict::Quorum, DetectorVerdict::One];
+        for (n, rule) in (4..=12u16).flat_map(|n| rules.map(|rule| (n, rule))) {
+            for small in 2..=n / 2 {
+                let mut w = World::new(n);
+                let here: Vec<usize> = (0..usize::from(small)).collect();
+                let there: Vec<usize> = (usize::from(small)..usize::from(n)).collect();
+                for (side, other) in [(&here, &there), (&there, &here)] {
+                    for &observer in side {
+                        w.mark(observer, other, Mark::Convicted);
+                    }
+                }
+                for me in 0..usize::from(n) {
+                    let expected = if here.contains(&me) { &there } else { &here };
+                    assert_eq!(&w.verdict(me, rule), expected, "as {me} sees it, {small} of {n}, {rule:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_marks_of_a_side_that_has_stopped_convict_nobody() {
+        let mut w = World::new(9);
+        let (stopped, living) = ([0, 7, 8], [1, 2, 3, 4, 5, 6]);
+        for observer in living {
+            w.mark(observer, &stopped, Mark::Silent);
+        }
+        // Each of them had accused some.
+        w.mark(0, &[1, 2, 5, 6], Mark::Convicted);
+        w.mark(7, &[1, 3, 4, 5], Mark::Convicted);
+        w.mark(8, &[2, 3, 4, 6], Mark::Convicted);
+        for me in living {
+            assert_eq!(w.verdict(me, DetectorVerdict::Pooled), stopped, "as {me} sees it");
+        }
+    }
+
+    #[test]
+    fn who_is_silent_for_the_judge_accuses_nobody_whom_it_hears() {
+        // 2 and 4 were cut off, and are anew. At first 3 alone holds that against them, then 0 does as well.
+        let rows: [(usize, &[usize], &[usize]); 2] = [(3, &[3], &[]), (0, &[3, 0], &[2, 4])];
+        for (me, observers, expected) in rows {
+            let mut w = World::new(5);
+            for cut_off in [2, 4] {
+                w.mark(cut_off, &[0, 1, 3], Mark::Convicted);
+            }
+            for &observer in observers {
+                w.mark(observer, &[2, 4], Mark::Convicted);
+            }
+            assert_eq!(w.verdict(me, DetectorVerdict::Pooled), expected, "as {me} sees it");
         }
     }
 

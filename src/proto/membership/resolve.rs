@@ -20,7 +20,9 @@ use super::{
     Ending, Event, MemberStatus, Membership, Phase,
     clock::Dots,
     downing::{self, Decision, Strategy, Voter},
-    leader, roster,
+    leader,
+    returns::Returns,
+    roster,
     state::Entry,
 };
 use crate::{NodeId, Time};
@@ -94,10 +96,24 @@ impl Split {
         self.lost.iter().min().is_some_and(|&lost| lost < down_since + lag)
     }
 
+    /// Since when it is out of reach.
+    pub(super) fn lost_since(&self, id: NodeId) -> Option<Time> {
+        self.unreachable.binary_search(&id).ok().map(|at| self.lost[at])
+    }
+
+    /// All who are out of reach, and since when.
+    pub(super) fn all_lost(&self) -> impl Iterator<Item = (NodeId, Time)> + '_ {
+        self.unreachable.iter().copied().zip(self.lost.iter().copied())
+    }
+
+    /// Nobody is in reach of `me`.
+    pub(super) fn is_alone(&self, me: NodeId) -> bool {
+        self.members.iter().all(|id| *id == me || self.unreachable.binary_search(id).is_ok())
+    }
+
     /// Who is lost for so long.
     fn lost_for(&self, span: Duration, now: Time) -> Vec<NodeId> {
-        let both = self.unreachable.iter().zip(&self.lost);
-        both.filter(|&(_, &since)| now.since(since) >= span).map(|(&id, _)| id).collect()
+        self.all_lost().filter(|&(_, since)| now.since(since) >= span).map(|(id, _)| id).collect()
     }
 
     /// Nothing of it is known to be as it was.
@@ -150,6 +166,7 @@ impl Membership {
         self.unconverged_since = if self.standing.converged { None } else { self.unconverged_since.or(Some(now)) };
         let unreachable: Vec<NodeId> = self.lost().collect();
         self.follow_plea(now, &unreachable);
+        self.follow_returns(now, &unreachable);
         if unreachable.is_empty() {
             self.split = None;
             return;
@@ -157,7 +174,7 @@ impl Membership {
         let folk = &self.state.members;
         if self.split.as_ref().is_none_or(|s| s.unreachable != unreachable || !folk.counted().eq(s.members.iter().copied())) {
             let (members, spans) = (folk.counted().collect(), [self.stable_after(), self.sure_after()]);
-            let lives = |id| self.state.status(id).is_some_and(|status| status < MemberStatus::Down);
+            let lives = |id| self.state.is_in(id);
             match &mut self.split {
                 Some(split) => split.follow(unreachable, members, now, spans, lives),
                 none => *none = Some(Split::new(unreachable, members, now, spans[0])),
@@ -165,6 +182,9 @@ impl Membership {
             let is_down = |&(_, m): &(&NodeId, &Entry)| m.status == MemberStatus::Down && !m.proven;
             if let Some(split) = &mut self.split {
                 split.note_down(self.state.members.iter().filter(is_down).map(|(&id, _)| id), now);
+                if !self.returns.is_empty() {
+                    split.part_at = now;
+                }
             }
             self.plea.new_picture();
         }
@@ -174,6 +194,7 @@ impl Membership {
     pub(super) fn restart_split(&mut self, now: Time) {
         let after = self.stable_after();
         self.was_away(now);
+        self.returns = Returns::default();
         if let Some(split) = &mut self.split {
             split.restart(now, after);
         }
@@ -274,9 +295,12 @@ impl Membership {
     /// Judges those who are lost for longer than a still picture takes.
     fn judge_part(&mut self, now: Time) {
         let (stable, sure) = (self.stable_after(), self.sure_after());
+        let pace = self.contact_pace();
         let Some(split) = &mut self.split else { return };
         split.part_at = now + stable.mul_f64(AGAIN);
-        let (lost, surely_lost) = (split.lost_for(stable, now), split.lost_for(sure, now));
+        let (mut lost, surely_lost) = (split.lost_for(stable, now), split.lost_for(sure, now));
+        lost.extend(self.returns.lost_for(stable, now, pace, |id| split.lost_since(id)));
+        lost.sort_unstable();
         if lost.is_empty() {
             return;
         }

@@ -11,7 +11,7 @@ use super::{
     Ending, MemberFrame, MemberStatus, Membership, Phase,
     state::{Entry, Gone},
 };
-use crate::{NodeAddr, NodeId, Time};
+use crate::{NodeAddr, NodeId, Time, config::OnDowned};
 
 /// Removed members that are looked at for one that is to be asked.
 const LOOKED_AT_MAX: usize = 64;
@@ -67,7 +67,7 @@ pub(super) struct Kin {
     /// As of [`Membership::weight`].
     pub(super) members: u32,
     pub(super) ups: u32,
-    /// This node is out there.
+    /// This node is no member there.
     pub(super) out: bool,
 }
 
@@ -141,13 +141,13 @@ impl Membership {
     }
 
     /// A node that this cluster does not know is told of it, if it was asked; or its cluster is the greater one, and this node ends, as what it runs may run
-    /// there too: a new life joins. So it is with the other part of this very cluster too, if each has removed the other.
+    /// there too: a new life joins. So it is with the other part of this very cluster, if neither has the other's members any more.
     ///
     /// Only an answer ends a node, not what anybody says unasked; and what has stood for a while only one that is as good after the time in which the
     /// other cluster finds out which of its members are dead.
     pub(super) fn meet_stray(&mut self, now: Time, from: NodeId, addr: &NodeAddr, kin: Kin) {
         let asked = self.strays.open.remove(addr);
-        let twin = kin.cluster == self.state.uid && kin.out && self.is_out(from);
+        let twin = kin.cluster == self.state.uid && kin.out && !self.state.is_in(from);
         if !twin && (kin.cluster == self.state.uid || self.knows(from)) {
             return;
         }
@@ -168,7 +168,8 @@ impl Membership {
         } else {
             let at = [vec![addr.clone()], kin.others].concat();
             if self.is_sure(now, &at, kin.cluster) {
-                self.end(if twin {
+                let stops = twin && self.config.membership.on_downed == OnDowned::Stop;
+                self.end(if stops {
                     Ending::Downed("two parts of the cluster had removed each other, and the other one is the greater".into())
                 } else {
                     Ending::Superseded(at)

@@ -445,6 +445,11 @@ impl Version {
         self.members.get(&id).map(|m| m.status)
     }
 
+    /// It is a member, and not down.
+    pub(crate) fn is_in(&self, id: NodeId) -> bool {
+        self.status(id).is_some_and(|status| status < MemberStatus::Down)
+    }
+
     /// The member that advertises this address.
     pub(crate) fn at(&self, addr: &NodeAddr) -> Option<&Entry> {
         let hash = addr.hash64();

@@ -195,6 +195,7 @@ impl Membership {
         self.hears_cluster(now);
         self.suspicion.hear(now);
         self.strays.silent.remove(&from);
+        self.returns.hear(now, from);
         if self.suspicion.isolated {
             self.suspicion.heard_again();
             // Who is still not heard is held reachable until it is found out anew: what it was lost for is not forgotten.
