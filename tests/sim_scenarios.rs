@@ -137,6 +137,7 @@ fn of_two_clusters_side_by_side_the_greater_one_stays() {
     holds("two-parts", 1..3);
     holds("ghost-beside", 1..3);
     holds("renewed-part", 1..3);
+    holds("met-by-one", 1..5);
 }
 
 #[test]

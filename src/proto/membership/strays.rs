@@ -16,9 +16,11 @@ use crate::{NodeAddr, NodeId, Time, config::OnDowned};
 /// Removed members that are looked at for one that is to be asked.
 const LOOKED_AT_MAX: usize = 64;
 
-/// A greater cluster that was not heard for so many heartbeats has to be so for the whole time again, and for so many it is not asked any more.
+/// A greater cluster that was not heard for so many heartbeats has to be so for the whole time again; after so many one of its members is asked now and
+/// then, not all, and after so many none.
 const RIVAL_SILENT: u32 = 3;
-const RIVAL_FORGOTTEN: u32 = 10;
+const RIVAL_AWAY: u32 = 10;
+const RIVAL_FORGOTTEN: u32 = 3600;
 
 /// A warning about a cluster beside this one is repeated so seldom.
 const WARN_EVERY: Duration = Duration::from_secs(60);
@@ -41,13 +43,13 @@ pub(crate) struct Strays {
     former: Option<NodeId>,
     /// Who was asked in this heartbeat and has not answered.
     open: BTreeSet<NodeAddr>,
-    /// The cluster that this one is going to give way to.
+    /// The cluster that this one is going to give way to, or that was met last.
     rival: Option<Rival>,
     /// When it was warned of a cluster with other settings.
     warned: Option<Time>,
 }
 
-/// A cluster that has been found to be the greater one, where, since when nothing was heard to the contrary, and when that was heard last.
+/// Another cluster, where, since when it has been found to be the greater one and nothing was heard to the contrary, and when that was heard last.
 #[derive(Clone, Debug)]
 struct Rival {
     cluster: u64,
@@ -85,11 +87,9 @@ impl Membership {
     /// the leader alone.
     pub(super) fn look_for_strays(&mut self, now: Time) {
         let silent = self.strays.next().and_then(|id| self.addr_of(id)).cloned();
-        let patience = RIVAL_FORGOTTEN * self.config.detector.heartbeat_interval.get();
-        self.strays.rival = self.strays.rival.take().filter(|rival| now.since(rival.heard) <= patience);
-        let rival = self.strays.rival.as_ref().map_or_else(Vec::new, |rival| rival.at.clone());
         self.strays.beats = (self.strays.beats + 1) % LEADER_LOOKS;
         let (leads, turn) = (self.leads(), self.strays.beats == 0);
+        let rival = self.rivals_to_ask(now, turn);
         let seed = if leads && turn { self.missing_seed() } else { None };
         let looks = if leads { turn } else { !self.former.is_empty() && self.rng.chance(self.share_of_looks()) };
         let former = if looks { self.former_place() } else { None };
@@ -97,6 +97,19 @@ impl Membership {
         for addr in self.strays.open.clone() {
             self.say(addr, MemberFrame::Knock);
         }
+    }
+
+    /// Members of the cluster that was met last: there may be nobody left of it where this one looks otherwise.
+    fn rivals_to_ask(&mut self, now: Time, turn: bool) -> Vec<NodeAddr> {
+        let heartbeat = self.config.detector.heartbeat_interval.get();
+        self.strays.rival = self.strays.rival.take().filter(|rival| now.since(rival.heard) <= RIVAL_FORGOTTEN * heartbeat);
+        let Some(rival) = &self.strays.rival else { return vec![] };
+        if now.since(rival.heard) < RIVAL_AWAY * heartbeat {
+            return rival.at.clone();
+        }
+        let others: Vec<&NodeAddr> = rival.at.iter().filter(|addr| self.state.at(addr).is_none()).collect();
+        let one = if turn { self.rng.index(others.len()) } else { None };
+        one.map(|at| others[at].clone()).into_iter().collect()
     }
 
     fn share_of_looks(&self) -> f64 {
@@ -154,8 +167,8 @@ impl Membership {
         // A cluster that ends with who answers is none to join.
         let goes_on = kin.cluster != 0 && (kin.takes || !kin.others.is_empty());
         if !(goes_on && self.is_less_than(addr, &kin)) {
-            self.strays.rival = self.strays.rival.take().filter(|rival| rival.cluster != kin.cluster);
             if asked {
+                self.remember_lesser(now, addr, &kin);
                 let answer = self.answer(from, addr);
                 self.say(addr.clone(), answer);
             }
@@ -175,6 +188,15 @@ impl Membership {
                     Ending::Superseded(at)
                 });
             }
+        }
+    }
+
+    /// Where a lesser cluster is. Who is there may end before it is sure, and nobody else may know of both.
+    fn remember_lesser(&mut self, now: Time, addr: &NodeAddr, kin: &Kin) {
+        if kin.cluster != 0 && self.strays.rival.as_ref().is_none_or(|rival| rival.cluster == kin.cluster) {
+            let at = [vec![addr.clone()], kin.others.clone()].concat();
+            let heard = now - RIVAL_AWAY * self.config.detector.heartbeat_interval.get();
+            self.strays.rival = Some(Rival { cluster: kin.cluster, at, since: now, heard });
         }
     }
 
