@@ -151,6 +151,12 @@ fn a_loser_that_alone_sees_a_short_heal_stops_in_time() {
 }
 
 #[test]
+fn what_the_dead_had_held_hides_nobody() {
+    holds("two-waves", 1..4);
+    holds("split-and-crashes", 1..4);
+}
+
+#[test]
 fn when_the_marks_of_both_sides_meet_the_greater_side_lives() {
     holds("heal-in-time", 1..5);
     holds("cut-again", 1..5);

@@ -54,12 +54,6 @@ struct Case {
     convicted: bool,
 }
 
-/// In thousandths.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Share(usize);
-
-const ALL: Share = Share(1000);
-
 /// The cases, and who is no elector of others, by place on the ring.
 struct Docket<'a> {
     court: Court<'a>,
@@ -154,18 +148,18 @@ impl<'a> Docket<'a> {
             docket.marks[*at] = (observer, mark);
             *at += 1;
         }
-        docket.discounted = docket.doubtful();
+        docket.discounted = docket.discounted_at_first();
         docket
     }
 
-    /// Who elects nobody from the outset.
-    fn doubtful(&self) -> Vec<bool> {
-        let mut doubtful = vec![false; self.ring.len()];
+    /// Who elects nobody before anybody is convicted.
+    fn discounted_at_first(&self) -> Vec<bool> {
+        let mut discounted = vec![false; self.ring.len()];
         if self.court.rule != DetectorVerdict::Pooled {
             let doubted = self.cases.iter().filter(|case| case.against.len() > 1 && Some(case.subject) != self.exempt);
-            doubted.filter_map(|case| case.place).for_each(|at| doubtful[at] = true);
+            doubted.filter_map(|case| case.place).for_each(|at| discounted[at] = true);
         }
-        doubtful
+        discounted
     }
 
     fn accused_by_judge(&self) -> impl Iterator<Item = &Case> {
@@ -179,7 +173,7 @@ impl<'a> Docket<'a> {
 
     /// Whom the judge itself holds unreachable elects nobody, be it that they accuse others whom the judge can hear.
     fn begin_anew(&mut self) {
-        let mut discounted = self.doubtful();
+        let mut discounted = self.discounted_at_first();
         self.accused_by_judge().filter_map(|case| case.place).for_each(|at| discounted[at] = true);
         self.cases.iter_mut().for_each(|case| case.convicted = false);
         (self.discounted, self.contested) = (discounted, false);
@@ -189,23 +183,21 @@ impl<'a> Docket<'a> {
         self.cases.iter().any(|case| case.subject == subject)
     }
 
-    /// Convicts until nobody is left to be convicted; who is convicted together is judged together. Of accusers that are accused themselves those
-    /// first whom the greatest share of their monitors convicts.
+    /// Convicts until nobody is left to be convicted; who is convicted together is judged together.
     fn decide(&mut self) {
         loop {
             let open = |case: &Case| !case.convicted && Some(case.subject) != self.exempt;
-            let share = |case: &Case| Some(case).filter(|case| open(case)).and_then(|case| self.convicts(case, Mark::Silent));
-            let mut more: Vec<(usize, Share)> = self.cases.iter().enumerate().filter_map(|(at, case)| Some((at, share(case)?))).collect();
-            let Some(greatest) = more.iter().map(|&(_, share)| share).max() else { return };
+            let convicts = |(_, case): &(usize, &Case)| open(case) && self.convicts(case, Mark::Silent);
+            let more: Vec<usize> = self.cases.iter().enumerate().filter(convicts).map(|(at, _)| at).collect();
+            if more.is_empty() {
+                return;
+            }
             if !self.contested && self.accuses_itself(&more) {
                 self.contested = true;
                 self.hear_own_side();
                 continue;
             }
-            if self.contested {
-                more.retain(|&(_, share)| share == greatest);
-            }
-            for (at, _) in more {
+            for at in more {
                 self.cases[at].convicted = true;
                 if let Some(place) = self.cases[at].place {
                     self.discounted[place] = true;
@@ -215,16 +207,17 @@ impl<'a> Docket<'a> {
     }
 
     /// Whether some of those are accused by others of them.
-    fn accuses_itself(&self, cases: &[(usize, Share)]) -> bool {
-        let accused: BTreeSet<NodeId> = cases.iter().map(|&(at, _)| self.cases[at].subject).collect();
-        let mut marks = cases.iter().flat_map(|&(at, _)| &self.marks[self.cases[at].against.clone()]);
+    fn accuses_itself(&self, cases: &[usize]) -> bool {
+        let accused: BTreeSet<NodeId> = cases.iter().map(|&at| self.cases[at].subject).collect();
+        let mut marks = cases.iter().flat_map(|&at| &self.marks[self.cases[at].against.clone()]);
         marks.any(|(by, _)| accused.contains(by))
     }
 
     /// Whom the judge does not reach elects nobody: along monitors that get replies, from itself on, and not by those it holds unreachable itself.
     ///
     /// When a split ends, the marks of both sides meet in one state, and each convicts the other. They are withdrawn within some heartbeats by those
-    /// who live. The marks of a side that has stopped meanwhile are not, and would keep the others apart until those stop as well.
+    /// who live. The marks of a side that has stopped meanwhile are not, and would keep the others apart until those stop as well. It is the same
+    /// with those that fall silent after they have accused others.
     fn hear_own_side(&mut self) {
         let n = self.ring.len();
         let Some(mine) = self.ring.place_of(self.court.me) else { return };
@@ -234,11 +227,12 @@ impl<'a> Docket<'a> {
         reached[mine] = true;
         while let Some(at) = open.pop() {
             let observer = self.ring.at(at);
-            for next in (1..=self.court.monitors.min(n - 1)).map(|step| (at + step) % n) {
-                let accused = |case: &Case| [observer, self.court.me].iter().any(|&by| self.mark(case, by).is_some());
-                let replies = !case_at[next].is_some_and(accused);
-                if replies && !std::mem::replace(&mut reached[next], true) {
-                    open.push(next);
+            let accused = |place: usize, by: NodeId| case_at[place].is_some_and(|case| self.mark(case, by).is_some());
+            // It observes one more for each whom it holds unreachable.
+            let replies = (1..n).map(|step| (at + step) % n).filter(|&place| !accused(place, observer));
+            for place in replies.take(self.court.monitors).filter(|&place| !accused(place, self.court.me)) {
+                if !std::mem::replace(&mut reached[place], true) {
+                    open.push(place);
                 }
             }
         }
@@ -250,19 +244,18 @@ impl<'a> Docket<'a> {
         against.iter().find(|&&(by, _)| by == observer).map(|&(_, mark)| mark)
     }
 
-    /// By which share of those who elect, if it is enough.
-    fn convicts(&self, case: &Case, least: Mark) -> Option<Share> {
+    fn convicts(&self, case: &Case, least: Mark) -> bool {
         let Court { rule, monitors, me, .. } = self.court;
         if rule == DetectorVerdict::One && least == Mark::Silent {
-            let counts = |by: NodeId| self.ring.place_of(by).is_none_or(|at| !self.discounted[at]);
-            let convicts = !self.contested || self.marks[case.against.clone()].iter().any(|&(by, _)| counts(by));
-            return convicts.then_some(ALL);
+            // Once the judge counts its own side alone, so it does with these.
+            let counts = |by: NodeId| !self.contested || self.ring.place_of(by).is_none_or(|at| !self.discounted[at]);
+            return self.marks[case.against.clone()].iter().any(|&(by, _)| counts(by));
         }
         if self.marks[case.against.clone()].iter().all(|&(_, mark)| mark < least) {
-            return None;
+            return false;
         }
         // Whoever is down has no monitors any more. The same for every judge: nobody is shown to have come back because it was downed.
-        let Some(at) = case.place else { return Some(ALL) };
+        let Some(at) = case.place else { return true };
         let pooled = rule == DetectorVerdict::Pooled;
         let (mut electors, mut accusers, mut tested) = (0, 0, false);
         let mut hear = |mark: Option<Mark>| {
@@ -287,16 +280,15 @@ impl<'a> Docket<'a> {
             }
         }
         if electors == 0 {
-            return self.mark(case, me).is_some_and(|mark| mark >= least).then_some(ALL);
+            return self.mark(case, me).is_some_and(|mark| mark >= least);
         }
         // Who convicts has counted the others' runs; one of them must have come to the same.
-        let enough = (pooled && least == Mark::Silent && accusers > 1 && tested) || accusers * 2 > electors;
-        enough.then_some(Share(accusers * ALL.0 / electors))
+        (pooled && least == Mark::Silent && accusers > 1 && tested) || accusers * 2 > electors
     }
 
     fn verdict(&self, prior: &Verdict) -> Verdict {
         let convicted = || self.cases.iter().filter(|case| case.convicted);
-        let gone = convicted().filter(|case| self.convicts(case, Mark::Refused).is_some()).map(|case| case.subject).collect();
+        let gone = convicted().filter(|case| self.convicts(case, Mark::Refused)).map(|case| case.subject).collect();
         let mut before = Cursor::of(prior.unreachable.keys().as_slice());
         let mut known = |case: &Case| {
             let by = || self.marks[case.against.clone()].iter().map(|&(by, _)| by);
@@ -446,6 +438,25 @@ mod tests {
         w.mark(8, &[2, 3, 4, 6], Mark::Convicted);
         for me in living {
             assert_eq!(w.verdict(me, DetectorVerdict::Pooled), stopped, "as {me} sees it");
+        }
+    }
+
+    #[test]
+    fn the_dead_that_had_accused_each_other_hide_nobody() {
+        let mut w = World::new(60);
+        let (living, dead): (Vec<usize>, Vec<usize>) = ((0..25).collect(), (25..60).collect());
+        for &observer in &living {
+            // It looks on past those it holds unreachable; the next five of some are all dead.
+            let is_dead = |id: NodeId| w.ids[25..].contains(&id);
+            let observed = w.state.members.ring().subjects(w.ids[observer], 5, is_dead);
+            let marks: Vec<usize> = (25..60).filter(|&at| observed.contains(&w.ids[at])).collect();
+            w.mark(observer, &marks, Mark::Convicted);
+        }
+        for pair in dead.chunks_exact(2) {
+            w.mark(pair[0], &[pair[1]], Mark::Convicted);
+        }
+        for me in living {
+            assert_eq!(w.verdict(me, DetectorVerdict::Pooled), dead, "as {me} sees it");
         }
     }
 

@@ -44,17 +44,22 @@ pub(crate) struct Split {
     down: Vec<(NodeId, Time)>,
     /// When it is looked at in part, though it does not stand still.
     part_at: Time,
+    /// How often the winner has put it off, as some of the lost were heard again.
+    put_off: u32,
 }
 
 /// A picture that does not come to stand still is looked at in part when it could have, and again after this share of that time; not by an alarm of
 /// its own, as every heartbeat comes here.
 const AGAIN: f64 = 0.125;
 
+/// So many heartbeats a winner waits for lost members that it hears again.
+const HEARD_AGAIN: u32 = 3;
+
 impl Split {
     /// As it is seen for the first time.
     fn new(unreachable: Vec<NodeId>, members: Vec<NodeId>, now: Time, stable: Duration) -> Self {
         let (lost, judge_at) = (vec![now; unreachable.len()], Some(now + stable));
-        Self { unreachable, members, since: now, judge_at, lost, came: vec![], down: vec![], part_at: now + stable }
+        Self { unreachable, members, since: now, judge_at, lost, came: vec![], down: vec![], part_at: now + stable, put_off: 0 }
     }
 
     /// As it is seen now, with since when of those who are lost, or have come within `memory`. `lives`: whether that one is a member, and not down.
@@ -75,7 +80,7 @@ impl Split {
         let mut came: Vec<(NodeId, Time)> = back.chain(new).map(|&id| (id, now)).collect();
         let left = self.members.iter().any(|id| members.binary_search(id).is_err() && since(id).is_none());
         if !came.is_empty() || left || unreachable.iter().any(|id| since(id).is_none()) {
-            (self.since, self.judge_at) = (now, Some(now + stable));
+            (self.since, self.judge_at, self.put_off) = (now, Some(now + stable), 0);
         }
         self.lost = unreachable.iter().map(|id| since(id).unwrap_or(now)).collect();
         came.extend(self.came.iter().filter(|(_, at)| now.since(*at) < memory));
@@ -255,6 +260,9 @@ impl Membership {
         if decision == Decision::DownOthers && leads && !self.lives_with_ghosts(&voters) {
             decision = Decision::DownAll;
         }
+        if decision == Decision::DownOthers && leads && self.puts_off_win(now) {
+            return;
+        }
         let again = now + self.stable_after();
         if let Some(split) = &mut self.split {
             split.judge_at = (decision != Decision::Nothing).then_some(again);
@@ -283,6 +291,16 @@ impl Membership {
                 }
             }
         }
+    }
+
+    /// Some of the lost are heard again: they are in reach after some replies in a row, or do not hear this side. The losing side does not wait
+    /// longer for that, so neither runs beside the other.
+    fn puts_off_win(&mut self, now: Time) -> bool {
+        let heard = self.lost().any(|id| self.watch.hears(id, now));
+        let Some(split) = self.split.as_mut().filter(|split| heard && split.put_off < HEARD_AGAIN) else { return false };
+        split.put_off += 1;
+        split.judge_at = Some(now + self.config.detector.heartbeat_interval.get());
+        true
     }
 
     /// How long members are lost that a part of the picture downs: longer than the other side needs to see that it has lost, and so long that what

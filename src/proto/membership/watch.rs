@@ -161,6 +161,11 @@ impl Watch {
         self.answered.is_none_or(|at| now.since(at) >= span) && self.subjects.values().any(|s| s.seq() >= 3)
     }
 
+    /// That one is observed, and was heard not long ago.
+    pub(crate) fn hears(&self, id: NodeId, now: Time) -> bool {
+        self.subjects.get(&id).is_some_and(|subject| subject.answers(now, &self.tuning))
+    }
+
     /// Silence after which a healthy subject is suspected.
     pub(crate) fn patience(&self) -> Duration {
         self.tuning.patience()
@@ -386,12 +391,11 @@ impl Membership {
     fn look_further(&self, now: Time, skip: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
         let monitors = usize::from(self.config.detector.monitors);
         let bound = monitors.saturating_mul(1 << self.watch.cut_off.min(16));
-        let answers = |id: NodeId| self.watch.subjects.get(&id).is_some_and(|s| s.answers(now, &self.watch.tuning));
         let (mut wanted, mut counted, mut answering) = (vec![], 0, 0);
         for id in self.state.members.ring().after(self.me) {
             wanted.push(id);
             counted += usize::from(!skip(id));
-            answering += usize::from(!skip(id) && answers(id));
+            answering += usize::from(!skip(id) && self.watch.hears(id, now));
             if counted == bound || answering == monitors {
                 break;
             }
