@@ -259,6 +259,10 @@ impl Membership {
                 self.take_refusal(permanent, format!("{addr}: {reason}"));
             }
             MemberFrame::Removed { node } if node == self.me && self.seeker.is_some() => self.take_removal(addr),
+            // The state says it as well, by datagrams, if those arrive. Of two parts that have removed each other neither believes the other.
+            MemberFrame::Removed { node } if node == self.me && self.phase == Phase::Member && self.state.is_in(from) => {
+                self.end_removed(now);
+            }
             MemberFrame::JoinWait { .. }
             | MemberFrame::JoinAccepted { .. }
             | MemberFrame::JoinRefused { .. }

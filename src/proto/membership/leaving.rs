@@ -72,6 +72,12 @@ impl Membership {
         true
     }
 
+    /// A member says that this node was removed.
+    pub(super) fn end_removed(&mut self, now: Time) {
+        self.tell_own_end(now);
+        self.end(if self.farewell.drained { Ending::Left } else { Ending::Downed("this node was removed from the cluster".into()) });
+    }
+
     pub(super) fn farewell_due(&self) -> Option<Time> {
         let since = self.farewell.since.filter(|_| self.phase == Phase::Member)?;
         let give_up = since + self.config.shutdown.leave_timeout.get();

@@ -91,6 +91,20 @@ fn who_is_alone_gives_way_to_a_cluster_that_goes_on_and_to_no_other() {
     assert_eq!(world.ended(2), Some(&Ending::Superseded(vec![addr(9), addr(2)])));
 }
 
+/// As its datagrams may be lost.
+#[test]
+fn who_is_told_over_a_link_that_it_was_removed_ends_if_a_member_says_so() {
+    let mut world = World::cluster(0, 3, &fast());
+    let (me, member) = (world.nodes[&2].id, world.nodes[&1].id);
+    let mut hear = |from: NodeId, at: usize, node: NodeId| {
+        world.with(2, |m, now| m.handle_frame(now, from, &addr(at), MemberFrame::Removed { node }));
+        world.ended(2).cloned()
+    };
+    assert_eq!(hear(NodeId::new(&addr(9), 1), 9, me), None, "a stranger says it");
+    assert_eq!(hear(member, 1, member), None, "it is of another one");
+    assert_eq!(hear(member, 1, me), Some(Ending::Downed("this node was removed from the cluster".into())));
+}
+
 /// Members look where their seed should be, also long after they have removed it.
 #[test]
 fn a_seed_that_is_back_after_its_removal_is_told_by_the_leader() {
