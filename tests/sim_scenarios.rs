@@ -160,6 +160,7 @@ fn what_the_dead_had_held_hides_nobody() {
 fn when_the_marks_of_both_sides_meet_the_greater_side_lives() {
     holds("heal-in-time", 1..5);
     holds("cut-again", 1..5);
+    holds("heard-again", 1..5);
 }
 
 #[test]
