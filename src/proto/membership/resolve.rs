@@ -11,6 +11,9 @@
 //!   leader waits longer, by how much both sides see a split apart. Only a side whose own picture never stands still may stop an eighth of the
 //!   wait later than one whose picture does; before, it did not stop at all.
 //!
+//! Where a cut ends about when it is judged, the side that lives waits a little for whom it hears again, and the side that loses does not count from
+//! the end of it if the other side may have missed that; see `returns`.
+//!
 //! The downed are removed, and joiners raised, on convergence as ever, and there is none while somebody is out of reach: a cluster all of whose
 //! members are replaced without a pause runs out of voters in the end, unless `converge_past_unreachable` is set.
 
