@@ -8,6 +8,7 @@
 # stand there are not run again. That is right for as long as the protocol does the same, and the file expects the same: the first of them is run
 # again, and if that gives another line, all of that file go. LIMIT is the longest time for seeds without a gap (default: none); what is done by then
 # counts, and so does what is done when the campaign is killed.
+# WINGBEAT names the program (default: target/release/wingbeat); that of perf/pgo.sh takes a fifth to a third less time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${WINGBEAT:-target/release/wingbeat}

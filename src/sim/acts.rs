@@ -11,7 +11,10 @@ use super::{
 };
 use crate::{
     NodeAddr, NodeId, ShardId, ShardKey,
-    proto::{membership::ClusterView, node::Command},
+    proto::{
+        membership::{ClusterView, by_place},
+        node::Command,
+    },
 };
 
 impl Scene for World<'_> {
@@ -43,6 +46,11 @@ impl Scene for World<'_> {
         let role = self.nodes.first().and_then(|n| n.config.sharding.coordinator_role.clone());
         self.node_of(view.oldest(role.as_deref())?.id)
     }
+
+    fn by_place(&self) -> Vec<u32> {
+        let running = self.nodes.iter().filter_map(|n| n.life).map(|life| self.lives[life as usize].id);
+        by_place(running.collect()).into_iter().filter_map(|id| self.node_of(id)).collect()
+    }
 }
 
 /// The shards of the workload, for selectors of shards.
@@ -57,15 +65,6 @@ impl Scene for Shards {
     }
     fn region(&self, _index: u32) -> u32 {
         0
-    }
-    fn leader(&self) -> Option<u32> {
-        None
-    }
-    fn by_age(&self) -> Vec<u32> {
-        Vec::new()
-    }
-    fn coordinator(&self) -> Option<u32> {
-        None
     }
 }
 

@@ -23,13 +23,15 @@ pub enum Selector {
     Coordinator,
     /// All nodes of a region.
     Region(u32),
+    /// So many of the running ones, side by side on the ring by which members observe each other, from a place drawn from the seed.
+    Ring(u32),
     /// All.
     All,
     /// The first without the second.
     Minus(Box<Selector>, Box<Selector>),
 }
 
-/// What a selector needs to know of the world.
+/// What a selector needs to know of the world. Where there are no members, nobody is anything among them.
 pub trait Scene {
     /// Number of nodes (or shards) there are.
     fn count(&self) -> u32;
@@ -38,11 +40,21 @@ pub trait Scene {
     /// Its region.
     fn region(&self, index: u32) -> u32;
     /// The leader, if any.
-    fn leader(&self) -> Option<u32>;
+    fn leader(&self) -> Option<u32> {
+        None
+    }
     /// Members by age, oldest first.
-    fn by_age(&self) -> Vec<u32>;
+    fn by_age(&self) -> Vec<u32> {
+        vec![]
+    }
     /// Node of the coordinator.
-    fn coordinator(&self) -> Option<u32>;
+    fn coordinator(&self) -> Option<u32> {
+        None
+    }
+    /// The running ones in the order of the observers' ring.
+    fn by_place(&self) -> Vec<u32> {
+        vec![]
+    }
 }
 
 impl Selector {
@@ -58,7 +70,7 @@ impl Selector {
         let index = |t: &str| -> Result<u32, String> {
             let i = t.trim().parse::<u32>().map_err(|_| {
                 format!(
-                    "\"{text}\" is no selector; write \"3\", \"3,7\", \"10..20\", \"random:10\", \"leader\", \"oldest\", \"youngest\", \"coordinator\", \"region:1\", \"all\" or \"a - b\""
+                    "\"{text}\" is no selector; write \"3\", \"3,7\", \"10..20\", \"random:10\", \"leader\", \"oldest\", \"youngest\", \"coordinator\", \"region:1\", \"ring:10\", \"all\" or \"a - b\""
                 )
             })?;
             if i < count { Ok(i) } else { Err(format!("selector \"{text}\": {i} is outside 0..{count}")) }
@@ -71,12 +83,14 @@ impl Selector {
             "coordinator" => return Ok(Self::Coordinator),
             _ => {}
         }
-        if let Some(n) = text.strip_prefix("random:") {
-            let n = n.parse::<u32>().map_err(|_| format!("selector \"{text}\": write \"random:\" and a number"))?;
-            if n > count {
-                return Err(format!("selector \"{text}\": there are only {count}"));
+        for (prefix, drawn) in [("random:", Self::Random as fn(u32) -> Self), ("ring:", Self::Ring)] {
+            if let Some(n) = text.strip_prefix(prefix) {
+                let n = n.parse::<u32>().map_err(|_| format!("selector \"{text}\": write \"{prefix}\" and a number"))?;
+                if n > count {
+                    return Err(format!("selector \"{text}\": there are only {count}"));
+                }
+                return Ok(drawn(n));
             }
-            return Ok(Self::Random(n));
         }
         if let Some(r) = text.strip_prefix("region:") {
             return r.parse().map(Self::Region).map_err(|_| format!("selector \"{text}\": write \"region:\" and a number"));
@@ -103,6 +117,13 @@ impl Selector {
             Self::Youngest => scene.by_age().last().copied().into_iter().collect(),
             Self::Coordinator => scene.coordinator().into_iter().collect(),
             Self::Region(r) => (0..scene.count()).filter(|i| scene.region(*i) == *r).collect(),
+            Self::Ring(n) => {
+                let mut all = scene.by_place();
+                let first = rng.index(all.len()).unwrap_or(0);
+                all.rotate_left(first);
+                all.truncate(*n as usize);
+                all
+            }
             Self::All => (0..scene.count()).collect(),
             // A draw is made among what is left, so that "random:3 - leader" still gives three.
             Self::Minus(a, b) => {
@@ -178,6 +199,7 @@ impl fmt::Display for Selector {
             Self::Youngest => f.write_str("youngest"),
             Self::Coordinator => f.write_str("coordinator"),
             Self::Region(r) => write!(f, "region:{r}"),
+            Self::Ring(n) => write!(f, "ring:{n}"),
             Self::All => f.write_str("all"),
             Self::Minus(a, b) => write!(f, "{a} - {b}"),
         }
@@ -218,6 +240,9 @@ mod tests {
         fn coordinator(&self) -> Option<u32> {
             Some(3)
         }
+        fn by_place(&self) -> Vec<u32> {
+            vec![6, 0, 3, 9, 1, 7, 2, 8, 5]
+        }
     }
 
     fn resolve(text: &str) -> Vec<u32> {
@@ -235,6 +260,10 @@ mod tests {
         );
         assert_eq!(resolve("region:1"), [1, 3, 5, 7, 9]);
         assert_eq!(resolve("all - 2..9"), [0, 1, 9]);
+        let three = resolve("ring:3");
+        let places = Ten.by_place().repeat(2);
+        assert!(places.windows(3).any(|side_by_side| side_by_side.iter().all(|i| three.contains(i))), "{three:?}");
+        assert_eq!(resolve("ring:10").len(), 9, "of the running ones");
         assert_eq!(resolve("random:9"), [0, 1, 2, 3, 5, 6, 7, 8, 9], "of the running ones");
         let without = resolve("random:8 - leader");
         assert!(without.len() == 8 && !without.contains(&0), "{without:?}");
@@ -246,6 +275,8 @@ mod tests {
             ("12", "outside 0..10"),
             ("5..12", "must end"),
             ("random:11", "only 10"),
+            ("ring:11", "only 10"),
+            ("ring:x", "number"),
             ("x", "no selector"),
             ("region:x", "number"),
             ("1 - 2 - 3", "once"),
@@ -257,7 +288,7 @@ mod tests {
 
     #[test]
     fn text_forms_round_trip() {
-        for text in ["3,7", "2..5", "random:4", "all - leader", "region:1"] {
+        for text in ["3,7", "2..5", "random:4", "all - leader", "region:1", "ring:4"] {
             assert_eq!(Selector::parse(text, 10).unwrap().to_string(), text);
         }
     }

@@ -80,15 +80,6 @@ impl Scene for Unborn<'_> {
     fn region(&self, index: u32) -> u32 {
         index % self.0.network.regions
     }
-    fn leader(&self) -> Option<u32> {
-        None
-    }
-    fn by_age(&self) -> Vec<u32> {
-        Vec::new()
-    }
-    fn coordinator(&self) -> Option<u32> {
-        None
-    }
 }
 
 #[cfg(test)]

@@ -48,6 +48,7 @@ pub use downing::exhaustive::{
     DowningCheck, NODES_MAX as DOWNING_CHECK_NODES_MAX, PendingCheck, checks as downing_checks, planted as planted_downing_checks,
 };
 pub use frame::{JoinRequest, MemberFrame, Packed};
+pub(crate) use monitors::by_place;
 pub use pool::{Keeper, Pool, Shelves};
 pub use view::{ClusterView, Event, LinkReport, Member, MemberStatus, Members};
 

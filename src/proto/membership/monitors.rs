@@ -30,6 +30,12 @@ fn place(id: NodeId) -> (u64, NodeId) {
     (xxhash_rust::xxh3::xxh3_64(&id.raw().to_le_bytes()), id)
 }
 
+/// Members in the order of their places.
+pub(crate) fn by_place(mut members: Vec<NodeId>) -> Vec<NodeId> {
+    members.sort_by_cached_key(|&id| place(id));
+    members
+}
+
 impl Ring {
     /// Of these, by id. The id is hashed again, so that nodes of one host do not stand side by side.
     pub(crate) fn new(members: impl Iterator<Item = NodeId>) -> Self {
