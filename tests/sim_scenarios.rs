@@ -164,6 +164,14 @@ fn when_the_marks_of_both_sides_meet_the_greater_side_lives() {
 }
 
 #[test]
+fn a_few_of_many_stop_before_the_others_take_over() {
+    holds("two-of-many", 1..4);
+    holds("eight-of-many", 1..4);
+    holds("twelve-of-many", 1..2);
+    holds("far-apart", 1..4);
+}
+
+#[test]
 fn what_a_removed_member_changed_last_is_numbered_once() {
     holds("orphans", 1..2);
 }

@@ -330,6 +330,16 @@ impl Subject {
         self.last_reply.is_some_and(|at| at > then)
     }
 
+    /// It was taken in as the neighbour of silent ones, and was not heard since.
+    pub(crate) const fn is_assumed_silent(&self) -> bool {
+        self.assumed > 0 && self.heard.is_none()
+    }
+
+    /// The beat before the newest has no answer, nor has the newest.
+    pub(crate) const fn run_is_open(&self) -> bool {
+        self.seq >= 2 && self.answered & 3 == 0
+    }
+
     /// It was heard not long ago.
     pub(crate) fn answers(&self, now: Time, tuning: &Tuning) -> bool {
         self.heard.is_some_and(|at| now.since(at) < tuning.suspicious())

@@ -1,6 +1,10 @@
 //! Gossip: push-pull of the state, event-driven where something changed, by rounds otherwise.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use super::{
     MemberFrame, MemberStatus, Membership, Phase,
@@ -33,6 +37,18 @@ const UNREACHABLE_SHARE: f64 = 0.2;
 /// Least share of the rounds that go to a deputy.
 const DEPUTY_SHARE: f64 = 0.1;
 
+/// Asks of one member whose answers are taken.
+const ASKS_MAX: usize = 16;
+
+/// A member was asked what it has.
+#[derive(Copy, Clone, Debug)]
+struct Asked {
+    number: u32,
+    /// The version that was meant.
+    version: u128,
+    at: Time,
+}
+
 /// When and to whom to gossip, and who this node is in datagrams.
 #[derive(Clone, Debug)]
 pub(crate) struct Spread {
@@ -51,8 +67,8 @@ pub(crate) struct Spread {
     told: BTreeMap<NodeId, Time>,
     /// Number of the last ask.
     ask: u32,
-    /// Who was asked what it has: the number, the version that was meant, and when.
-    asked: BTreeMap<NodeId, (u32, u128, Time)>,
+    /// Who was asked what it has, the newest last: answers to some of them may be under way at once where a round trip takes longer than it takes to ask again.
+    asked: BTreeMap<NodeId, VecDeque<Asked>>,
     /// The last answer could not be used: ask for everything.
     missed: bool,
     last_ask: Option<Time>,
@@ -255,14 +271,22 @@ impl Membership {
         let patience = self.config.membership.gossip_interval.get() / 4;
         let ttl = self.config.membership.gossip_ttl.get();
         let asked = &mut self.spread.asked;
-        asked.retain(|_, (_, _, at)| now.since(*at) <= ttl);
-        if asked.iter().any(|(&id, &(_, version, at))| (version == digest || id == to) && now.since(at) < patience) {
+        asked.retain(|_, asks| {
+            asks.retain(|ask| now.since(ask.at) <= ttl);
+            !asks.is_empty()
+        });
+        let all = asked.iter().flat_map(|(&id, asks)| asks.iter().map(move |ask| (id, ask)));
+        if all.into_iter().any(|(id, ask)| (ask.version == digest || id == to) && now.since(ask.at) < patience) {
             return;
         }
         self.spread.ask = self.spread.ask.checked_add(1).unwrap_or(1);
         let number = self.spread.ask;
         self.spread.last_ask = Some(now);
-        self.spread.asked.insert(to, (number, digest, now));
+        let asks = self.spread.asked.entry(to).or_default();
+        if asks.len() == ASKS_MAX {
+            asks.pop_front();
+        }
+        asks.push_back(Asked { number, version: digest, at: now });
         let mut clock = Writer::default();
         if !std::mem::take(&mut self.spread.missed) {
             codec::encode_clock(&mut clock, &self.state.clock);
@@ -333,12 +357,13 @@ impl Membership {
             }
         } else {
             let ttl = self.config.membership.gossip_ttl.get();
-            match self.spread.asked.get(&from) {
-                Some(&(number, _, at)) if number == head.ask && now.since(at) <= ttl => {}
-                Some(&(number, _, _)) if number == head.ask => return self.counters.add(Count::GossipExpired),
-                _ => return self.counters.add(Count::GossipUnasked),
+            let asks = self.spread.asked.get_mut(&from);
+            let ask = asks.and_then(|asks| asks.iter().position(|ask| ask.number == head.ask).and_then(|at| asks.remove(at)));
+            match ask {
+                Some(ask) if now.since(ask.at) <= ttl => {}
+                Some(_) => return self.counters.add(Count::GossipExpired),
+                None => return self.counters.add(Count::GossipUnasked),
             }
-            self.spread.asked.remove(&from);
         }
         self.receive(now, from, &head, &part);
     }
@@ -574,16 +599,17 @@ impl Membership {
         self.verdict.unreachable.keys().copied().filter(|id| self.state.is_in(*id))
     }
 
-    /// So many random reachable others.
+    /// So many random reachable others. For a node that may be cut off those that it knows to be silent are not, whatever the others hold: it may be one of
+    /// few, who have to find each other.
     pub(super) fn choose(&mut self, count: usize, whom: Whom) -> Vec<NodeId> {
-        let Self { state, verdict, me, rng, .. } = self;
+        let Self { state, verdict, me, rng, watch, .. } = self;
         let members = &state.members;
         let may = |at: usize| {
             // The cheapest first: mostly all have seen what there is.
             (whom == Whom::Anyone || !state.has_seen_at(at))
-                && members
-                    .at(at)
-                    .is_some_and(|(id, m)| id != *me && m.status < MemberStatus::Down && !verdict.unreachable.contains_key(&id))
+                && members.at(at).is_some_and(|(id, m)| {
+                    id != *me && m.status < MemberStatus::Down && !verdict.unreachable.contains_key(&id) && !watch.knows_silent(id)
+                })
         };
         let order = &members.roster().order;
         // Where most fit, a few draws find them; the rest of the work is for where few do.

@@ -8,8 +8,11 @@
 //!   same sum with the same members against it, so both cannot come to that where a strategy asks for a majority, a quorum or a referee. (A member
 //!   that left one side for the other is unsettled where it came to.) That is an argument: `examples/downing_check` tries still pictures only.
 //! * This side stops if it would lose with all that is unsettled on its side. That is looked at first, and as soon as a still picture would be: a
-//!   leader waits longer, by how much both sides see a split apart. Only a side whose own picture never stands still may stop an eighth of the
+//!   leader waits longer, by how much both sides see a split apart. Only a side whose own picture never stands still may stop a sixteenth of the
 //!   wait later than one whose picture does; before, it did not stop at all.
+//!
+//! The first who stop on a side that loses take their marks with them, and whom they had observed looks reachable again to those who come
+//! later. So whoever sees one of its own side go down judges at once, by what it knew before, and does not wait for the last heartbeats of its time.
 //!
 //! Where a cut ends about when it is judged, the side that lives waits a little for whom it hears again, and the side that loses does not count from
 //! the end of it if the other side may have missed that; see `returns`.
@@ -49,11 +52,13 @@ pub(crate) struct Split {
     part_at: Time,
     /// How often the winner has put it off, as some of the lost were heard again.
     put_off: u32,
+    /// Who was lost for almost long enough as somebody of this side went down.
+    almost_lost: Vec<NodeId>,
 }
 
 /// A picture that does not come to stand still is looked at in part when it could have, and again after this share of that time; not by an alarm of
 /// its own, as every heartbeat comes here.
-const AGAIN: f64 = 0.125;
+const AGAIN: f64 = 0.0625;
 
 /// So many heartbeats a winner waits for lost members that it hears again.
 const HEARD_AGAIN: u32 = 3;
@@ -62,7 +67,8 @@ impl Split {
     /// As it is seen for the first time.
     fn new(unreachable: Vec<NodeId>, members: Vec<NodeId>, now: Time, stable: Duration) -> Self {
         let (lost, judge_at) = (vec![now; unreachable.len()], Some(now + stable));
-        Self { unreachable, members, since: now, judge_at, lost, came: vec![], down: vec![], part_at: now + stable, put_off: 0 }
+        let part_at = now + stable;
+        Self { unreachable, members, since: now, judge_at, lost, came: vec![], down: vec![], part_at, put_off: 0, almost_lost: vec![] }
     }
 
     /// As it is seen now, with since when of those who are lost, or have come within `memory`. `lives`: whether that one is a member, and not down.
@@ -114,9 +120,12 @@ impl Split {
         self.unreachable.iter().copied().zip(self.lost.iter().copied())
     }
 
-    /// Nobody is in reach of `me`.
-    pub(super) fn is_alone(&self, me: NodeId) -> bool {
-        self.members.iter().all(|id| *id == me || self.unreachable.binary_search(id).is_ok())
+    /// Somebody of this side is down: whom it knows then to be lost for so long is not forgotten.
+    fn note_fallen(&mut self, almost: Duration, now: Time, is_down: impl Fn(NodeId) -> bool) {
+        let here = |id: &NodeId| self.unreachable.binary_search(id).is_err();
+        if self.members.iter().any(|id| here(id) && is_down(*id)) {
+            (self.almost_lost, self.part_at) = (self.lost_for(almost, now), now);
+        }
     }
 
     /// Who is lost for so long.
@@ -183,8 +192,12 @@ impl Membership {
         if self.split.as_ref().is_none_or(|s| s.unreachable != unreachable || !folk.counted().eq(s.members.iter().copied())) {
             let (members, spans) = (folk.counted().collect(), [self.stable_after(), self.sure_after()]);
             let lives = |id| self.state.is_in(id);
+            let (almost, is_down) = (spans[0].saturating_sub(self.picture_lag()), |id| self.state.status(id) == Some(MemberStatus::Down));
             match &mut self.split {
-                Some(split) => split.follow(unreachable, members, now, spans, lives),
+                Some(split) => {
+                    split.note_fallen(almost, now, is_down);
+                    split.follow(unreachable, members, now, spans, lives);
+                }
                 none => *none = Some(Split::new(unreachable, members, now, spans[0])),
             }
             let is_down = |&(_, m): &(&NodeId, &Entry)| m.status == MemberStatus::Down && !m.proven;
@@ -212,7 +225,8 @@ impl Membership {
         if self.phase != Phase::Member {
             return None;
         }
-        [self.split.as_ref().and_then(|s| s.judge_at), self.auto_down_at(), self.weakly_up_at(), self.plea_due()]
+        let fallen = self.split.as_ref().filter(|s| !s.almost_lost.is_empty()).map(|s| s.part_at);
+        [fallen, self.split.as_ref().and_then(|s| s.judge_at), self.auto_down_at(), self.weakly_up_at(), self.plea_due()]
             .into_iter()
             .flatten()
             .min()
@@ -320,6 +334,10 @@ impl Membership {
         let Some(split) = &mut self.split else { return };
         split.part_at = now + stable.mul_f64(AGAIN);
         let (mut lost, surely_lost) = (split.lost_for(stable, now), split.lost_for(sure, now));
+        let almost_lost = std::mem::take(&mut split.almost_lost);
+        if !almost_lost.iter().any(|&id| self.watch.hears(id, now)) {
+            lost.extend(almost_lost);
+        }
         lost.extend(self.returns.lost_for(stable, now, pace, |id| split.lost_since(id)));
         lost.sort_unstable();
         if lost.is_empty() {
@@ -329,7 +347,7 @@ impl Membership {
         let (mut best, leads) = (self.voters(), self.leads());
         let mut worst = best.clone();
         for voter in &mut best {
-            voter.reachable |= lost.binary_search(&voter.id).is_err();
+            voter.reachable = lost.binary_search(&voter.id).is_err();
         }
         for voter in &mut worst {
             voter.reachable &= came.binary_search(&voter.id).is_err();
@@ -421,4 +439,29 @@ fn voter(m: &Entry, status: MemberStatus, reachable: bool) -> Voter {
 pub(super) fn sides(voters: &[Voter]) -> (usize, usize) {
     let here = voters.iter().filter(|v| v.reachable).count();
     (here, voters.len() - here)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_sees_its_side_stop_remembers_whom_it_had_almost_lost() {
+        let at = |seconds: u64| Time::from_nanos(seconds * 1_000_000_000);
+        let [lost, lost_later, mine, other] = [1, 2, 3, 4].map(NodeId::from_raw);
+        let stable = Duration::from_secs(20);
+        let mut split = Split::new(vec![lost], vec![lost, lost_later, mine, other], at(100), stable);
+        let spans = [stable, 2 * stable];
+        split.follow(vec![lost, lost_later], vec![lost, lost_later, mine, other], at(110), spans, |_| true);
+        let almost = stable - Duration::from_secs(6);
+        split.note_fallen(almost, at(115), |id| id == lost);
+        assert!(split.almost_lost.is_empty(), "one of the other side");
+        split.note_fallen(almost, at(115), |id| id == mine);
+        assert_eq!((split.almost_lost.as_slice(), split.part_at), (&[lost][..], at(115)), "judged at once");
+        // Its marks go with it, and whom it had observed seems to be back.
+        split.follow(vec![lost_later], vec![lost, lost_later, other], at(115), spans, |_| true);
+        assert_eq!(split.almost_lost, [lost]);
+        split.note_fallen(almost, at(125), |id| id == other);
+        assert_eq!(split.almost_lost, [lost_later]);
+    }
 }

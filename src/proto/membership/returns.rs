@@ -88,8 +88,8 @@ impl Membership {
         let Self { returns, split, state, standing, watch, me, .. } = self;
         let is_lost = |id: NodeId| unreachable.binary_search(&id).is_ok();
         if let Some(split) = split {
-            // Who heard nobody believes the first sign; where others are in reach, they have had replies.
-            let met = if split.is_alone(*me) { now } else { now - 2 * pace.heartbeat };
+            // They have had replies, or somebody was heard for some heartbeats.
+            let met = now - 2 * pace.heartbeat;
             for (id, lost) in split.all_lost().filter(|&(id, _)| !is_lost(id) && state.is_in(id)) {
                 let heard = watch.subject(id).map(|_| now);
                 returns.note(id, Return { lost, met, heard }, now, pace);

@@ -16,6 +16,8 @@ use crate::{NodeId, Time, config::DetectorVerdict};
 const HINT_RUN: u32 = 2;
 /// Beats at which most subjects are silent after which it is this node that cannot be reached.
 const CUT_OFF: u32 = 3;
+/// Beats in a row after which a node that is cut off has looked at all members, however many there are.
+const EVERYWHERE: u32 = 16;
 /// Loss below which a reply among misses does not end what a subject owes: there chance adds up to no debt.
 const STEADY_LOSS: f64 = 0.1;
 /// Score of late wake-ups at most.
@@ -50,6 +52,8 @@ pub(crate) struct Suspicion {
     judged: Option<Time>,
     /// Nothing of anybody comes: everybody else is out of reach.
     pub(super) isolated: bool,
+    /// Since when something comes again, if this node is still held to be isolated.
+    contact: Option<Time>,
     /// No reply comes although others are heard: it is this node that does not work.
     pub(super) sick: bool,
     /// Since when it did not, if it is sick.
@@ -63,16 +67,24 @@ impl Suspicion {
     /// Something of a member came.
     pub(super) fn hear(&mut self, now: Time) {
         self.heard = Some(now);
+        if self.isolated {
+            self.contact.get_or_insert(now);
+        }
     }
 
     pub(super) fn take_beat(&mut self, now: Time, from: NodeId) {
         self.beaten_by.insert(from, now);
     }
 
+    /// Who has beaten this node of late.
+    pub(super) fn beaten_by(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.beaten_by.keys().copied()
+    }
+
     /// This node woke up late.
     pub(super) fn late(&mut self, now: Time) {
         self.heard = Some(now);
-        self.isolated = false;
+        (self.isolated, self.contact) = (false, None);
         self.hints.clear();
         (self.score, self.punctual) = ((self.score + 1).min(HEALTH_MAX), 0);
     }
@@ -83,12 +95,6 @@ impl Suspicion {
         if self.punctual >= HEALTH_BEATS {
             (self.score, self.punctual) = (self.score.saturating_sub(1), 0);
         }
-    }
-
-    /// Something came after nothing did: what others told before is old.
-    pub(super) fn heard_again(&mut self) {
-        self.isolated = false;
-        self.hints.clear();
     }
 
     /// Few replies are lost on healthy links.
@@ -214,13 +220,28 @@ impl Membership {
         self.look_whether_sick(now);
         self.measure_loss();
         let floor = self.floor();
-        let isolated = self.pools()
+        let hears_none = self.pools()
             && self.watch.subjects().next().is_some()
             && self.suspicion.heard.is_none_or(|at| now.since(at) >= floor)
             && self.cut_off_convicts(now);
+        if hears_none {
+            self.suspicion.contact = None;
+        }
+        // Who is heard again is not alone, but may be one of few: the others have some beats to answer before they are accused one by one, and until then
+        // they are what they were.
+        let settles = 3 * self.watch.tuning.heartbeat;
+        let waits = || self.suspicion.contact.is_some_and(|at| now.since(at) < settles);
+        let isolated = hears_none || self.suspicion.isolated && waits();
         if isolated != self.suspicion.isolated {
             self.suspicion.isolated = isolated;
             (self.dirty, self.fresh) = (true, true);
+            if !isolated {
+                self.suspicion.contact = None;
+                // What others told before is old.
+                self.suspicion.hints.clear();
+                self.watch.cut_off = EVERYWHERE;
+                self.was_away(now);
+            }
         }
     }
 

@@ -166,6 +166,11 @@ impl Watch {
         self.subjects.get(&id).is_some_and(|subject| subject.answers(now, &self.tuning))
     }
 
+    /// Most are silent, and that one is among them.
+    pub(super) fn knows_silent(&self, id: NodeId) -> bool {
+        self.cut_off > 0 && self.subjects.get(&id).is_some_and(|subject| subject.run_is_open())
+    }
+
     /// Silence after which a healthy subject is suspected.
     pub(crate) fn patience(&self) -> Duration {
         self.tuning.patience()
@@ -201,13 +206,6 @@ impl Membership {
         self.suspicion.hear(now);
         self.strays.silent.remove(&from);
         self.returns.hear(now, from);
-        if self.suspicion.isolated {
-            self.suspicion.heard_again();
-            // Who is still not heard is held reachable until it is found out anew: what it was lost for is not forgotten.
-            self.was_away(now);
-            self.watch.restart(now);
-            (self.dirty, self.fresh) = (true, true);
-        }
         if let Some(subject) = self.watch.subjects.get_mut(&from) {
             subject.sign_of_life(now);
             // A datagram that was under way when the port refused proves nothing. Where runs are pooled, a conviction stands until replies come
@@ -333,15 +331,23 @@ impl Membership {
         let suspects: Vec<NodeId> =
             self.watch.subjects.iter().filter(|(_, s)| s.suspect(now, &self.watch.tuning)).map(|(&id, _)| id).collect();
         let skip = |id: NodeId| own.has(id) || self.verdict.unreachable.contains_key(&id) || suspects.binary_search(&id).is_ok();
-        let cut_off = suspects.len() * 2 > self.watch.subjects.len() && !self.suspicion.sick && !self.suspicion.isolated;
-        self.watch.cut_off = if cut_off { self.watch.cut_off.max(1) } else { 0 };
+        // Those it has looked further to have not been asked often enough to be suspects; counted as if they had answered, they would end the search.
+        let assumed =
+            |(id, s): &(&NodeId, &Subject)| self.watch.cut_off > 0 && s.is_assumed_silent() && suspects.binary_search(id).is_err();
+        let silent = suspects.len() + self.watch.subjects.iter().filter(assumed).count();
+        let cut_off = silent * 2 > self.watch.subjects.len() && !self.suspicion.sick && !self.suspicion.isolated;
+        if !self.suspicion.isolated {
+            self.watch.cut_off = if cut_off { self.watch.cut_off.max(1) } else { 0 };
+        }
         let (ring, monitors) = (self.state.members.ring(), usize::from(self.config.detector.monitors));
-        let mut wanted = match cut_off {
-            false => ring.subjects(self.me, monitors, skip),
-            true if ring.len() <= SMALL => ring.subjects(self.me, usize::MAX, skip),
-            true => self.look_further(now, skip),
-        };
+        let (mut wanted, enough) = if cut_off { self.look_further(now, skip) } else { (ring.subjects(self.me, monitors, skip), false) };
         wanted.extend(own.subjects());
+        if !enough && (cut_off || self.suspicion.sick) {
+            // Of a small side of a split, who answers may be all there are. And whoever observes this node will answer, unless it is this one that
+            // gets no replies.
+            wanted.extend(self.watch.subjects.iter().filter(|(_, s)| s.answers(now, &self.watch.tuning)).map(|(&id, _)| id));
+            wanted.extend(self.suspicion.beaten_by().filter(|&id| ring.place_of(id).is_some()));
+        }
         wanted.sort_unstable();
         wanted.dedup();
         let Self { watch, state, strays, .. } = self;
@@ -386,13 +392,13 @@ impl Membership {
         }
     }
 
-    /// On the ring as far as there are enough that answer: a side of a split that has those need not look at all of the other one. At most
-    /// twice as far with each beat.
-    fn look_further(&self, now: Time, skip: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
-        let monitors = usize::from(self.config.detector.monitors);
-        let bound = monitors.saturating_mul(1 << self.watch.cut_off.min(16));
+    /// On the ring as far as there are enough that answer, and whether there are: a side of a split that has those need not look at all of the other one. In
+    /// a large cluster at most twice as far with each beat.
+    fn look_further(&self, now: Time, skip: impl Fn(NodeId) -> bool) -> (Vec<NodeId>, bool) {
+        let (ring, monitors) = (self.state.members.ring(), usize::from(self.config.detector.monitors));
+        let bound = if ring.len() <= SMALL { usize::MAX } else { monitors.saturating_mul(1 << self.watch.cut_off.min(16)) };
         let (mut wanted, mut counted, mut answering) = (vec![], 0, 0);
-        for id in self.state.members.ring().after(self.me) {
+        for id in ring.after(self.me) {
             wanted.push(id);
             counted += usize::from(!skip(id));
             answering += usize::from(!skip(id) && self.watch.hears(id, now));
@@ -400,7 +406,7 @@ impl Membership {
                 break;
             }
         }
-        wanted
+        (wanted, answering == monitors)
     }
 
     /// When to look at the subjects, or earlier.
