@@ -161,6 +161,7 @@ fn when_the_marks_of_both_sides_meet_the_greater_side_lives() {
     holds("heal-in-time", 1..5);
     holds("cut-again", 1..5);
     holds("heard-again", 1..5);
+    holds("healed-just-before", 1..3);
 }
 
 #[test]
@@ -169,6 +170,7 @@ fn a_few_of_many_stop_before_the_others_take_over() {
     holds("eight-of-many", 1..4);
     holds("twelve-of-many", 1..2);
     holds("far-apart", 1..4);
+    holds("deaf-among-few", 1..4);
 }
 
 #[test]

@@ -12,7 +12,7 @@
 //!   wait later than one whose picture does; before, it did not stop at all.
 //!
 //! The first who stop on a side that loses take their marks with them, and whom they had observed looks reachable again to those who come
-//! later. So whoever sees one of its own side go down judges at once, by what it knew before, and does not wait for the last heartbeats of its time.
+//! later. So whoever sees some of its own side go down judges at once, by what it knew before, and does not wait for the last heartbeats of its time.
 //!
 //! Where a cut ends about when it is judged, the side that lives waits a little for whom it hears again, and the side that loses does not count from
 //! the end of it if the other side may have missed that; see `returns`.
@@ -52,9 +52,14 @@ pub(crate) struct Split {
     part_at: Time,
     /// How often the winner has put it off, as some of the lost were heard again.
     put_off: u32,
-    /// Who was lost for almost long enough as somebody of this side went down.
+    /// How many of this side went down meanwhile.
+    fallen: usize,
+    /// Who was lost for almost long enough as more than one of this side had gone down.
     almost_lost: Vec<NodeId>,
 }
+
+/// An operator, or a restart, takes one.
+const FALLEN: usize = 2;
 
 /// A picture that does not come to stand still is looked at in part when it could have, and again after this share of that time; not by an alarm of
 /// its own, as every heartbeat comes here.
@@ -68,7 +73,19 @@ impl Split {
     fn new(unreachable: Vec<NodeId>, members: Vec<NodeId>, now: Time, stable: Duration) -> Self {
         let (lost, judge_at) = (vec![now; unreachable.len()], Some(now + stable));
         let part_at = now + stable;
-        Self { unreachable, members, since: now, judge_at, lost, came: vec![], down: vec![], part_at, put_off: 0, almost_lost: vec![] }
+        Self {
+            unreachable,
+            members,
+            since: now,
+            judge_at,
+            lost,
+            came: vec![],
+            down: vec![],
+            part_at,
+            put_off: 0,
+            fallen: 0,
+            almost_lost: vec![],
+        }
     }
 
     /// As it is seen now, with since when of those who are lost, or have come within `memory`. `lives`: whether that one is a member, and not down.
@@ -120,12 +137,21 @@ impl Split {
         self.unreachable.iter().copied().zip(self.lost.iter().copied())
     }
 
-    /// Somebody of this side is down: whom it knows then to be lost for so long is not forgotten.
+    /// Some of this side are down: whom it knows then to be lost for so long is not forgotten. Called once of each of them, as who is down is no member here
+    /// afterwards.
     fn note_fallen(&mut self, almost: Duration, now: Time, is_down: impl Fn(NodeId) -> bool) {
         let here = |id: &NodeId| self.unreachable.binary_search(id).is_err();
-        if self.members.iter().any(|id| here(id) && is_down(*id)) {
+        let fallen = self.members.iter().filter(|id| here(id) && is_down(**id)).count();
+        self.fallen += fallen;
+        if fallen > 0 && self.fallen >= FALLEN {
             (self.almost_lost, self.part_at) = (self.lost_for(almost, now), now);
         }
+    }
+
+    /// It is not judged sooner.
+    fn wait_until(&mut self, at: Time) {
+        self.judge_at = self.judge_at.map(|judge_at| judge_at.max(at));
+        self.part_at = self.part_at.max(at);
     }
 
     /// Who is lost for so long.
@@ -244,6 +270,10 @@ impl Membership {
             let lost: Vec<NodeId> = self.lost().collect();
             self.down_all(&lost);
         }
+        // It may have been found again, and whoever wins waits as long for who is.
+        if let (Some(split), Some(at)) = (&mut self.split, self.suspicion.settles_at(self.config.detector.heartbeat_interval.get())) {
+            split.wait_until(at);
+        }
         if self.split.as_ref().and_then(|s| s.judge_at).is_some_and(|at| at <= now) {
             self.judge_split(now);
         }
@@ -277,7 +307,8 @@ impl Membership {
         if decision == Decision::DownOthers && leads && !self.lives_with_ghosts(&voters) {
             decision = Decision::DownAll;
         }
-        if decision == Decision::DownOthers && leads && self.puts_off_win(now) {
+        if decision == Decision::DownOthers && leads && self.puts_off_win(now) || decision == Decision::DownMine && self.puts_off_loss(now)
+        {
             return;
         }
         let again = now + self.stable_after();
@@ -320,6 +351,15 @@ impl Membership {
         true
     }
 
+    /// Some of the lost answer again, so that the other side hears this one as well: it waits for that, too.
+    fn puts_off_loss(&mut self, now: Time) -> bool {
+        let answered = self.lost().any(|id| self.watch.has_answer_of(id, now));
+        let Some(split) = self.split.as_mut().filter(|split| answered && split.put_off < HEARD_AGAIN) else { return false };
+        split.put_off += 1;
+        split.wait_until(now + self.config.detector.heartbeat_interval.get());
+        true
+    }
+
     /// How long members are lost that a part of the picture downs: longer than the other side needs to see that it has lost, and so long that what
     /// was lost at about the same time goes together.
     fn sure_after(&self) -> Duration {
@@ -353,10 +393,12 @@ impl Membership {
             voter.reachable &= came.binary_search(&voter.id).is_err();
         }
         let (mine, theirs) = sides(&best);
-        let says = |words: &str| format!("{}: {words} whoever of {mine} is here ({theirs} long out of reach)", self.strategy_name());
+        let name = self.strategy_name();
+        let says = |words: &str| format!("{name}: {words} whoever of {mine} is here ({theirs} long out of reach)");
         let haunted = !self.lives_with_ghosts(&worst);
         let worst = self.strategy.decide(&worst, leads);
         match self.strategy.decide(&best, leads) {
+            Decision::DownMine if self.puts_off_loss(now) => {}
             Decision::DownMine => self.lose(mine, theirs, says("the other side lives")),
             Decision::DownAll if worst == Decision::DownAll && self.strategy.stops_each() => self.lose(mine, theirs, says("no side lives")),
             Decision::DownOthers if worst == Decision::DownOthers && leads && !haunted && !surely_lost.is_empty() => {
@@ -448,20 +490,22 @@ mod tests {
     #[test]
     fn who_sees_its_side_stop_remembers_whom_it_had_almost_lost() {
         let at = |seconds: u64| Time::from_nanos(seconds * 1_000_000_000);
-        let [lost, lost_later, mine, other] = [1, 2, 3, 4].map(NodeId::from_raw);
+        let [lost, lost_later, mine, other, last] = [1, 2, 3, 4, 5].map(NodeId::from_raw);
         let stable = Duration::from_secs(20);
-        let mut split = Split::new(vec![lost], vec![lost, lost_later, mine, other], at(100), stable);
+        let all = vec![lost, lost_later, mine, other, last];
+        let mut split = Split::new(vec![lost], all.clone(), at(100), stable);
         let spans = [stable, 2 * stable];
-        split.follow(vec![lost, lost_later], vec![lost, lost_later, mine, other], at(110), spans, |_| true);
+        split.follow(vec![lost, lost_later], all, at(110), spans, |_| true);
         let almost = stable - Duration::from_secs(6);
         split.note_fallen(almost, at(115), |id| id == lost);
         assert!(split.almost_lost.is_empty(), "one of the other side");
         split.note_fallen(almost, at(115), |id| id == mine);
-        assert_eq!((split.almost_lost.as_slice(), split.part_at), (&[lost][..], at(115)), "judged at once");
-        // Its marks go with it, and whom it had observed seems to be back.
-        split.follow(vec![lost_later], vec![lost, lost_later, other], at(115), spans, |_| true);
+        assert!(split.almost_lost.is_empty(), "one alone may be an operator's work");
+        split.follow(vec![lost, lost_later], vec![lost, lost_later, other, last], at(115), spans, |_| true);
+        split.note_fallen(almost, at(116), |id| id == other);
+        assert_eq!((split.almost_lost.as_slice(), split.part_at), (&[lost][..], at(116)), "judged at once");
+        // Their marks go with them, and whom they had observed seems to be back.
+        split.follow(vec![lost_later], vec![lost, lost_later, last], at(116), spans, |_| true);
         assert_eq!(split.almost_lost, [lost]);
-        split.note_fallen(almost, at(125), |id| id == other);
-        assert_eq!(split.almost_lost, [lost_later]);
     }
 }

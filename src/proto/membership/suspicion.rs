@@ -18,6 +18,8 @@ const HINT_RUN: u32 = 2;
 const CUT_OFF: u32 = 3;
 /// Beats in a row after which a node that is cut off has looked at all members, however many there are.
 const EVERYWHERE: u32 = 16;
+/// Beats that a node that was alone gives the others to answer once it hears one of them.
+const SETTLES: u32 = 3;
 /// Loss below which a reply among misses does not end what a subject owes: there chance adds up to no debt.
 const STEADY_LOSS: f64 = 0.1;
 /// Score of late wake-ups at most.
@@ -95,6 +97,12 @@ impl Suspicion {
         if self.punctual >= HEALTH_BEATS {
             (self.score, self.punctual) = (self.score.saturating_sub(1), 0);
         }
+    }
+
+    /// It was alone and hears somebody: when it is known whether that is one of few, at the latest.
+    pub(super) fn settles_at(&self, heartbeat: Duration) -> Option<Time> {
+        // That is looked at with a beat.
+        self.contact.filter(|_| self.isolated).map(|at| at + (SETTLES + 1) * heartbeat)
     }
 
     /// Few replies are lost on healthy links.
@@ -229,7 +237,7 @@ impl Membership {
         }
         // Who is heard again is not alone, but may be one of few: the others have some beats to answer before they are accused one by one, and until then
         // they are what they were.
-        let settles = 3 * self.watch.tuning.heartbeat;
+        let settles = SETTLES * self.watch.tuning.heartbeat;
         let waits = || self.suspicion.contact.is_some_and(|at| now.since(at) < settles);
         let isolated = hears_none || self.suspicion.isolated && waits();
         if isolated != self.suspicion.isolated {
@@ -251,7 +259,9 @@ impl Membership {
         let monitors = usize::from(self.config.detector.monitors).min(self.state.members.ring().len().saturating_sub(1));
         // Those that were taken in just now as the others are silent say nothing.
         let deaf = self.watch.unanswered_for(now, 3 * heartbeat);
-        let heard = self.suspicion.beaten_by.len();
+        // Those whose place makes them observers: across a split others come to look at this node, as it does at them.
+        let observers = self.state.members.ring().observers(self.me, monitors, |_| false);
+        let heard = observers.iter().filter(|id| self.suspicion.beaten_by.contains_key(id)).count();
         let sick = self.config.detector.local_health && monitors > 1 && deaf && heard * 2 > monitors;
         if sick == self.suspicion.sick {
             return;

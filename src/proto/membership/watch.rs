@@ -88,7 +88,7 @@ impl Watch {
     /// Measures everybody's silence anew: this node was away, or out of reach of all.
     fn restart(&mut self, now: Time) {
         self.subjects.values_mut().for_each(|s| s.restart(now));
-        self.answered = Some(now);
+        (self.answered, self.cut_off) = (Some(now), 0);
         self.due.set(None);
     }
 
@@ -102,7 +102,7 @@ impl Watch {
         self.asked.clear();
         self.proven = None;
         self.answered = None;
-        (self.beat_at, self.again_at) = (None, None);
+        (self.beat_at, self.again_at, self.cut_off) = (None, None, 0);
         self.due.set(None);
     }
 
@@ -164,6 +164,12 @@ impl Watch {
     /// That one is observed, and was heard not long ago.
     pub(crate) fn hears(&self, id: NodeId, now: Time) -> bool {
         self.subjects.get(&id).is_some_and(|subject| subject.answers(now, &self.tuning))
+    }
+
+    /// That one is observed, and has answered not long ago: it hears this node too.
+    pub(super) fn has_answer_of(&self, id: NodeId, now: Time) -> bool {
+        let answered = self.subjects.get(&id).and_then(Subject::last_reply);
+        answered.is_some_and(|at| now.since(at) < self.tuning.suspicious())
     }
 
     /// Most are silent, and that one is among them.
