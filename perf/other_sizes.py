@@ -3,8 +3,9 @@
 
     perf/other_sizes.py A..B [FOLDER] [ROW ...]
 
-Each number from A to B (excluded) is one scenario: a row of the table (a crash, one-way cuts, losses, pauses, splits ..), at a size from 3 to 400, with intervals and a network drawn from the number. It must hold what the table asks for at 1,000 nodes. It is written
-to FOLDER (default: target/sizes) and run under seed 1 by the program that WINGBEAT names (default: target/release/wingbeat).
+Each number from A to B (excluded) is one scenario: a row of the table (a crash, one-way cuts, losses, pauses, splits ..; all of them by default), at a size
+from 3 to 400, with intervals and a network drawn from the number. It must hold what the table asks for at 1,000 nodes. It is written to FOLDER (default:
+target/sizes) and run under seed 1 by the program that WINGBEAT names (default: target/release/wingbeat).
 """
 import json
 import os
@@ -212,7 +213,10 @@ def main():
     first, last = map(int, sys.argv[1].split(".."))
     folder = pathlib.Path(sys.argv[2] if len(sys.argv) > 2 else "target/sizes")
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [row for row in ROWS if row.__name__ in sys.argv[3:]] or ROWS
+    by_name, names = {row.__name__: row for row in ROWS}, sys.argv[3:]
+    if unknown := [name for name in names if name not in by_name]:
+        sys.exit(f"no row is named {', '.join(unknown)}; there are {', '.join(by_name)}")
+    rows = [by_name[name] for name in names] or ROWS
     program, run, bad = os.environ.get("WINGBEAT", "target/release/wingbeat"), 0, 0
     for number in range(first, last):
         drawn = scenario(number, rows)

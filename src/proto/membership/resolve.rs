@@ -14,8 +14,9 @@
 //! The first who stop on a side that loses take their marks with them, and whom they had observed looks reachable again to those who come
 //! later. So whoever sees some of its own side go down judges at once, by what it knew before, and does not wait for the last heartbeats of its time.
 //!
-//! Where a cut ends about when it is judged, the side that lives waits a little for whom it hears again, and the side that loses does not count from
-//! the end of it if the other side may have missed that; see `returns`.
+//! Where a cut ends about when it is judged, both sides wait a little for whom they hear again: the one that lives for anybody, the one that loses where most
+//! answer. What that costs the loser comes out of what the winner waits for it (`Membership::lag_bound`). The side that loses does not count from the end of
+//! the cut if the other side may have missed that; see `returns`.
 //!
 //! The downed are removed, and joiners raised, on convergence as ever, and there is none while somebody is out of reach: a cluster all of whose
 //! members are replaced without a pause runs out of voters in the end, unless `converge_past_unreachable` is set.
@@ -50,7 +51,7 @@ pub(crate) struct Split {
     down: Vec<(NodeId, Time)>,
     /// When it is looked at in part, though it does not stand still.
     part_at: Time,
-    /// How often the winner has put it off, as some of the lost were heard again.
+    /// How often it was put off, as lost members were heard again.
     put_off: u32,
     /// How many of this side went down meanwhile.
     fallen: usize,
@@ -65,7 +66,7 @@ const FALLEN: usize = 2;
 /// its own, as every heartbeat comes here.
 const AGAIN: f64 = 0.0625;
 
-/// So many heartbeats a winner waits for lost members that it hears again.
+/// So many heartbeats a side waits for lost members that it hears again.
 const HEARD_AGAIN: u32 = 3;
 
 impl Split {
@@ -341,8 +342,7 @@ impl Membership {
         }
     }
 
-    /// Some of the lost are heard again: they are in reach after some replies in a row, or do not hear this side. The losing side does not wait
-    /// longer for that, so neither runs beside the other.
+    /// Some of the lost are heard again: they are in reach after some replies in a row, or do not hear this side.
     fn puts_off_win(&mut self, now: Time) -> bool {
         let heard = self.lost().any(|id| self.watch.hears(id, now));
         let Some(split) = self.split.as_mut().filter(|split| heard && split.put_off < HEARD_AGAIN) else { return false };
@@ -351,10 +351,11 @@ impl Membership {
         true
     }
 
-    /// Some of the lost answer again, so that the other side hears this one as well: it waits for that, too.
+    /// Most of the lost that are observed answer again, so the cut has ended, and the other side hears this one as well. One that answers is not enough: it may
+    /// be the one link that a cut has left, and who wins does not know of it and does not wait.
     fn puts_off_loss(&mut self, now: Time) -> bool {
-        let answered = self.lost().any(|id| self.watch.has_answer_of(id, now));
-        let Some(split) = self.split.as_mut().filter(|split| answered && split.put_off < HEARD_AGAIN) else { return false };
+        let healed = self.watch.most_answer(self.lost(), now);
+        let Some(split) = self.split.as_mut().filter(|split| healed && split.put_off < HEARD_AGAIN) else { return false };
         split.put_off += 1;
         split.wait_until(now + self.config.detector.heartbeat_interval.get());
         true

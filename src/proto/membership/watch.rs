@@ -166,10 +166,14 @@ impl Watch {
         self.subjects.get(&id).is_some_and(|subject| subject.answers(now, &self.tuning))
     }
 
-    /// That one is observed, and has answered not long ago: it hears this node too.
-    pub(super) fn has_answer_of(&self, id: NodeId, now: Time) -> bool {
-        let answered = self.subjects.get(&id).and_then(Subject::last_reply);
-        answered.is_some_and(|at| now.since(at) < self.tuning.suspicious())
+    /// Most of those that are observed have answered not long ago: they hear this node too.
+    pub(super) fn most_answer(&self, those: impl Iterator<Item = NodeId>, now: Time) -> bool {
+        let (mut observed, mut answered) = (0, 0);
+        for subject in those.filter_map(|id| self.subjects.get(&id)) {
+            observed += 1;
+            answered += usize::from(subject.last_reply().is_some_and(|at| now.since(at) < self.tuning.suspicious()));
+        }
+        answered * 2 > observed
     }
 
     /// Most are silent, and that one is among them.
