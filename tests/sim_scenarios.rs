@@ -174,6 +174,12 @@ fn a_few_of_many_stop_before_the_others_take_over() {
 }
 
 #[test]
+fn a_side_that_would_stop_starts_nothing_from_a_lease_after_the_cut() {
+    holds("paused-among-few", 1..4);
+    holds("many-cut-again", 2..4);
+}
+
+#[test]
 fn what_a_removed_member_changed_last_is_numbered_once() {
     holds("orphans", 1..2);
 }

@@ -10,6 +10,7 @@ use super::{
     frame::Packed,
     gossip::Elements,
     pool::Pool,
+    proof::Proof,
     state::{Entry, State},
     strays::{Kin, Strays},
     suspicion::Suspicion,
@@ -420,6 +421,7 @@ impl Membership {
         self.seeker = None;
         self.phase = Phase::Member;
         self.watch.reset(now);
+        self.proof = Proof::default();
         self.suspicion = Suspicion::default();
         self.tunnel = Tunnel::default();
         self.strays = Strays::default();

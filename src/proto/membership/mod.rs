@@ -21,6 +21,7 @@ mod pack;
 mod plea;
 mod pool;
 mod pooled;
+mod proof;
 mod publish;
 mod reachability;
 mod resolve;
@@ -54,8 +55,8 @@ pub use view::{ClusterView, Event, LinkReport, Member, MemberStatus, Members};
 
 use self::{
     admission::Admissions, counters::Counters, gossip::Spread, join::Seeker, leader::Standing, leaving::Farewell, outbox::Outbox,
-    plea::Plea, reachability::Verdict, resolve::Split, returns::Returns, state::Folk, state::Info, state::State, state::Version,
-    strays::Strays, suspicion::Suspicion, tunnel::Tunnel, watch::Watch,
+    plea::Plea, proof::Proof, reachability::Verdict, resolve::Split, returns::Returns, state::Folk, state::Info, state::State,
+    state::Version, strays::Strays, suspicion::Suspicion, tunnel::Tunnel, watch::Watch,
 };
 use crate::{
     Config, NodeAddr, NodeId, Time,
@@ -191,6 +192,7 @@ pub struct Membership {
     farewell: Farewell,
     split: Option<Split>,
     returns: Returns,
+    proof: Proof,
     plea: Plea,
     unconverged_since: Option<Time>,
     /// Addresses of the removed for as long as their tombstones stand: they are told when they speak.
@@ -261,6 +263,7 @@ impl Membership {
             farewell: Farewell::default(),
             split: None,
             returns: Returns::default(),
+            proof: Proof::default(),
             plea: Plea::default(),
             unconverged_since: None,
             former: BTreeMap::new(),
@@ -460,11 +463,6 @@ impl Membership {
     /// Counters by stable name (datagrams by kind and discard reason, gossip outcomes, ..), for metrics.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.counters.all()
-    }
-
-    /// When the newest beat that a member answered had left: then, at the latest, this node was a member.
-    pub fn proven(&self) -> Option<Time> {
-        self.watch.proven()
     }
 
     /// Upper bound on the time by which the losing side of a split may decide later than the winning one; see `downing`.

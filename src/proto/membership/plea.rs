@@ -98,7 +98,7 @@ impl Membership {
 
     /// Until when others have found out whom they observe, and was lost up to then: whoever of them is lost later was there at that time.
     /// Whom this node observes itself must have replied, as with many replies lost it can take longer to convict anybody.
-    fn found_out(&self, back: Time) -> Time {
+    pub(super) fn found_out(&self, back: Time) -> Time {
         back + 2 * self.watch.patience() + self.picture_lag()
     }
 

@@ -212,7 +212,9 @@ impl Membership {
         self.follow_plea(now, &unreachable);
         self.follow_returns(now, &unreachable);
         if unreachable.is_empty() {
-            self.split = None;
+            if self.split.take().is_some() {
+                self.proof.see_another_split();
+            }
             return;
         }
         let folk = &self.state.members;
@@ -235,6 +237,7 @@ impl Membership {
                 }
             }
             self.plea.new_picture();
+            self.proof.see_another_split();
         }
     }
 

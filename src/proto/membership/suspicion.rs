@@ -249,6 +249,7 @@ impl Membership {
                 self.suspicion.hints.clear();
                 self.watch.cut_off = EVERYWHERE;
                 self.was_away(now);
+                self.doubt_proof(now);
             }
         }
     }

@@ -190,15 +190,21 @@ impl Watch {
 impl Membership {
     /// False once the membership is over. A node whose own timers ran late was away: it measures everybody's silence anew.
     pub(super) fn awake(&mut self, now: Time) -> bool {
-        let late = self.watch.beat_at.is_some_and(|due| now.since(due) > self.watch.tuning.heartbeat);
-        if late && self.config.detector.local_health && self.phase == Phase::Member {
-            self.counters.add(Count::Late);
-            self.restart_split(now);
-            self.watch.restart(now);
-            self.suspicion.late(now);
-            (self.dirty, self.fresh) = (true, true);
-            self.watch.beat_at = Some(now);
-            self.watch.due.set(None);
+        let late = self.watch.beat_at.filter(|&due| now.since(due) > self.watch.tuning.heartbeat);
+        if let Some(due) = late.filter(|_| self.phase == Phase::Member) {
+            // Less than that a successor waits anyway.
+            if now.since(due) > self.config.sharding.lease_margin.get() {
+                self.doubt_proof(now);
+            }
+            if self.config.detector.local_health {
+                self.counters.add(Count::Late);
+                self.restart_split(now);
+                self.watch.restart(now);
+                self.suspicion.late(now);
+                (self.dirty, self.fresh) = (true, true);
+                self.watch.beat_at = Some(now);
+                self.watch.due.set(None);
+            }
         }
         self.phase != Phase::Ended
     }
@@ -241,6 +247,9 @@ impl Membership {
         self.watch.proven = self.watch.proven.max(sent);
         self.watch.answered = sent.map(|_| now).or(self.watch.answered);
         self.counters.add(if sent.is_some() { Count::RepliesTaken } else { Count::RepliesStray });
+        if let Some(sent) = sent {
+            self.note_proof(now, from, sent);
+        }
         let refused_before = sent.is_some_and(|sent| self.watch.refused.get(&from).is_none_or(|&at| sent > at));
         let back = !self.pools()
             || self.own_mark(from) == Some(Mark::Refused)
@@ -460,6 +469,7 @@ impl Membership {
             }
             self.judge_subjects(now);
             self.assign_watch(now);
+            self.weigh_proof(now);
             self.send_hints(now);
             self.look_for_strays(now);
             self.watch.again_at = (!self.suspicion.is_steady()).then(|| now + self.watch.tuning.heartbeat.mul_f64(AGAIN_AFTER));

@@ -1,7 +1,7 @@
 //! The right to run: until when this node's workers may start turns.
 //!
-//! A beat that a member answered proves that this node was a member when the beat left, and nobody starts its shards sooner than a lease
-//! after that: detection and `stable_after` take longer. So a process that was paused, or is cut off from everybody, stops by its own clock
+//! A beat that a member answered proves that this node was a member when the beat left (`membership::proof` tells which beats do), and nobody starts its
+//! shards sooner than a lease after that: detection and `stable_after` take longer. So a process that was paused, or is cut off, stops by its own clock
 //! and not when it hears of its removal. What counts is the instant of sending: an answer that lay in a buffer during a pause proves nothing
 //! about the time since.
 
@@ -24,8 +24,8 @@ pub(super) struct Hosting {
     unbounded: bool,
     /// Others could take over.
     company: bool,
-    /// Newest instant at which this node was a member; none before it is up.
-    proven: Option<Time>,
+    /// When this node became up, which is the first proof.
+    up: Option<Time>,
     told: Time,
 }
 
@@ -35,17 +35,17 @@ impl Hosting {
             lease: config.sharding.lease.get(),
             unbounded: config.downing.strategy == DowningStrategy::None && config.membership.auto_down_after.is_none(),
             company: false,
-            proven: None,
+            up: None,
             told: Time::ZERO,
         }
     }
 
-    /// A new view; becoming up is the first proof.
+    /// A new view.
     pub fn saw(&mut self, now: Time, view: &ClusterView) {
         let counts = |status| matches!(status, MemberStatus::WeaklyUp | MemberStatus::Up | MemberStatus::Leaving);
         self.company = view.members.iter().any(|m| m.id != view.me && counts(m.status));
-        if self.proven.is_none() && view.myself().is_some_and(|m| m.status == MemberStatus::Up) {
-            self.proven = Some(now);
+        if self.up.is_none() && view.myself().is_some_and(|m| m.status == MemberStatus::Up) {
+            self.up = Some(now);
         }
     }
 
@@ -54,10 +54,10 @@ impl Hosting {
         now < self.told
     }
 
-    /// What to tell the workers, if that is news. `beat`: when the newest beat that was answered had left.
+    /// What to tell the workers, if that is news. `beat`: when the newest beat that proves the membership had left; an earlier one than before where
+    /// those since then have turned out to prove nothing.
     pub fn news(&mut self, beat: Option<Time>) -> Option<Time> {
-        let proven = self.proven?.max(beat.unwrap_or(Time::ZERO));
-        self.proven = Some(proven);
+        let proven = self.up?.max(beat.unwrap_or(Time::ZERO));
         let until = if self.unbounded || !self.company { Time::MAX } else { proven + self.lease };
         let news = until < self.told || until.since(self.told) >= self.lease / STEPS;
         news.then(|| {
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(h.news(Some(s(2))), Some(s(13)));
         assert_eq!(h.news(Some(s(3))), None);
         assert_eq!(h.news(Some(s(4))), Some(s(14)));
-        assert_eq!(h.news(Some(s(2))), None, "an older proof takes nothing back");
+        assert_eq!(h.news(Some(s(3))), Some(s(13)), "what was said since proves nothing");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod conformance;
 mod lease;
 mod lives;
+mod proof;
 mod world;
 
 use std::time::Duration;
@@ -13,11 +14,11 @@ use crate::{Config, NodeId, config::DowningStrategy};
 
 const SEEDS: u64 = 20;
 
-fn secs(n: u64) -> Duration {
+const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-fn millis(n: u64) -> Duration {
+const fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 

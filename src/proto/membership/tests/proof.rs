@@ -1,0 +1,120 @@
+//! Up to when a node is proven to be a member, across splits and pauses.
+
+use super::{fast, millis, secs, world::World};
+use crate::{Config, Time, config::AutoSpan, config::Span};
+
+const BEAT: std::time::Duration = millis(200);
+
+/// Nobody is downed while the test runs.
+fn patient() -> Config {
+    let mut config = fast();
+    config.downing.stable_after = AutoSpan::After(Span::secs(600));
+    config
+}
+
+fn proven(world: &World, n: usize) -> Time {
+    world.nodes[&n].machine.proven().unwrap()
+}
+
+/// Runs for so long, and nothing after that time is proven of those at any step.
+fn proves_nothing_after(world: &mut World, span: std::time::Duration, nodes: &[usize], cut: Time) {
+    for _ in 0..span.as_millis() / 50 {
+        world.run(millis(50));
+        for &n in nodes {
+            assert!(proven(world, n) <= cut, "n{n} at {:?}: {:?}, cut off at {cut:?}: {}", world.now, proven(world, n), world.describe());
+        }
+    }
+}
+
+fn proves_all(world: &mut World, nodes: &[usize]) {
+    let since = world.now;
+    world.run_until(secs(3), "proof", |w| nodes.iter().all(|&n| proven(w, n) >= since));
+}
+
+#[test]
+fn who_would_stop_proves_nothing_since_it_was_cut_off() {
+    for seed in 0..10 {
+        let mut world = World::cluster(seed, 7, &patient());
+        proves_all(&mut world, &[1, 2, 3, 4, 5, 6, 7]);
+        let cut = world.now;
+        world.split(&[1, 2, 3, 4], &[5, 6, 7]);
+        world.run(secs(2));
+        proves_nothing_after(&mut world, secs(10), &[5, 6, 7], cut + 2 * BEAT);
+        proves_all(&mut world, &[1, 2, 3, 4]);
+        world.cut.clear();
+        proves_all(&mut world, &[5, 6, 7]);
+    }
+}
+
+#[test]
+fn who_was_paused_over_the_cut_proves_nothing_when_it_hears_its_side() {
+    for seed in 0..10 {
+        let mut world = World::cluster(seed, 7, &patient());
+        world.run(millis(60 * seed));
+        let cut = world.now;
+        world.nodes.get_mut(&7).unwrap().paused = true;
+        world.split(&[1, 2, 3, 4], &[5, 6, 7]);
+        world.run(secs(8));
+        world.nodes.get_mut(&7).unwrap().paused = false;
+        proves_nothing_after(&mut world, secs(10), &[7], cut);
+        world.cut.clear();
+        proves_all(&mut world, &[7]);
+    }
+}
+
+#[test]
+fn two_that_were_alone_and_hear_each_other_prove_nothing() {
+    for seed in 0..10 {
+        let mut world = World::cluster(seed, 7, &patient());
+        world.run(millis(60 * seed));
+        let cut = world.now;
+        world.split(&[1, 2, 3, 4, 5], &[6, 7]);
+        world.split(&[6], &[7]);
+        world.run(secs(5));
+        world.cut.retain(|link| ![(6, 7), (7, 6)].contains(link));
+        proves_nothing_after(&mut world, secs(10), &[6, 7], cut);
+        world.cut.clear();
+        proves_all(&mut world, &[6, 7]);
+    }
+}
+
+#[test]
+fn when_the_others_of_its_side_are_gone_the_lost_are_not_back() {
+    for seed in 0..10 {
+        let mut world = World::cluster(seed, 9, &patient());
+        world.run(millis(60 * seed));
+        let cut = world.now;
+        world.split(&[1, 2, 3, 4, 5], &[6, 7, 8, 9]);
+        world.run(secs(3));
+        [6, 7, 8].into_iter().for_each(|n| world.crash(n));
+        proves_nothing_after(&mut world, secs(10), &[9], cut + 2 * BEAT);
+    }
+}
+
+#[test]
+fn a_pause_alone_is_proven_to_be_over_with_the_next_beats() {
+    for seed in 0..10 {
+        let mut world = World::cluster(seed, 7, &patient());
+        world.run(millis(60 * seed));
+        world.nodes.get_mut(&7).unwrap().paused = true;
+        world.run(secs(8));
+        world.nodes.get_mut(&7).unwrap().paused = false;
+        let back = world.now;
+        let took = world.run_until(secs(3), "proof", |w| proven(w, 7) >= back);
+        assert!(took <= 2 * BEAT, "{took:?}");
+    }
+}
+
+#[test]
+fn who_died_meanwhile_delays_the_proof_for_so_long_at_most() {
+    for dead in 1..=6 {
+        let mut world = World::cluster(1, 7, &patient());
+        world.nodes.get_mut(&7).unwrap().paused = true;
+        world.run(secs(8));
+        world.crash(dead);
+        world.nodes.get_mut(&7).unwrap().paused = false;
+        let back = world.now;
+        let took = world.run_until(secs(5), "proof", |w| proven(w, 7) >= back);
+        assert!(took < 20 * BEAT, "{took:?}");
+    }
+}
