@@ -162,6 +162,7 @@ fn when_the_marks_of_both_sides_meet_the_greater_side_lives() {
     holds("cut-again", 1..5);
     holds("heard-again", 1..5);
     holds("healed-just-before", 1..3);
+    holds("leaky-cut", 11..13);
 }
 
 #[test]

@@ -213,7 +213,8 @@ impl<'a> Docket<'a> {
         marks.any(|(by, _)| accused.contains(by))
     }
 
-    /// Whom the judge does not reach elects nobody: along monitors that get replies, from itself on, and not by those it holds unreachable itself.
+    /// Whom the judge does not reach elects nobody: along monitors that get replies, from itself on, and not by those it holds unreachable itself. Who is
+    /// not observed by the judge needs two such monitors, as one link that a cut has left would make both sides one.
     ///
     /// When a split ends, the marks of both sides meet in one state, and each convicts the other. They are withdrawn within some heartbeats by those
     /// who live. The marks of a side that has stopped meanwhile are not, and would keep the others apart until those stop as well. It is the same
@@ -223,7 +224,8 @@ impl<'a> Docket<'a> {
         let Some(mine) = self.ring.place_of(self.court.me) else { return };
         let mut case_at = vec![None; n];
         self.cases.iter().filter_map(|case| Some((case, case.place?))).for_each(|(case, at)| case_at[at] = Some(case));
-        let (mut reached, mut open) = (vec![false; n], vec![mine]);
+        let needed = self.court.monitors.min(2);
+        let (mut reached, mut replies_to, mut open) = (vec![false; n], vec![0; n], vec![mine]);
         reached[mine] = true;
         while let Some(at) = open.pop() {
             let observer = self.ring.at(at);
@@ -231,7 +233,8 @@ impl<'a> Docket<'a> {
             // It observes one more for each whom it holds unreachable.
             let replies = (1..n).map(|step| (at + step) % n).filter(|&place| !accused(place, observer));
             for place in replies.take(self.court.monitors).filter(|&place| !accused(place, self.court.me)) {
-                if !std::mem::replace(&mut reached[place], true) {
+                replies_to[place] += 1;
+                if (at == mine || replies_to[place] >= needed) && !std::mem::replace(&mut reached[place], true) {
                     open.push(place);
                 }
             }
@@ -421,6 +424,31 @@ mod tests {
                     let expected = if here.contains(&me) { &there } else { &here };
                     assert_eq!(&w.verdict(me, rule), expected, "as {me} sees it, {small} of {n}, {rule:?}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn one_link_that_a_cut_has_left_does_not_make_both_sides_one() {
+        let (n, here) = (20usize, 0..9usize);
+        let observed = |w: &World, observer: usize| -> Vec<usize> {
+            // On past those it holds unreachable.
+            let is_cut_off = |id: NodeId| (0..n).any(|at| w.ids[at] == id && here.contains(&at) != here.contains(&observer));
+            let observed = w.state.members.ring().subjects(w.ids[observer], 5, is_cut_off);
+            (0..n).filter(|&at| observed.contains(&w.ids[at])).collect()
+        };
+        let unmarked = World::new(n as u16);
+        let left = here.clone().flat_map(|a| observed(&unmarked, a).into_iter().filter(|b| *b >= 9).map(move |b| (a, b)));
+        for (a, b) in left {
+            let mut w = World::new(n as u16);
+            for observer in 0..n {
+                let other = |at: &usize| here.contains(at) != here.contains(&observer) && ![(a, b), (b, a)].contains(&(observer, *at));
+                let marks: Vec<usize> = observed(&w, observer).into_iter().filter(other).collect();
+                w.mark(observer, &marks, Mark::Convicted);
+            }
+            for me in (0..n).filter(|&me| me != a && me != b) {
+                let side: Vec<usize> = (0..n).filter(|&at| here.contains(&at) != here.contains(&me)).collect();
+                assert_eq!(w.verdict(me, DetectorVerdict::Pooled), side, "as {me} sees it, with {a} and {b} in contact");
             }
         }
     }
