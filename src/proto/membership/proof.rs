@@ -1,18 +1,27 @@
 //! Up to when it is proven that nobody has taken over what runs here.
 //!
 //! A beat that a member answered proves that this node was a member when the beat left. Across a split that is not enough: who is cut off together with
-//! this node goes on answering it. So nothing is proven while this side would stop if it were judged now, from before it was cut off. And whoever was
-//! away, alone, or on such a side is in doubt, and nothing more is proven, until all whom it observes have answered, or must have been found out.
+//! this node goes on answering it. So nothing is proven while this side would stop if it were judged now, from before it came to be that side. And whoever
+//! was away, or alone, or on such a side is in doubt: it asks more members than it observes, and nothing newer is proven until so many have answered
+//! that its side would live with those alone. Where it asks a part of the members only, three quarters of that part are enough; and as many who have
+//! answered or are lost, once it must have been found out who is.
 
 use std::collections::BTreeSet;
 
-use super::{Membership, downing::Decision, resolve::Split, resolve::sides};
+use super::{
+    Membership,
+    downing::{Decision, Voter},
+    resolve::{Split, sides},
+};
 use crate::{NodeId, Time, config::Span};
+
+/// In doubt it asks so many times the usual number: enough that they are not all of one side by chance.
+const ASKS: usize = 4;
 
 /// What takes from the worth of an answered beat.
 #[derive(Default, Debug)]
 pub(crate) struct Proof {
-    /// What was proven before this side of a split began to be one that stops, while it is.
+    /// What was proven before this side of a split came to be one that stops, while it is.
     losing: Option<Time>,
     doubt: Option<Doubt>,
     /// The picture of the split is not the one that was looked at.
@@ -25,6 +34,8 @@ struct Doubt {
     since: Time,
     /// What was proven before.
     proven: Time,
+    /// Who was known to be out of reach by then.
+    lost: Vec<NodeId>,
     /// Who has answered what was sent since.
     answered: BTreeSet<NodeId>,
 }
@@ -46,15 +57,24 @@ impl Membership {
 
     /// This node was away, or alone, or the others only seem to be back.
     pub(super) fn doubt_proof(&mut self, now: Time) {
-        if let Some(proven) = self.proven() {
-            self.proof.doubt = Some(Doubt { since: now, proven, answered: BTreeSet::new() });
-        }
+        let proven = self.proven().unwrap_or(Time::ZERO);
+        // Who is alone does not know of anybody.
+        let split = self.split.iter().filter(|_| !self.suspicion.isolated);
+        let lost = split.flat_map(Split::all_lost).map(|(id, _)| id).collect();
+        self.proof.doubt = Some(Doubt { since: now, proven, lost, answered: BTreeSet::new() });
+    }
+
+    /// Whom it asks in doubt, beside those it observes: the next on the ring that were not known to be lost.
+    pub(super) fn asked_in_doubt(&self) -> Vec<NodeId> {
+        let Some(doubt) = &self.proof.doubt else { return vec![] };
+        let most = ASKS * usize::from(self.config.detector.monitors);
+        self.state.members.ring().after(self.me).filter(|id| doubt.lost.binary_search(id).is_err()).take(most).collect()
     }
 
     /// A beat was answered that had left then.
     pub(super) fn note_proof(&mut self, now: Time, from: NodeId, sent: Time) {
-        if let Some(doubt) = self.proof.doubt.as_mut().filter(|doubt| sent >= doubt.since) {
-            doubt.answered.insert(from);
+        let doubt = self.proof.doubt.as_mut().filter(|doubt| sent >= doubt.since);
+        if doubt.is_some_and(|doubt| doubt.answered.insert(from)) {
             self.end_doubt(now);
         }
     }
@@ -68,22 +88,15 @@ impl Membership {
     }
 
     fn weigh_picture(&mut self, now: Time) {
-        let stops = match self.strategy.decide(&self.voters(), false) {
-            Decision::DownMine => true,
-            Decision::DownAll => self.strategy.stops_each(),
-            Decision::DownOthers | Decision::AskLease { .. } | Decision::Nothing => false,
-        };
-        // One may be lost for long, or found last.
-        let mut losses: Vec<Time> = self.split.iter().flat_map(Split::all_lost).map(|(_, since)| since).collect();
-        losses.sort_unstable();
-        match (self.proof.losing, losses.get(losses.len() / 2).filter(|_| stops)) {
-            (None, Some(lost)) => {
+        let stops = self.split.is_some() && self.would_stop(&self.voters());
+        match (self.proof.losing, stops) {
+            (None, true) => {
                 let proven = self.proven().unwrap_or(Time::ZERO);
-                self.proof.losing = Some(proven.min(*lost - self.watch.patience()));
+                self.proof.losing = Some(proven.min(self.losing_since() - self.watch.patience()));
                 self.warn_of_stop();
             }
             // The others may seem to be back only because those are gone who held them for lost.
-            (Some(_), None) => {
+            (Some(_), false) => {
                 self.doubt_proof(now);
                 self.proof.losing = None;
             }
@@ -91,22 +104,58 @@ impl Membership {
         }
     }
 
+    /// The first loss with which this side is one that stops, which it is.
+    fn losing_since(&self) -> Time {
+        let mut losses: Vec<(Time, NodeId)> = self.split.iter().flat_map(Split::all_lost).map(|(id, since)| (since, id)).collect();
+        losses.sort_unstable();
+        let stops_with = |count: usize| {
+            let lost: BTreeSet<NodeId> = losses[..count].iter().map(|&(_, id)| id).collect();
+            self.would_stop(&self.voters_without(|id| lost.contains(&id)))
+        };
+        let counts: Vec<usize> = (1..=losses.len()).collect();
+        let before = counts.partition_point(|&count| !stops_with(count));
+        losses.get(before).or(losses.last()).map_or(Time::ZERO, |&(since, _)| since)
+    }
+
+    fn would_stop(&self, voters: &[Voter]) -> bool {
+        match self.strategy.decide(voters, false) {
+            Decision::DownMine => true,
+            Decision::DownAll => self.strategy.stops_each(),
+            Decision::DownOthers | Decision::AskLease { .. } | Decision::Nothing => false,
+        }
+    }
+
+    /// All voters, if those were the ones out of reach.
+    fn voters_without(&self, is_lost: impl Fn(NodeId) -> bool) -> Vec<Voter> {
+        let mut voters = self.voters();
+        voters.iter_mut().for_each(|voter| voter.reachable = !is_lost(voter.id));
+        voters
+    }
+
     fn warn_of_stop(&mut self) {
         let (here, there) = sides(&self.voters());
         let (lease, stable_after) = (self.config.sharding.lease, Span(self.stable_after()));
         let text = format!(
             "{there} members are out of reach and {here} are here, which stop if that lasts for {stable_after} (downing.stable_after); nothing is \
-             started here once the cut is {lease} old (sharding.lease): look at the network between them"
+             started here once they are cut off for {lease} (sharding.lease): look at the network between them"
         );
         self.warn("W-DOWN-001", text);
     }
 
     fn end_doubt(&mut self, now: Time) {
-        // Nobody looks at who is out of reach by what others say: that is in the picture.
+        // What others know of who is out of reach is weighed first.
         let Some(doubt) = self.proof.doubt.as_ref().filter(|_| !self.proof.new_picture) else { return };
-        let lost_before = |id| self.split.as_ref().and_then(|split| split.lost_since(id)).is_some_and(|at| at <= doubt.since);
-        let known = |id: NodeId| doubt.answered.contains(&id) || self.own_mark(id).is_some() && lost_before(id);
-        if now >= self.found_out(doubt.since) || self.watch.subjects().all(known) {
+        let found_out = now >= self.found_out(doubt.since);
+        let is_lost = |id| self.split.as_ref().is_some_and(|split| split.lost_since(id).is_some());
+        let asked = self.asked_in_doubt();
+        let known = asked.iter().filter(|&&id| doubt.answered.contains(&id) || found_out && is_lost(id)).count();
+        let voters = self.voters_without(|id| id != self.me && !doubt.answered.contains(&id));
+        let enough = match self.strategy.decide(&voters, false) {
+            Decision::DownOthers => true,
+            Decision::DownMine if !found_out && asked.len() + doubt.lost.len() + 1 >= self.state.members.len() => false,
+            _ => known * 4 >= asked.len() * 3,
+        };
+        if enough {
             self.proof.doubt = None;
         }
     }

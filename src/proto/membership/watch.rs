@@ -190,12 +190,9 @@ impl Watch {
 impl Membership {
     /// False once the membership is over. A node whose own timers ran late was away: it measures everybody's silence anew.
     pub(super) fn awake(&mut self, now: Time) -> bool {
-        let late = self.watch.beat_at.filter(|&due| now.since(due) > self.watch.tuning.heartbeat);
-        if let Some(due) = late.filter(|_| self.phase == Phase::Member) {
-            // Less than that a successor waits anyway.
-            if now.since(due) > self.config.sharding.lease_margin.get() {
-                self.doubt_proof(now);
-            }
+        let late = self.watch.beat_at.is_some_and(|due| now.since(due) > self.watch.tuning.heartbeat);
+        if late && self.phase == Phase::Member {
+            self.doubt_proof(now);
             if self.config.detector.local_health {
                 self.counters.add(Count::Late);
                 self.restart_split(now);
@@ -361,6 +358,7 @@ impl Membership {
         let (ring, monitors) = (self.state.members.ring(), usize::from(self.config.detector.monitors));
         let (mut wanted, enough) = if cut_off { self.look_further(now, skip) } else { (ring.subjects(self.me, monitors, skip), false) };
         wanted.extend(own.subjects());
+        wanted.extend(self.asked_in_doubt());
         if !enough && (cut_off || self.suspicion.sick) {
             // Of a small side of a split, who answers may be all there are. And whoever observes this node will answer, unless it is this one that
             // gets no replies.
