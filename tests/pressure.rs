@@ -40,6 +40,7 @@ messages! {
         Part { number: u64, filler: String },
         Count -> u64,
         Weigh { filler: String } -> u64,
+        Parts -> u64,
         Block -> u64,
     }
 }
@@ -51,6 +52,8 @@ struct Shared {
     let_go: Condvar,
     blocked: AtomicU64,
     misplaced: AtomicU64,
+    /// Parts that all of them have handled.
+    parts: AtomicU64,
 }
 
 impl Shared {
@@ -85,8 +88,10 @@ impl Entity for Worker {
             WorkMsg::Part(part) => {
                 self.shared.misplaced.fetch_add(u64::from(part.number != self.next), Ordering::SeqCst);
                 self.next = part.number + 1;
+                self.shared.parts.fetch_add(1, Ordering::SeqCst);
             }
             WorkMsg::Count(Count, reply) => cx.reply(reply, self.handled),
+            WorkMsg::Parts(Parts, reply) => cx.reply(reply, self.shared.parts.load(Ordering::SeqCst)),
             WorkMsg::Weigh(weigh, reply) => cx.reply(reply, weigh.filler.len() as u64),
             WorkMsg::Block(Block, reply) => {
                 self.shared.block();
@@ -362,6 +367,44 @@ impl Log {
     fn line(&self, parts: &[&str]) -> Option<String> {
         self.0.lock().iter().find(|line| parts.iter().all(|part| line.contains(part))).cloned()
     }
+}
+
+#[test]
+fn a_small_message_waits_for_no_more_than_a_part_of_what_is_large() {
+    const SIZE: usize = 1_000_000;
+    // One worker handles in the order in which messages come in.
+    let cluster = three("large", |config| config.node.workers = Workers::Count(1));
+    let Three { slow, valve, quick, sender, on_slow, shared, .. } = &cluster;
+    let calm = Calm::of(&[slow, quick, sender]);
+    let region = sender.proxy::<Work>().unwrap();
+    let shard = |entity: &EntityRef<Work>| region.shard_of(entity.key());
+    let others = (0..300).map(|n| region.get(format!("k{n}"))).filter(|other| shard(other) != shard(on_slow));
+    let beside = others.into_iter().find(|other| {
+        other.ask(Count, PATIENCE).unwrap();
+        region.owner_of(other.key()) == Ok(Some(slow.id()))
+    });
+    let beside = beside.expect("a node has several shards");
+    let letters = sender.dead_letters();
+    valve.set(Flow::Closed);
+    // More than the kernel takes and the link may hold: from then on this shard has no room, and others do.
+    let mut sent = 0;
+    until("there is no room for what is large", || match on_slow.tell(part(sent, SIZE)) {
+        Ok(()) => {
+            sent += 1;
+            None
+        }
+        Err(error) => (*error.reason() == Refusal::NoCredit).then_some(()),
+    });
+    let (tx, rx) = wingbeat::channel::bounded(1);
+    beside.ask_then(Parts, PATIENCE, move |answer| tx.send(answer).unwrap());
+    valve.set(Flow::Open);
+    let before = rx.recv_timeout(PATIENCE).unwrap();
+    assert!(matches!(before, Ok(0 | 1)), "{before:?} of {sent} large ones were handled before it");
+    until_holds("all has arrived", || beside.ask(Parts, PATIENCE) == Ok(sent) || letters.try_iter().inspect(|_| sent -= 1).count() > 0);
+    assert!(sent * SIZE as u64 > 16 << 20, "{sent} were sent");
+    assert_eq!(shared.misplaced.load(Ordering::SeqCst), 0);
+    until_holds("there is room again", || on_slow.tell(part(sent, 10)).is_ok());
+    calm.check();
 }
 
 // failures: row 46

@@ -56,6 +56,20 @@ fn moves_under_load_lose_nothing() {
 }
 
 #[test]
+fn messages_that_go_past_large_frames_are_not_lost_and_keep_their_order() {
+    for name in
+        ["moves-and-crashes", "moves-under-load", "moves-with-loss", "join-leave", "rolling-leave", "leave-under-load", "coordinator-crash"]
+    {
+        let scenario = scenario(name);
+        for seed in 1..4 {
+            let options = Options { large_frames: true, ..Options::default() };
+            let r = run(&scenario, seed, &options).unwrap_or_else(|e| panic!("{name}, seed {seed}: {e}"));
+            assert!(r.holds(), "{name}, seed {seed}: {:?} {:?}", r.failed_why, r.violations);
+        }
+    }
+}
+
+#[test]
 fn a_long_pause_ends_the_right_to_run() {
     holds("long-pause", 1..3);
 }

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use super::{
     buffer::{Inbox, Outbox},
+    bulk::Assembly,
     stream::Stream,
 };
 use crate::{NodeAddr, NodeId, Time, proto::link::LinkDown};
@@ -68,6 +69,8 @@ pub struct Conn {
     pub deadline: Time,
     pub inbox: Inbox,
     pub outbox: Outbox,
+    /// What has come of a large frame.
+    pub assembly: Assembly,
     /// The socket may have something to read.
     pub in_ready: bool,
     /// The peer has said that nothing more comes: read to the end, without trusting a short read to be the last.
@@ -102,6 +105,7 @@ impl Conn {
             deadline,
             inbox: Inbox::default(),
             outbox: Outbox::default(),
+            assembly: Assembly::default(),
             in_ready: false,
             read_closed: false,
             stalled: false,
@@ -126,23 +130,30 @@ impl Conn {
         if let Phase::Up(session) = &mut self.phase { Some(session) } else { None }
     }
 
+    /// There is no memory for what the peer sends: nothing that it did, and nothing that could be waited for. It begins anew when there is
+    /// memory again.
+    pub fn starve(&mut self) {
+        self.starved = true;
+        self.ended = Some(LinkDown::TimedOut);
+    }
+
     /// Accepted and not greeted yet.
     pub fn is_half_open(&self) -> bool {
         matches!(self.phase, Phase::AwaitHello)
     }
 
     /// Writes what the socket takes, in so many calls of the system. An error ends the connection once what was read is parsed.
-    pub fn write(&mut self) -> u64 {
+    pub fn write(&mut self, now: Time) -> u64 {
         let mut calls = 0;
         if self.ended.is_some() || self.stalled {
             return calls;
         }
-        let written = self.outbox.write(|bytes| {
+        let written = self.outbox.write(now, |bytes| {
             calls += 1;
             self.stream.write(bytes)
         });
         match written {
-            Ok(all) => self.stalled = !all,
+            Ok(takes_more) => self.stalled = !takes_more,
             Err(e) => self.ended = Some(cause_of(&e)),
         }
         calls

@@ -16,7 +16,7 @@ use super::{
     udp,
 };
 use crate::{
-    NodeAddr, NodeId, Time,
+    NodeAddr, NodeId, ShardKey, Time,
     proto::{
         link::{LinkDown, LinkEvent},
         rng::Rng,
@@ -195,7 +195,7 @@ impl Net {
             && dial.bytes_for(node) > limits.link_bytes
             && dial.blocked.insert(peer)
         {
-            self.events.push_back(NetEvent::Link(LinkEvent::Blocked { peer }));
+            self.events.push_back(NetEvent::Link(LinkEvent::Blocked { peer, shard: None }));
         }
         if dial.is_at_rest() {
             self.start_dial(to, now);
@@ -206,9 +206,11 @@ impl Net {
     /// Keeps what an ended session had not begun to write, in front of what came later.
     pub(super) fn carry_over(&mut self, now: Time, addr: &NodeAddr, peer: NodeId, bytes: Vec<u8>, frames: u64, blocked: bool) {
         let limit = self.limits.link_bytes;
-        let still_blocked = blocked && bytes.len() > limit;
-        if blocked && !still_blocked {
-            self.link(LinkEvent::Writable { peer });
+        let still_blocked = bytes.len() > limit;
+        match (blocked, still_blocked) {
+            (true, false) => self.unblock(peer, [None]),
+            (false, true) => self.link(LinkEvent::Blocked { peer, shard: None }),
+            _ => {}
         }
         if bytes.is_empty() {
             return;
@@ -312,7 +314,7 @@ impl Net {
         self.counters.dials_failed += 1;
         self.retry_later(addr, now, true);
         self.link(LinkEvent::Down { peer, addr: addr.clone(), cause: LinkDown::Rejected(reason), lost });
-        self.unblock(blocked);
+        blocked.into_iter().for_each(|peer| self.unblock(peer, [None]));
     }
 
     /// `answers` answers at `addr`: drops what was meant for other lives.
@@ -330,14 +332,13 @@ impl Net {
             self.counters.frames_lost += lost;
             self.link(LinkEvent::Down { peer: Some(node), addr: addr.clone(), cause: LinkDown::OtherIncarnation(answers), lost });
         }
-        self.unblock(blocked);
+        blocked.into_iter().for_each(|peer| self.unblock(peer, [None]));
         self.retry_later(addr, now, false);
     }
 
-    fn unblock(&mut self, blocked: BTreeSet<NodeId>) {
-        for peer in blocked {
-            self.link(LinkEvent::Writable { peer });
-        }
+    /// There is room for a peer again: for messages of these shards, or of all.
+    pub(super) fn unblock(&mut self, peer: NodeId, shards: impl IntoIterator<Item = Option<ShardKey>>) {
+        shards.into_iter().for_each(|shard| self.link(LinkEvent::Writable { peer, shard }));
     }
 
     fn retry_later(&mut self, addr: &NodeAddr, now: Time, longest: bool) {

@@ -16,8 +16,10 @@ impl Net {
     /// Writes a greeting at once: it must not wait for the caller's next flush.
     pub(super) fn say(&mut self, id: ConnId, greeting: &Greeting) {
         if let Some(conn) = self.conns.get_mut(id) {
-            greeting.encode(conn.outbox.tail());
-            conn.write();
+            let mut bytes = vec![];
+            greeting.encode(&mut bytes);
+            conn.outbox.append(&bytes);
+            conn.write(self.now);
         }
     }
 

@@ -1,9 +1,11 @@
-//! The sockets of a node: one UDP socket, one TCP listener, one link per peer. Knows nothing of the protocol but links.
+//! The sockets of a node: one UDP socket, one TCP listener, one link per peer. Knows nothing of the protocol but links, and what may go past what
+//! on one: large frames travel in parts (`bulk`), between which messages of other shards and answers leave.
 //!
 //! Owned by the network thread, whose turn is: `poll`, `next` until `None`, let the core work, `send_*`, `flush`. All time comes in.
 
 mod accept;
 mod buffer;
+mod bulk;
 mod conn;
 mod counters;
 mod dial;

@@ -1,9 +1,10 @@
 //! Sessions that are up: reading, parsing, sending, ending.
 
-use std::{cmp::Reverse, io, time::Duration};
+use std::{io, time::Duration};
 
 use super::{
     ENDED_MAX, Ended, Net, NetEvent, Timer, Unsent,
+    bulk::Misfit,
     conn::{Conn, ConnId, Phase, Session, cause_of},
 };
 use crate::{
@@ -12,8 +13,8 @@ use crate::{
         handoff::Item,
         link::{LinkDown, LinkEvent},
         wire::{
-            Context, Cut, Decoded, Frame, FrameError, GREETING_BYTES_MAX, Message, cut, decode, encode as encode_frame, encode_message,
-            message_in,
+            Context, Cut, Decoded, Frame, FrameError, GREETING_BYTES_MAX, LinkFrame, Message, cut, decode, encode as encode_frame,
+            encode_message, link_frame_in, message_in,
         },
     },
 };
@@ -76,10 +77,10 @@ impl Net {
     pub fn send_message(&mut self, now: Time, to: NodeId, message: &Message<'_>) -> bool {
         let (limits, cx) = (self.limits, Context { sender: self.greeter.node, now });
         let Some(&id) = self.sessions.get(&to) else { return false };
-        let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.ended.is_none() && conn.outbox.len() <= limits.link_bytes) else {
+        let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.ended.is_none() && conn.outbox.ready() <= limits.link_bytes) else {
             return false;
         };
-        if encode_message(message, cx, limits.frame_bytes, conn.outbox.tail()).is_err() {
+        if conn.outbox.push(|out| encode_message(message, cx, limits.frame_bytes, out)).is_err() {
             return false;
         }
         self.counters.frames_out += 1;
@@ -115,7 +116,7 @@ impl Net {
         let id = self.sessions.get(&node).copied();
         if let Some(conn) = id.and_then(|id| self.remove(id)) {
             let rest = conn.outbox.into_rest();
-            lost += rest.frames + u64::from(rest.torn);
+            lost += rest.frames + rest.lost;
         }
         if id.is_some() || lost > 0 {
             self.counters.frames_lost += lost;
@@ -143,7 +144,7 @@ impl Net {
             }
             return Err(unsent);
         }
-        encode(frame, cx, limits.frame_bytes, conn.outbox.tail())?;
+        conn.outbox.push(|out| encode(frame, cx, limits.frame_bytes, out))?;
         self.appended(id);
         Ok(())
     }
@@ -152,21 +153,36 @@ impl Net {
     fn appended(&mut self, id: ConnId) {
         let limits = self.limits;
         let Some(conn) = self.conns.get_mut(id) else { return };
-        let waiting = conn.outbox.len();
         if !conn.in_dirty {
             conn.in_dirty = true;
             self.dirty.push(id);
         }
-        if waiting >= WRITE_EARLY_BYTES && !conn.stalled {
+        if conn.outbox.ready() >= WRITE_EARLY_BYTES && !conn.stalled {
             return self.write(id);
         }
-        if waiting > limits.link_bytes
-            && let Some(session) = conn.session_mut()
-            && !session.blocked
-        {
-            session.blocked = true;
-            let peer = session.peer;
-            self.link(LinkEvent::Blocked { peer });
+        if conn.outbox.len() > limits.link_bytes {
+            self.look_at_room(id);
+        }
+    }
+
+    /// Tells of too much that waits, and of room again: of what may leave for all shards, as it is in the way of all, of what waits behind large
+    /// frames for those alone whose messages would, too.
+    fn look_at_room(&mut self, id: ConnId) {
+        let limit = self.limits.link_bytes;
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        let Phase::Up(session) = &mut conn.phase else { return };
+        let (peer, was, ready) = (session.peer, session.blocked, conn.outbox.ready());
+        session.blocked = if was { ready >= limit / 2 } else { ready > limit };
+        let all = (session.blocked != was).then_some((session.blocked, None));
+        let bulk = conn.outbox.bulk();
+        let (shut, reopened) = match bulk.len() {
+            waits if waits > limit => (bulk.shut(), vec![]),
+            waits if waits < limit / 2 => (vec![], bulk.reopen()),
+            _ => Default::default(),
+        };
+        let some = shut.into_iter().map(|shard| (true, Some(shard))).chain(reopened.into_iter().map(|shard| (false, Some(shard))));
+        for (blocked, shard) in all.into_iter().chain(some) {
+            self.link(if blocked { LinkEvent::Blocked { peer, shard } } else { LinkEvent::Writable { peer, shard } });
         }
     }
 
@@ -181,28 +197,11 @@ impl Net {
     }
 
     fn write(&mut self, id: ConnId) {
-        let limit = self.limits.link_bytes;
         let Some(conn) = self.conns.get_mut(id) else { return };
-        self.counters.link_writes += conn.write();
-        if conn.outbox.is_large() && !conn.settles {
-            conn.settles = true;
-            self.timers.push(Reverse((self.now + SETTLE_EVERY, Timer::Settle(id))));
-        }
-        let (left, ended) = (conn.outbox.len(), conn.ended.is_some());
-        let event = match conn.session_mut() {
-            Some(session) if session.blocked && left < limit / 2 => {
-                session.blocked = false;
-                Some(LinkEvent::Writable { peer: session.peer })
-            }
-            Some(session) if !session.blocked && left > limit => {
-                session.blocked = true;
-                Some(LinkEvent::Blocked { peer: session.peer })
-            }
-            _ => None,
-        };
-        if let Some(event) = event {
-            self.link(event);
-        }
+        self.counters.link_writes += conn.write(self.now);
+        let ended = conn.ended.is_some();
+        self.settle_later(id);
+        self.look_at_room(id);
         if ended {
             self.mark_parsing(id);
         }
@@ -227,6 +226,16 @@ impl Net {
         {
             conn.read_closed |= closed;
             self.mark_ready(id);
+        }
+    }
+
+    /// Says that there was no memory, if that was so.
+    fn tell_starved(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        if std::mem::take(&mut conn.starved) {
+            self.counters.memory_exhausted += 1;
+            let (ip, peer, held) = (conn.ip, conn.session().map(|s| s.peer), conn.inbox.len() + conn.assembly.len());
+            tracing::error!(target: "wingbeat::net", %ip, ?peer, held, "no memory for what the peer sends: its connection is closed");
         }
     }
 
@@ -277,15 +286,7 @@ impl Net {
         }
         let (read, more) = fill(conn, least, wanted, budget, &mut self.counters.link_reads);
         self.counters.link_bytes_in += read as u64;
-        if conn.inbox.room() > INBOX_BYTES && !conn.settles {
-            conn.settles = true;
-            self.timers.push(Reverse((self.now + SETTLE_EVERY, Timer::Settle(id))));
-        }
-        if std::mem::take(&mut conn.starved) {
-            self.counters.memory_exhausted += 1;
-            let (ip, peer, held) = (conn.ip, conn.session().map(|s| s.peer), conn.inbox.len());
-            tracing::error!(target: "wingbeat::net", %ip, ?peer, held, "no memory for what the peer sends: its connection is closed");
-        }
+        self.tell_starved(id);
         if more {
             self.mark_ready(id);
         }
@@ -318,25 +319,39 @@ impl Net {
                 return None;
             };
             let Phase::Up(session) = &mut conn.phase else { break None };
-            let decoded = match cut(conn.inbox.unread(), max) {
-                Ok(Cut::Frame(size)) => {
-                    let (frame, cx) = (&conn.inbox.unread()[..size], Context { sender: session.peer, now });
-                    let taken = message_in(frame, cx).is_some_and(|message| take(session.peer, &message));
-                    let decoded = if taken { None } else { Some(decode(frame, cx)) };
-                    conn.inbox.consume(size);
-                    session.received += 1;
-                    conn.progressed = true;
-                    match decoded {
-                        Some(decoded) => decoded,
-                        None => {
-                            self.counters.frames_in += 1;
-                            continue;
-                        }
-                    }
-                }
+            let (frame, size) = match cut(conn.inbox.unread(), max) {
+                Ok(Cut::Frame(size)) => (&conn.inbox.unread()[..size], size),
                 Ok(Cut::Wait(_)) => break None,
-                Err(e) => Err(e),
+                Err(e) => break Some(e),
             };
+            conn.progressed = true;
+            let cx = Context { sender: session.peer, now };
+            if message_in(frame, cx).is_some_and(|message| take(session.peer, &message)) {
+                conn.inbox.consume(size);
+                session.received += 1;
+                self.counters.frames_in += 1;
+                continue;
+            }
+            let decoded = match link_frame_in(frame) {
+                None => Some(decode(frame, cx)),
+                Some(Ok(LinkFrame::Part { bytes, last })) => match conn.assembly.add(bytes, last, max) {
+                    Ok(whole) => whole.map(|frame| decode(frame, cx)),
+                    Err(Misfit::Frame(problem)) => break Some(problem),
+                    Err(Misfit::NoMemory) => {
+                        conn.starve();
+                        break None;
+                    }
+                },
+                Some(Ok(LinkFrame::Taken(upto))) => match conn.outbox.taken(now, upto) {
+                    Ok(()) => None,
+                    Err(problem) => break Some(problem),
+                },
+                Some(Err(problem)) => break Some(problem),
+            };
+            conn.inbox.consume(size);
+            // What belongs to the link itself is counted by neither side.
+            let Some(decoded) = decoded else { continue };
+            session.received += 1;
             match decoded {
                 Ok(Decoded::Frame(frame)) => {
                     self.counters.frames_in += 1;
@@ -354,6 +369,7 @@ impl Net {
     /// Everything whole in the inbox is handed out.
     fn parsed(&mut self, id: ConnId, problem: Option<FrameError>) {
         let (now, frame_deadline) = (self.now, self.limits.frame_deadline);
+        self.tell_starved(id);
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.in_parsing = false;
         if let Some(problem) = problem {
@@ -374,8 +390,14 @@ impl Net {
                 self.arm(now + frame_deadline, Timer::Conn(id));
             }
         }
-        if let Some(conn) = self.conns.get_mut(id) {
-            conn.progressed = false;
+        self.settle_later(id);
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        conn.progressed = false;
+        if let Some(upto) = conn.assembly.news() {
+            conn.outbox.acknowledge(upto);
+        }
+        if conn.outbox.take_urgent() {
+            self.write(id);
         }
     }
 
@@ -384,26 +406,35 @@ impl Net {
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.inbox.settle(INBOX_BYTES);
         conn.outbox.settle();
-        conn.settles = conn.inbox.room() > INBOX_BYTES || conn.outbox.is_large();
-        if conn.settles {
-            self.arm(now + SETTLE_EVERY, Timer::Settle(id));
+        conn.assembly.settle();
+        conn.settles = false;
+        self.now = self.now.max(now);
+        self.settle_later(id);
+    }
+
+    /// Has a look taken at the room of a link, if that is more than usual.
+    fn settle_later(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        let large = conn.inbox.room().max(conn.assembly.room()) > INBOX_BYTES || conn.outbox.is_large();
+        if large && !std::mem::replace(&mut conn.settles, true) {
+            self.arm(self.now + SETTLE_EVERY, Timer::Settle(id));
         }
     }
 
     fn close_too_slow(&mut self, id: ConnId) {
-        let Some(conn) = self.remove(id) else { return };
+        let Some(mut conn) = self.remove(id) else { return };
         self.counters.sessions_too_slow += 1;
         conn.stream.abort();
         let Phase::Up(session) = conn.phase else { return };
-        let waiting = conn.outbox.len();
+        let (waiting, shut) = (conn.outbox.len(), conn.outbox.bulk().reopen());
         let rest = conn.outbox.into_rest();
-        let lost = rest.frames + u64::from(rest.torn);
+        let lost = rest.frames + rest.lost;
         self.counters.frames_lost += lost;
         let Session { peer, addr, .. } = session;
         let limit = self.limits.link_bytes;
         tracing::warn!(target: "wingbeat::net", %peer, waiting, limit, lost, "link closed: the peer takes nothing, and four times limits.link_bytes wait for it");
         self.link(LinkEvent::Down { peer: Some(peer), addr, cause: LinkDown::TimedOut, lost });
-        self.link(LinkEvent::Writable { peer });
+        self.unblock(peer, shut.into_iter().map(Some).chain([None]));
     }
 
     /// Ends a connection whose dial, if it had one, is dealt with elsewhere.
@@ -413,16 +444,16 @@ impl Net {
 
     /// Ends a connection, whatever it was.
     pub(super) fn end(&mut self, id: ConnId, cause: LinkDown) {
-        let Some(conn) = self.remove(id) else { return };
+        let Some(mut conn) = self.remove(id) else { return };
         let now = self.now;
-        let greeted = conn.outbox.written() > 0;
         match (conn.phase, conn.dialled) {
             (Phase::Up(session), _) => {
                 let Session { peer, addr, blocked, .. } = session;
-                let rest = if greeted { conn.outbox.into_rest() } else { conn.outbox.into_rest_without_first() };
-                let lost = u64::from(rest.torn);
-                self.counters.frames_lost += lost;
-                self.link(LinkEvent::Down { peer: Some(peer), addr: addr.clone(), cause, lost });
+                let shut = conn.outbox.bulk().reopen();
+                let rest = conn.outbox.into_rest();
+                self.counters.frames_lost += rest.lost;
+                self.link(LinkEvent::Down { peer: Some(peer), addr: addr.clone(), cause, lost: rest.lost });
+                self.unblock(peer, shut.into_iter().map(Some));
                 self.carry_over(now, &addr, peer, rest.bytes, rest.frames, blocked);
             }
             (_, Some(dialled)) => self.dial_failed(&dialled.addr, cause, now),
@@ -442,7 +473,7 @@ impl Net {
         }
         if let Phase::Up(session) = &conn.phase {
             self.counters.sessions_down += 1;
-            self.counters.link_bytes_discarded += conn.inbox.len() as u64;
+            self.counters.link_bytes_discarded += (conn.inbox.len() + conn.assembly.len()) as u64;
             let peer = session.peer;
             if self.sessions.get(&peer) == Some(&id) {
                 self.sessions.remove(&peer);
@@ -463,9 +494,7 @@ fn fill(conn: &mut Conn, least: usize, wanted: usize, budget: usize, calls: &mut
     let mut total = 0;
     while total < budget {
         let Ok(space) = conn.inbox.space(least, wanted) else {
-            conn.starved = true;
-            // Nothing that the peer did, and nothing that could be waited for: it begins anew when there is memory again.
-            conn.ended = Some(LinkDown::TimedOut);
+            conn.starve();
             return (total, false);
         };
         let room = space.len();

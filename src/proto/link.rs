@@ -1,6 +1,7 @@
-//! What the cores are told of links. A link is a sequence of numbered sessions; within one, frames arrive in order (moves.md A3).
+//! What the cores are told of links. A link is a sequence of numbered sessions; within one, frames arrive in order (moves.md A3), but that a message
+//! may arrive before a large frame that was sent earlier, if that is not of its shard, and an answer before any.
 
-use crate::{NodeAddr, NodeId};
+use crate::{NodeAddr, NodeId, ShardKey};
 
 /// A change of a link, reported to a core before any frame of the state it announces.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -25,15 +26,19 @@ pub enum LinkEvent {
         /// Frames accepted for sending that were not written whole to the session, or written with no chance to know (counted as lost).
         lost: u64,
     },
-    /// The peer's outbox is over its bound: user messages to it are refused until `Writable`. Control frames still pass.
+    /// What waits for the peer is over its bound: user messages to it are refused until `Writable`. Control frames still pass.
     Blocked {
         /// The slow peer.
         peer: NodeId,
+        /// Whose messages; `None`: those of all shards, however many were blocked by themselves.
+        shard: Option<ShardKey>,
     },
-    /// The outbox of a blocked peer has room again.
+    /// There is room again.
     Writable {
         /// The peer.
         peer: NodeId,
+        /// As it was blocked.
+        shard: Option<ShardKey>,
     },
 }
 

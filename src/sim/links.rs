@@ -1,6 +1,6 @@
 //! Links: a connection per pair of nodes, as a sequence of numbered sessions in which frames arrive in order.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::{
     entity::Note,
@@ -9,7 +9,7 @@ use super::{
     world::{Event, Inner, World},
 };
 use crate::{
-    NodeAddr, NodeId, Time,
+    NodeAddr, NodeId, ShardKey, Time,
     proto::{
         handoff::{Forwarded, HandoffItem, Item},
         link::{LinkDown, LinkEvent},
@@ -28,6 +28,8 @@ const BACKOFF_MAX: u64 = 2_000_000_000;
 const RESET_RETRY: u64 = 1_000_000_000;
 /// A segment that was lost is sent again after this long, doubled each time.
 const RETRANSMIT: u64 = 200_000_000;
+/// A large frame takes so much longer at most.
+const LARGE_DELAY: u64 = 300_000_000;
 
 /// Frames with the life that each is meant for; any if none.
 type Outbox = VecDeque<(Option<NodeId>, Box<Frame>)>;
@@ -45,6 +47,8 @@ pub(super) struct Link {
     dial: Option<u64>,
     /// Frames do not arrive before this, by sending side.
     last: [u64; 2],
+    /// When the last of all has arrived, and the last of each shard, where messages go past large frames.
+    passed: [Passed; 2],
     stuck: [VecDeque<Box<Frame>>; 2],
     stalled: bool,
     flushing: bool,
@@ -52,6 +56,33 @@ pub(super) struct Link {
     redial_due: bool,
     /// The process at the other end is gone, and the end of the session is on its way.
     dying: bool,
+}
+
+#[derive(Default)]
+struct Passed {
+    all: u64,
+    shards: BTreeMap<ShardKey, u64>,
+}
+
+impl Passed {
+    /// When a frame arrives that would be there at that moment, if nothing held it up.
+    fn arrives(&mut self, frame: &Frame, at: u64) -> u64 {
+        let (shard, passes) = match frame {
+            Frame::Reply { .. } => return at,
+            Frame::Item { shard, item } => (Some(*shard), matches!(item, Item::Msg { .. })),
+            Frame::Handoff { shard, .. } | Frame::HandoffAck { shard, .. } => (Some(*shard), false),
+            Frame::StreamAck { shard, .. } | Frame::ProbeAck { shard, .. } => (Some(*shard), false),
+            Frame::Member(_) | Frame::Control(_) | Frame::Cast { .. } => (None, false),
+        };
+        let mut at = at.max(if passes { 0 } else { self.all });
+        if let Some(shard) = shard {
+            let last = self.shards.entry(shard).or_default();
+            at = at.max(*last);
+            *last = at;
+        }
+        self.all = self.all.max(at);
+        at
+    }
 }
 
 fn pair_of(a: u32, b: u32) -> ((u32, u32), usize) {
@@ -113,8 +144,15 @@ impl World<'_> {
             delay += again;
             again *= 2;
         }
-        let at = link.last[side].max(self.now + delay);
-        link.last[side] = at;
+        let at = if self.large_frames {
+            if self.faults.chance(0.05) {
+                delay += self.faults.below(LARGE_DELAY);
+            }
+            link.last[side].max(link.passed[side].arrives(&frame, self.now + delay))
+        } else {
+            link.last[side] = link.last[side].max(self.now + delay);
+            link.last[side]
+        };
         self.queue.push(at, Event::Arrive { pair, session, side, frame });
     }
 
@@ -385,7 +423,8 @@ impl World<'_> {
         for side in 0..2 {
             let (from, to) = (node_at(pair, side), node_at(pair, 1 - side));
             for frame in std::mem::take(&mut link.stuck[side]) {
-                let at = link.last[side].max(self.now + self.net.latency(from, to, &mut self.faults));
+                let behind = link.last[side].max(link.passed[side].all);
+                let at = behind.max(self.now + self.net.latency(from, to, &mut self.faults));
                 link.last[side] = at;
                 self.queue.push(at, Event::Arrive { pair, session, side, frame });
             }

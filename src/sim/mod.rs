@@ -43,13 +43,15 @@ pub use undone::Undone;
 
 use std::time::Duration;
 
-/// How a run is watched.
+/// How a run is watched, and what no scenario asks for.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Print who sent what in this window of virtual time.
     pub trace: Option<(Duration, Duration)>,
     /// Tell how far the run is, each time so much virtual time has passed.
     pub progress: Option<Duration>,
+    /// One frame in twenty takes up to 0.3 s longer, as large ones do, and what may go past large frames goes past it.
+    pub large_frames: bool,
 }
 
 /// Runs a scenario under a seed.

@@ -151,6 +151,8 @@ pub(super) struct World<'a> {
     pub trace: Option<(u64, u64)>,
     /// Virtual time between two lines of progress, and when the next one is due.
     pub progress: Option<(u64, u64)>,
+    /// See [`Options`].
+    pub large_frames: bool,
     pub events: u64,
     /// Entries of the scenario whose link fault comes again.
     pub repeating: BTreeSet<usize>,
@@ -214,6 +216,7 @@ impl<'a> World<'a> {
             findings: Findings::default(),
             digest: Digest::new(seed),
             trace: options.trace.map(|(a, b)| (nanos(a), nanos(b))),
+            large_frames: options.large_frames,
             progress: options.progress.map(|every| (nanos(every).max(1), nanos(every))),
             events: 0,
             repeating: BTreeSet::new(),

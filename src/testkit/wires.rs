@@ -390,7 +390,7 @@ impl Wires {
         let Some(link) = self.links.get_mut(&pair) else { return };
         let Some(peer) = meant.filter(|_| link.blocked[side].is_none() && link.waiting_bytes(side) > link_bytes) else { return };
         link.blocked[side] = Some(peer);
-        self.link_event(life, LinkEvent::Blocked { peer });
+        self.link_event(life, LinkEvent::Blocked { peer, shard: None });
     }
 
     /// Tells a process that a link has room again.
@@ -401,7 +401,7 @@ impl Wires {
             && let Some(peer) = link.blocked[side].take()
             && let Some(life) = self.hosts[node_at(pair, side)].life
         {
-            self.link_event(life, LinkEvent::Writable { peer });
+            self.link_event(life, LinkEvent::Writable { peer, shard: None });
         }
     }
 

@@ -65,7 +65,7 @@ pub fn run(args: SimArgs) -> ExitCode {
     if args.minimise {
         return shrink(&args, &text, args.seed.unwrap_or(scenario.seed));
     }
-    let options = Options { trace: args.trace, progress: args.progress };
+    let options = Options { trace: args.trace, progress: args.progress, ..Options::default() };
     let seeds = args.seeds.clone().unwrap_or_else(|| {
         let seed = args.seed.unwrap_or(scenario.seed);
         seed..seed.saturating_add(1)

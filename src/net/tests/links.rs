@@ -234,7 +234,7 @@ fn buffers_that_a_burst_has_grown_go_back_to_their_usual_size() {
     let at_b = b.me.clone();
     let room = |node: &Node| {
         let (_, conn) = node.net.conns.iter().next().expect("a link");
-        (conn.inbox.room(), conn.outbox.is_large())
+        (conn.inbox.room().max(conn.assembly.room()), conn.outbox.is_large())
     };
     a.send(&at_b.addr, Some(at_b.id()), &numbered(0)).unwrap();
     until([&mut a, &mut b], "up", |[_, b]| b.frames.len() == 1);
@@ -265,14 +265,56 @@ fn a_link_without_memory_is_closed_and_counted_and_comes_back() {
     a.send(&at_b.addr, Some(at_b.id()), &numbered(0)).unwrap();
     until([&mut a, &mut b], "up", |[_, b]| b.frames.len() == 1);
     let id = *b.net.sessions.values().next().unwrap();
-    b.net.conns.get_mut(id).unwrap().inbox.starved = true;
-    // More than the link's read buffer: it would have to grow.
+    b.net.conns.get_mut(id).unwrap().assembly.starved = true;
     a.send(&at_b.addr, Some(at_b.id()), &message(500_000)).unwrap();
     until([&mut a, &mut b], "closed", |[a, b]| b.downs() == [&LinkDown::TimedOut] && a.downs().len() == 1);
     assert_eq!(b.counter("memory_exhausted"), 1);
     a.send(&at_b.addr, Some(at_b.id()), &message(500_000)).unwrap();
     a.send(&at_b.addr, Some(at_b.id()), &numbered(1)).unwrap();
     until([&mut a, &mut b], "back", |[_, b]| b.numbers() == [0, 1] && !b.sizes.is_empty());
+}
+
+#[test]
+fn small_messages_go_past_large_ones_of_other_shards() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    let at_b = b.me.clone();
+    a.send(&at_b.addr, Some(at_b.id()), &numbered(0)).unwrap();
+    until([&mut a, &mut b], "up", |[_, b]| b.frames.len() == 1);
+    let (large, small) = (message(1_000_000), message(100));
+    let other = |frame: &Frame| match frame.clone() {
+        Frame::Item { shard, item } => Frame::Item { shard: ShardKey { shard: ShardId(shard.shard.0 + 1), ..shard }, item },
+        other => other,
+    };
+    for frame in [&large, &large, &small] {
+        a.send(&at_b.addr, Some(at_b.id()), frame).unwrap();
+    }
+    // All that the socket takes, and nobody reads.
+    (0..5).for_each(|_| a.turn());
+    a.send(&at_b.addr, Some(at_b.id()), &other(&small)).unwrap();
+    a.send(&at_b.addr, Some(at_b.id()), &numbered(1)).unwrap();
+    until([&mut a, &mut b], "all", |[_, b]| b.frames.len() == 2 && b.sizes.len() == 4);
+    let size = |frame: &Frame| format!("{frame:?}").len();
+    assert_eq!(b.sizes, [size(&other(&small)), size(&large), size(&large), size(&small)]);
+    // What is no message has kept its place, and all are counted as what they are.
+    assert_eq!((a.counter("frames_out"), b.counter("frames_in")), (6, 6));
+    let (sent, received) = (a.net.links_info()[0].frames_out, b.net.links_info()[0].frames_in);
+    assert_eq!((sent, received), (6, 6));
+}
+
+#[test]
+fn what_a_session_has_sent_a_part_of_goes_with_the_next() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    let (at_a, at_b) = (a.me.clone(), b.me.clone());
+    a.send(&at_b.addr, Some(at_b.id()), &numbered(0)).unwrap();
+    until([&mut a, &mut b], "up", |[_, b]| b.frames.len() == 1);
+    for _ in 0..3 {
+        a.send(&at_b.addr, Some(at_b.id()), &message(1_000_000)).unwrap();
+    }
+    until([&mut a, &mut b], "some of it", |[_, b]| b.net.conns.iter().any(|(_, conn)| conn.assembly.len() > 0));
+    let now = b.now();
+    b.net.close(now, at_a.id(), &at_a.addr);
+    until([&mut a, &mut b], "all of it", |[_, b]| b.sizes.len() == 3);
+    assert_eq!((a.counter("frames_lost"), a.counter("frames_lost_in_flight"), b.counter("sessions_up")), (0, 0, 2));
 }
 
 // failures: row 20

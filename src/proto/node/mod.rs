@@ -308,16 +308,16 @@ impl<M: Members> NodeCore<M> {
                     self.relay.link_down(now, peer);
                 }
             }
-            LinkEvent::Blocked { peer } => self.set_blocked(now, peer, true),
-            LinkEvent::Writable { peer } => self.set_blocked(now, peer, false),
+            LinkEvent::Blocked { peer, shard } => self.set_blocked(now, peer, shard, true),
+            LinkEvent::Writable { peer, shard } => self.set_blocked(now, peer, shard, false),
         }
         self.finish(now);
     }
 
     /// The link with a peer has room, or no more.
-    fn set_blocked(&mut self, now: Time, peer: NodeId, blocked: bool) {
-        self.peers.set_blocked(peer, blocked);
-        self.with_region(|region, peers, out| region.room_changed(now, peer, peers, out));
+    fn set_blocked(&mut self, now: Time, peer: NodeId, shard: Option<ShardKey>, blocked: bool) {
+        self.peers.set_blocked(peer, shard, blocked);
+        self.with_region(|region, peers, out| region.room_changed(now, peer, shard, peers, out));
     }
 
     /// An item of a producer's ring to the network thread.

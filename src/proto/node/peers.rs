@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    NodeAddr, NodeId, Time,
+    NodeAddr, NodeId, ShardKey, Time,
     proto::membership::{ClusterView, Members},
 };
 
@@ -14,7 +14,8 @@ pub(crate) struct Peers {
     members: Members,
     links: BTreeMap<NodeId, Link>,
     /// So much waits for them that nothing is to be added. From one session to the next: what waits stays.
-    blocked: BTreeSet<NodeId>,
+    /// Of which shards too much waits for whom; `None`: too much of all.
+    blocked: BTreeSet<(NodeId, Option<ShardKey>)>,
     /// Removed for good. Kept as long as the process lives: 16 bytes each, and a late frame of such a node may come at any time.
     removed: BTreeSet<NodeId>,
     /// Those of them that have a link again, to be told so.
@@ -86,12 +87,12 @@ impl Peers {
         self.links.remove(&peer);
     }
 
-    pub fn set_blocked(&mut self, peer: NodeId, blocked: bool) {
+    pub fn set_blocked(&mut self, peer: NodeId, shard: Option<ShardKey>, blocked: bool) {
         self.version += 1;
         if blocked && !self.is_removed(peer) {
-            self.blocked.insert(peer);
+            self.blocked.insert((peer, shard));
         } else {
-            self.blocked.remove(&peer);
+            self.blocked.remove(&(peer, shard));
         }
     }
 
@@ -105,7 +106,7 @@ impl Peers {
         self.version += 1;
         let addr = self.addr(node).cloned();
         self.links.remove(&node);
-        self.blocked.remove(&node);
+        self.blocked.retain(|(peer, _)| *peer != node);
         (addr, self.removed.insert(node))
     }
 
@@ -114,8 +115,9 @@ impl Peers {
         self.links.get(&peer).is_some_and(|link| link.last_sign == Some(now))
     }
 
-    pub fn is_blocked(&self, peer: NodeId) -> bool {
-        self.blocked.contains(&peer)
+    /// Whether messages of that shard to that peer have no room.
+    pub fn is_blocked(&self, peer: NodeId, shard: ShardKey) -> bool {
+        !self.blocked.is_empty() && (self.blocked.contains(&(peer, None)) || self.blocked.contains(&(peer, Some(shard))))
     }
 
     pub fn is_removed(&self, node: NodeId) -> bool {

@@ -187,7 +187,7 @@ impl Region {
         let key = envelope.shard;
         let shard = self.shards.entry(key).or_default();
         let goes = shard.net.target().is_some_and(|node| peers.can_send(node));
-        let blocked = shard.net.target().is_some_and(|node| peers.is_blocked(node));
+        let blocked = shard.net.target().is_some_and(|node| peers.is_blocked(node, key));
         if shard.buffer.is_empty() && goes && !blocked {
             return transmit(&mut shard.net, key, envelope, out);
         }
@@ -212,9 +212,10 @@ impl Region {
     /// Home and tag for a message that is sent now, if there is a short way: a home that is another node, a settled stream, room, and nothing
     /// in front. The caller sends it.
     pub fn short_way(&mut self, shard: ShardKey, peers: &Peers) -> Option<(NodeId, Epoch)> {
-        let (me, shard) = (self.me, self.shards.get_mut(&shard)?);
+        let (me, key) = (self.me, shard);
+        let shard = self.shards.get_mut(&key)?;
         let to = shard.net.target().filter(|to| *to != me && shard.buffer.is_empty() && shard.net.is_settled())?;
-        if !peers.can_send(to) || peers.is_blocked(to) {
+        if !peers.can_send(to) || peers.is_blocked(to, key) {
             return None;
         }
         let (tag, mode) = shard.net.stamp();
@@ -293,9 +294,12 @@ impl Region {
     }
 
     /// The link with `peer` has room, or no more: producers are told, and what waits for room goes.
-    pub fn room_changed(&mut self, now: Time, peer: NodeId, peers: &Peers, out: &mut Vec<RegionOut>) {
+    pub fn room_changed(&mut self, now: Time, peer: NodeId, shard: Option<ShardKey>, peers: &Peers, out: &mut Vec<RegionOut>) {
         self.flush_left = self.flush_max;
-        let concerned: Vec<_> = self.shards.iter().filter(|(_, s)| s.net.target() == Some(peer)).map(|(key, _)| *key).collect();
+        let concerned: Vec<_> = match shard {
+            Some(shard) => vec![shard],
+            None => self.shards.iter().filter(|(_, s)| s.net.target() == Some(peer)).map(|(key, _)| *key).collect(),
+        };
         for key in concerned {
             self.settle(now, key, peers, out);
         }
@@ -463,7 +467,7 @@ impl Region {
         }
         let target = shard.net.target().filter(|node| peers.can_send(*node));
         if let Some(to) = target.filter(|_| !shard.buffer.is_empty()) {
-            while !peers.is_blocked(to) && self.flush_left > 0 {
+            while !peers.is_blocked(to, key) && self.flush_left > 0 {
                 let Some(waiting) = shard.buffer.pop_front() else { break };
                 self.buffered -= 1;
                 self.buffered_bytes -= waiting.envelope.size();
@@ -478,11 +482,11 @@ impl Region {
                 self.buffering.remove(&key);
                 // Each shard has a buffer of its own, and most are never used again.
                 shard.buffer = VecDeque::new();
-            } else if !peers.is_blocked(to) {
+            } else if !peers.is_blocked(to, key) {
                 self.timers.set(Due::Flush, now);
             }
         }
-        let shut = target.is_some_and(|to| to != self.me && (peers.is_blocked(to) || !shard.buffer.is_empty()));
+        let shut = target.is_some_and(|to| to != self.me && (peers.is_blocked(to, key) || !shard.buffer.is_empty()));
         if shut != shard.shut {
             shard.shut = shut;
             out.push(RegionOut::Publish { shard: key, word: if shut { Word::NO_ROOM } else { Word::ELSEWHERE } });

@@ -193,7 +193,7 @@ impl Relay {
         while let Some((shard, to)) = self.timers.pop(now) {
             let Some(lane) = self.out.get_mut(&(shard, to)).filter(|lane| !lane.queue.is_empty()) else { continue };
             // A slow reader is not helped by the same bytes again.
-            if !lane.emitted || !peers.is_blocked(to) {
+            if !lane.emitted || !peers.is_blocked(to, shard) {
                 lane.emit(shard, to, out);
             }
             lane.tries = (lane.tries + 1).min(5);

@@ -110,12 +110,17 @@ fn the_short_way_is_open_where_the_long_one_would_send_at_once() {
     assert_eq!(f.send(0), [sent(C, 2, Mode::Wait(Epoch(1)), 0)]);
     f.run(|r, now, peers, out| r.stream_ack(now, S, Epoch(1), peers, out));
     assert_eq!(short(&mut f), Some((C, Epoch(2))));
-    f.peers.set_blocked(C, true);
+    f.peers.set_blocked(C, Some(ShardKey { shard: ShardId(S.shard.0 + 1), ..S }), true);
+    assert_eq!(short(&mut f), Some((C, Epoch(2))), "another one has no room");
+    f.peers.set_blocked(C, Some(S), true);
     assert_eq!(short(&mut f), None, "no room");
+    f.peers.set_blocked(C, Some(S), false);
+    f.peers.set_blocked(C, None, true);
+    assert_eq!(short(&mut f), None, "no room for any");
     assert_eq!(f.send(1), [RegionOut::Publish { shard: S, word: Word::NO_ROOM }], "buffered, and producers are told");
-    f.peers.set_blocked(C, false);
+    f.peers.set_blocked(C, None, false);
     assert_eq!(short(&mut f), None, "not in front of what is buffered");
-    let out = f.run(|r, now, peers, out| r.room_changed(now, C, peers, out));
+    let out = f.run(|r, now, peers, out| r.room_changed(now, C, None, peers, out));
     assert!(out.contains(&sent(C, 2, Mode::Settled, 1)));
     assert_eq!(short(&mut f), Some((C, Epoch(2))));
     f.learn(3, ME);
@@ -418,8 +423,8 @@ fn what_waited_for_room_goes_in_parts_and_producers_hear_when_there_is_room() {
     let mut f = Fixture::new();
     (f.region.flush_max, f.region.flush_left) = (4, 4);
     let room = |f: &mut Fixture, blocked| {
-        f.peers.set_blocked(B, blocked);
-        f.run(|r, now, peers, out| r.room_changed(now, B, peers, out))
+        f.peers.set_blocked(B, None, blocked);
+        f.run(|r, now, peers, out| r.room_changed(now, B, Some(S), peers, out))
     };
     let publish = |word| RegionOut::Publish { shard: S, word };
     f.learn(1, B);

@@ -44,6 +44,9 @@ pub(super) mod kind {
     pub const PROBE_ACK: u8 = 12;
     pub const REPLY: u8 = 13;
     pub const CAST: u8 = 14;
+    /// See `part`, as the next one: frames of the link, which `decode` does not know.
+    pub const PART: u8 = 15;
+    pub const TAKEN: u8 = 16;
 }
 
 /// What both ends know without saying it.
@@ -135,7 +138,7 @@ pub(super) struct Header {
     pub correlation: u64,
 }
 
-const NO_SHARD: ShardKey = ShardKey { ty: TypeId(0), shard: ShardId(0) };
+pub(super) const NO_SHARD: ShardKey = ShardKey { ty: TypeId(0), shard: ShardId(0) };
 
 impl Header {
     #[inline]

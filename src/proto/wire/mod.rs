@@ -6,6 +6,7 @@ mod frame_codec;
 mod hello;
 mod item_codec;
 mod message;
+mod part;
 
 pub use bytes::{Malformed, Reader, Writer};
 pub use frame::Frame;
@@ -14,3 +15,4 @@ pub use hello::{
     Accepted, Extension, GREETING_BYTES_MAX, Greeter, Greeting, Hello, MAGIC, Pair, Previous, ProtocolRange, Refusal, SESSION_MAX, Welcome,
 };
 pub use message::{Message, encode_message, message_in};
+pub use part::{LinkFrame, Order, encode_link, link_frame_in, order_of};

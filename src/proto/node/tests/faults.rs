@@ -194,7 +194,7 @@ fn a_downed_node_stops_at_once_and_answers_what_waits() {
 fn what_was_accepted_waits_for_a_blocked_link_and_control_passes() {
     let mut world = World::settled(2, 2);
     let key = (0..SHARDS).map(shard).find(|k| world.home(*k) == Some(1)).expect("node 1 hosts something");
-    world.link_event(0, crate::proto::link::LinkEvent::Blocked { peer: id(1) });
+    world.link_event(0, crate::proto::link::LinkEvent::Blocked { peer: id(1), shard: None });
     assert_eq!(world.word(0, key), Word::NO_ROOM, "senders get their messages back");
     // These were in a ring when the word changed.
     (0..3).for_each(|_| world.send(0, key));
@@ -202,17 +202,17 @@ fn what_was_accepted_waits_for_a_blocked_link_and_control_passes() {
     assert_eq!((world.nodes[0].core.region.buffered(), world.nodes[1].worker.handled.len()), (3, 0));
     world.pass(Duration::from_secs(300));
     assert_eq!(world.nodes[0].core.region.buffered(), 3, "they have a home, and are not given up while it lives");
-    world.link_event(0, crate::proto::link::LinkEvent::Writable { peer: id(1) });
+    world.link_event(0, crate::proto::link::LinkEvent::Writable { peer: id(1), shard: None });
     world.drive();
     assert_eq!((world.nodes[0].core.region.buffered(), world.nodes[1].worker.handled.len()), (0, 3));
     assert_eq!(world.word(0, key), Word::ELSEWHERE);
     // A move away from the node behind the link needs no room for messages.
-    world.link_event(0, crate::proto::link::LinkEvent::Blocked { peer: id(1) });
+    world.link_event(0, crate::proto::link::LinkEvent::Blocked { peer: id(1), shard: None });
     world.send(0, key);
     world.move_shard(0, key, 0);
     world.calm();
     assert_eq!(world.home(key), Some(0), "control passes");
-    world.link_event(0, crate::proto::link::LinkEvent::Writable { peer: id(1) });
+    world.link_event(0, crate::proto::link::LinkEvent::Writable { peer: id(1), shard: None });
     world.send(0, key);
     world.calm();
     assert!(world.nodes[0].undelivered.is_empty());
