@@ -2,10 +2,10 @@
 
 use std::{collections::TryReserveError, io};
 
-use super::bulk::{Bulk, PART_BYTES};
+use super::bulk::{Bulk, LARGE_BYTES, PART_BYTES};
 use crate::{
     Time,
-    proto::wire::{FrameError, LinkFrame, encode_link, link_frame_in},
+    proto::wire::{LinkFrame, encode_link, link_frame_in},
 };
 
 /// Room that an outbox keeps, whatever it needed.
@@ -115,8 +115,6 @@ impl Inbox {
 pub struct Outbox {
     raw: Vec<u8>,
     bulk: Bulk,
-    /// See `take_urgent`.
-    urgent: bool,
     /// Written up to here.
     head: usize,
     /// First byte of the frame that `head` is in, or `head` itself.
@@ -167,16 +165,22 @@ impl Outbox {
         let begin = self.raw.len();
         let result = encode(&mut self.raw)?;
         if !self.bulk.lets_pass(&self.raw[begin..]) {
-            let mut frame = self.bulk.take_spare();
-            if begin == 0 {
-                std::mem::swap(&mut self.raw, &mut frame);
-            } else {
-                frame.extend_from_slice(&self.raw[begin..]);
-                self.raw.truncate(begin);
-            }
-            self.bulk.push(frame);
+            self.put_back(begin);
         }
         Ok(result)
+    }
+
+    /// What stands from there on waits.
+    fn put_back(&mut self, begin: usize) {
+        let large = self.raw.len() - begin > LARGE_BYTES;
+        let mut frame = if large { self.bulk.take_spare() } else { vec![] };
+        if large && begin == 0 {
+            std::mem::swap(&mut self.raw, &mut frame);
+        } else {
+            frame.extend_from_slice(&self.raw[begin..]);
+            self.raw.truncate(begin);
+        }
+        self.bulk.push(frame);
     }
 
     /// Appends whole frames.
@@ -195,18 +199,6 @@ impl Outbox {
     /// Tells the peer that so many bytes of parts were taken in.
     pub fn acknowledge(&mut self, upto: u64) {
         encode_link(LinkFrame::Taken(upto), &mut self.raw);
-        self.urgent = true;
-    }
-
-    /// The peer has taken in so many bytes of parts.
-    pub fn taken(&mut self, now: Time, upto: u64) -> Result<(), FrameError> {
-        self.urgent = true;
-        self.bulk.taken(now, upto)
-    }
-
-    /// Whether something has come that must be written, or may be, without waiting for a turn that has other work.
-    pub fn take_urgent(&mut self) -> bool {
-        std::mem::take(&mut self.urgent)
     }
 
     /// Frames written whole.
@@ -488,7 +480,7 @@ mod tests {
                     break;
                 }
                 taken = 2 * (PART_BYTES - 32);
-                outbox.taken(Time::ZERO, taken as u64).unwrap();
+                outbox.bulk().taken(Time::ZERO, taken as u64).unwrap();
                 outbox.append(&small);
             }
             let (written, rest) = (outbox.written(), outbox.into_rest());

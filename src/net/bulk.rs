@@ -313,6 +313,11 @@ impl Assembly {
         }
     }
 
+    /// Whether the peer is to be told something.
+    pub fn has_news(&self) -> bool {
+        self.told != self.taken
+    }
+
     /// What the peer is to be told now, if there is anything.
     pub fn news(&mut self) -> Option<u64> {
         (std::mem::replace(&mut self.told, self.taken) != self.taken).then_some(self.taken)

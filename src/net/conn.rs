@@ -86,6 +86,8 @@ pub struct Conn {
     /// A frame was parsed since `partial_since` was set.
     pub progressed: bool,
     pub timer_armed: bool,
+    /// The peer has taken in parts, so that more may leave.
+    pub got_room: bool,
     /// A buffer is larger than usual, and a timer will look whether it still has to be.
     pub settles: bool,
     /// There was no memory for what the socket has.
@@ -114,6 +116,7 @@ impl Conn {
             partial_since: None,
             progressed: false,
             timer_armed: false,
+            got_room: false,
             settles: false,
             starved: false,
             ended: None,
@@ -147,6 +150,10 @@ impl Conn {
         let mut calls = 0;
         if self.ended.is_some() || self.stalled {
             return calls;
+        }
+        // Not while the peer takes nothing: it would only hear of the last one, and they would pile up.
+        if let Some(upto) = self.assembly.news() {
+            self.outbox.acknowledge(upto);
         }
         let written = self.outbox.write(now, |bytes| {
             calls += 1;

@@ -342,8 +342,11 @@ impl Net {
                         break None;
                     }
                 },
-                Some(Ok(LinkFrame::Taken(upto))) => match conn.outbox.taken(now, upto) {
-                    Ok(()) => None,
+                Some(Ok(LinkFrame::Taken(upto))) => match conn.outbox.bulk().taken(now, upto) {
+                    Ok(()) => {
+                        conn.got_room = true;
+                        None
+                    }
                     Err(problem) => break Some(problem),
                 },
                 Some(Err(problem)) => break Some(problem),
@@ -393,10 +396,8 @@ impl Net {
         self.settle_later(id);
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.progressed = false;
-        if let Some(upto) = conn.assembly.news() {
-            conn.outbox.acknowledge(upto);
-        }
-        if conn.outbox.take_urgent() {
+        // Neither waits for a turn that has other work.
+        if conn.assembly.has_news() | std::mem::take(&mut conn.got_room) {
             self.write(id);
         }
     }

@@ -96,6 +96,8 @@ pub fn order_of(frame: &[u8]) -> Order {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::{
         super::{Context, Cut, Frame, cut, decode, encode},
         *,
@@ -138,6 +140,23 @@ mod tests {
         };
         assert!(matches!(link_frame_in(&last_taken), Some(Err(FrameError::Malformed { .. }))));
         assert_eq!(link_frame_in(&[]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(mut bytes in proptest::collection::vec(any::<u8>(), 0..80), kind in 15u8..17, flags in 0u8..3, quiet: bool) {
+            if let Some(head) = bytes.first_chunk_mut::<HEADER_BYTES>() {
+                if quiet {
+                    head[8..].fill(0);
+                }
+                (head[4], head[5], head[6], head[7]) = (kind, flags, WIRE_VERSION as u8, 0);
+            }
+            let length = (bytes.len() as u32).wrapping_sub(LENGTH_BYTES as u32).to_le_bytes();
+            bytes.iter_mut().zip(length).for_each(|(byte, new)| *byte = new);
+            if let Some(Ok(frame)) = link_frame_in(&bytes) {
+                prop_assert_eq!(link(frame), bytes);
+            }
+        }
     }
 
     #[test]
