@@ -114,7 +114,14 @@ impl Inbox {
 #[derive(Debug, Default)]
 pub struct Outbox {
     raw: Vec<u8>,
+    /// An acknowledgement, which leaves with the next frame that begins, and how much of it has left.
+    front: Vec<u8>,
+    front_written: usize,
     bulk: Bulk,
+    /// Bytes that have gone past `bulk` since something of that left.
+    passed: usize,
+    /// When it was written last.
+    now: Time,
     /// Written up to here.
     head: usize,
     /// First byte of the frame that `head` is in, or `head` itself.
@@ -145,13 +152,30 @@ impl Outbox {
     /// Those of them that leave next.
     #[inline]
     pub fn ready(&self) -> usize {
-        self.raw.len() - self.head
+        self.raw.len() - self.head + self.front.len() - self.front_written
+    }
+
+    /// What is compared with the bound: of what leaves next and what waits behind large frames, the larger.
+    #[inline]
+    pub fn waiting(&self) -> usize {
+        self.ready().max(self.bulk.len())
+    }
+
+    /// Bytes that wait behind large frames.
+    #[inline]
+    pub fn behind(&self) -> usize {
+        self.bulk.len()
     }
 
     /// What waits behind large frames.
     #[inline]
     pub fn bulk(&mut self) -> &mut Bulk {
         &mut self.bulk
+    }
+
+    /// Bytes of parts that were written and not acknowledged.
+    pub fn under_way(&self) -> usize {
+        self.bulk.under_way()
     }
 
     /// Whether everything is written.
@@ -166,8 +190,23 @@ impl Outbox {
         let result = encode(&mut self.raw)?;
         if !self.bulk.lets_pass(&self.raw[begin..]) {
             self.put_back(begin);
+        } else if self.bulk.len() > 0 {
+            self.count_passed(self.raw.len() - begin);
         }
         Ok(result)
+    }
+
+    /// So many bytes go past what waits: of that as many follow, or it would wait for as long as others come.
+    fn count_passed(&mut self, bytes: usize) {
+        self.passed += bytes;
+        while self.passed >= PART_BYTES {
+            let before = self.raw.len();
+            if !self.bulk.pop(self.now, &mut self.raw) {
+                self.passed = PART_BYTES;
+                return;
+            }
+            self.passed -= (self.raw.len() - before).min(self.passed);
+        }
     }
 
     /// What stands from there on waits.
@@ -188,17 +227,26 @@ impl Outbox {
         while !frames.is_empty() {
             let (frame, rest) = frames.split_at(frame_len(frames));
             if self.bulk.lets_pass(frame) {
-                self.raw.extend_from_slice(frame)
+                self.raw.extend_from_slice(frame);
+                if self.bulk.len() > 0 {
+                    self.count_passed(frame.len());
+                }
             } else {
-                self.bulk.push(frame.to_vec())
+                self.bulk.push(frame.to_vec());
             }
             frames = rest;
         }
     }
 
-    /// Tells the peer that so many bytes of parts were taken in.
+    /// Whether an acknowledgement may be put here: the last one has not begun to leave, and the next says more.
+    pub fn takes_acknowledgement(&self) -> bool {
+        self.front_written == 0
+    }
+
+    /// Tells the peer that so many bytes of parts were taken in, before all that waits.
     pub fn acknowledge(&mut self, upto: u64) {
-        encode_link(LinkFrame::Taken(upto), &mut self.raw);
+        self.front.clear();
+        encode_link(LinkFrame::Taken(upto), &mut self.front);
     }
 
     /// Frames written whole.
@@ -208,18 +256,18 @@ impl Outbox {
 
     /// Writes until nothing may leave or the socket takes no more. Whether the socket takes more.
     pub fn write(&mut self, now: Time, mut write: impl FnMut(&[u8]) -> io::Result<usize>) -> io::Result<bool> {
+        self.now = now;
         loop {
             self.most = self.most.max(self.raw.len());
-            while self.head < self.raw.len() {
-                match write(&self.raw[self.head..]) {
+            while self.ready() > 0 {
+                match write(self.first()) {
                     Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                    Ok(n) => self.head += n,
+                    Ok(n) => self.wrote(n),
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
                     Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                     Err(e) => return Err(e),
                 }
             }
-            self.account();
             if self.ready() > 0 {
                 if self.frame > self.raw.len() / 2 {
                     self.raw.drain(..self.frame);
@@ -234,6 +282,33 @@ impl Outbox {
             if self.raw.is_empty() {
                 return Ok(true);
             }
+        }
+    }
+
+    /// Whether the acknowledgement is next: it does not stand in another frame.
+    fn is_front_next(&self) -> bool {
+        !self.front.is_empty() && (self.front_written > 0 || self.head == self.frame)
+    }
+
+    /// What is to be written next.
+    fn first(&self) -> &[u8] {
+        if self.is_front_next() {
+            return &self.front[self.front_written..];
+        }
+        let end = if self.front.is_empty() { self.raw.len() } else { self.frame + frame_len(&self.raw[self.frame..]) };
+        &self.raw[self.head..end]
+    }
+
+    /// So much of that was.
+    fn wrote(&mut self, bytes: usize) {
+        if !self.is_front_next() {
+            self.head += bytes;
+            return self.account();
+        }
+        self.front_written += bytes;
+        if self.front_written == self.front.len() {
+            self.front.clear();
+            self.front_written = 0;
         }
     }
 
@@ -315,6 +390,15 @@ pub fn count_frames(mut bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        Epoch, NodeId, ShardId, ShardKey, TypeId,
+        net::bulk::Assembly,
+        proto::{
+            handoff::{Envelope, Item, Mode, ReplyBody},
+            rng::Rng,
+            wire::{Context, Frame, Order, encode, order_of},
+        },
+    };
 
     fn frame(content: &[u8]) -> Vec<u8> {
         [&(content.len() as u32).to_le_bytes()[..], content].concat()
@@ -453,13 +537,7 @@ mod tests {
 
     #[test]
     fn of_a_large_frame_that_has_left_in_part_nothing_is_lost_but_with_its_end() {
-        let reply = |bytes: usize| {
-            let body = crate::proto::handoff::ReplyBody::Value(vec![1; bytes].into());
-            let cx = crate::proto::wire::Context { sender: crate::NodeId::from_raw(1), now: Time::ZERO };
-            let mut out = vec![];
-            crate::proto::wire::encode(&crate::proto::wire::Frame::Reply { correlation: 1, body }, cx, 1 << 20, &mut out).unwrap();
-            out
-        };
+        let reply = |bytes: usize| bytes_of(&Frame::Reply { correlation: 1, body: ReplyBody::Value(vec![1; bytes].into()) });
         let (large, small) = (reply(80_000), reply(10));
         let all = 10 + 3 * 32 + large.len() + 2 * small.len();
         let mut ever_lost = false;
@@ -491,5 +569,161 @@ mod tests {
             assert_eq!(count_frames(&rest.bytes), rest.frames);
         }
         assert!(ever_lost);
+    }
+
+    fn bytes_of(frame: &Frame) -> Vec<u8> {
+        let mut out = vec![];
+        encode(frame, Context { sender: NodeId::from_raw(1), now: Time::ZERO }, 4 << 20, &mut out).unwrap();
+        out
+    }
+
+    fn shard(number: u32) -> ShardKey {
+        ShardKey { ty: TypeId(1), shard: ShardId(number) }
+    }
+
+    fn message(to: u32, number: u64, bytes: usize) -> Vec<u8> {
+        let envelope = Envelope::new(shard(to), None, &number.to_le_bytes(), &vec![7; bytes]).unwrap();
+        bytes_of(&Frame::Item { shard: shard(to), item: Item::Msg { tag: Epoch(1), mode: Mode::Settled, envelope } })
+    }
+
+    fn push(outbox: &mut Outbox, frame: &[u8]) {
+        let pushed: Result<_, ()> = outbox.push(|out| {
+            out.extend_from_slice(frame);
+            Ok(())
+        });
+        pushed.unwrap();
+    }
+
+    /// A socket that takes so much.
+    fn write(outbox: &mut Outbox, mut room: usize, wire: &mut Vec<u8>) {
+        let result = outbox.write(Time::ZERO, |bytes| {
+            let n = bytes.len().min(room);
+            room -= n;
+            wire.extend_from_slice(&bytes[..n]);
+            if n == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(n) }
+        });
+        result.unwrap();
+    }
+
+    #[test]
+    fn what_waits_has_its_share_of_a_link_that_is_always_full() {
+        let mut outbox = Outbox::default();
+        outbox.append(&frame(b"greets"));
+        let small = message(2, 0, 1000);
+        (0..1000).for_each(|_| push(&mut outbox, &small));
+        push(&mut outbox, &message(1, 0, 70_000));
+        let control = bytes_of(&Frame::HandoffAck { shard: shard(9), upto: 1 });
+        push(&mut outbox, &control);
+        let mut sent = 0;
+        while outbox.behind() > 0 {
+            assert!(sent < 4 << 20, "{} bytes wait still", outbox.behind());
+            (0..70).for_each(|_| push(&mut outbox, &small));
+            let mut wire = vec![];
+            write(&mut outbox, 64 << 10, &mut wire);
+            sent += wire.len();
+            assert!(outbox.ready() > 64 << 10, "it is full all the time");
+            let under_way = outbox.under_way();
+            let upto = outbox.bulk().sent();
+            if under_way > 0 {
+                outbox.bulk().taken(Time::ZERO, upto).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn an_acknowledgement_leaves_before_all_that_has_not_begun_and_only_the_last() {
+        for cut in 0..40 {
+            let mut outbox = Outbox::default();
+            outbox.append(&frame(b"greets"));
+            outbox.append(&frame(b"a frame of some bytes"));
+            outbox.append(&frame(b"another"));
+            let mut wire = vec![];
+            write(&mut outbox, cut, &mut wire);
+            for upto in [5, 6] {
+                assert!(outbox.takes_acknowledgement());
+                outbox.acknowledge(upto);
+            }
+            for _ in 0..100 {
+                write(&mut outbox, 7, &mut wire);
+            }
+            assert!(outbox.is_empty() && outbox.takes_acknowledgement());
+            let mut acknowledgement = vec![];
+            encode_link(LinkFrame::Taken(6), &mut acknowledgement);
+            let at = [0, 10, 35, 46].into_iter().find(|at| *at >= cut).unwrap();
+            assert_eq!(wire[at..at + 32], acknowledgement, "cut at {cut}");
+            assert_eq!((wire.len(), outbox.written()), (46 + 32, 3));
+        }
+    }
+
+    #[test]
+    fn over_sessions_that_end_anywhere_each_frame_arrives_in_order_or_is_counted() {
+        let mut ended = 0;
+        for seed in 0..30 {
+            let mut rng = Rng::new(seed);
+            let fresh = || {
+                let mut outbox = Outbox::default();
+                outbox.append(&frame(b"greets"));
+                outbox
+            };
+            let (mut outbox, mut assembly, mut wire, mut greeting) = (fresh(), Assembly::default(), vec![], true);
+            let (mut sent, mut arrived): (Vec<Vec<u8>>, Vec<Vec<u8>>) = (vec![], vec![]);
+            let (mut lost, mut before) = (0, 0);
+            for step in 0..1500 {
+                for number in 0..if step < 500 { rng.below(4) } else { 0 } {
+                    let (size, number) = ([10, 1_000, 40_000, 65_600, 200_000][rng.below(5) as usize], step * 4 + number);
+                    let to = rng.below(4) as u32;
+                    let frame = match rng.below(8) {
+                        0 => bytes_of(&Frame::Reply { correlation: number, body: ReplyBody::Value(vec![1; size].into()) }),
+                        1 => bytes_of(&Frame::Cast { ty: TypeId(2), topic: number, bytes: vec![1; size].into() }),
+                        2 => bytes_of(&Frame::Item { shard: shard(to), item: Item::Fence { p: Epoch(number) } }),
+                        _ => message(to, number, size),
+                    };
+                    push(&mut outbox, &frame);
+                    sent.push(frame);
+                }
+                write(&mut outbox, rng.below(150_000) as usize, &mut wire);
+                let ends = step < 500 && rng.below(60) == 0;
+                if ends || rng.below(3) > 0 {
+                    while wire.len() >= 4 && wire.len() >= frame_len(&wire) {
+                        let frame: Vec<u8> = wire.drain(..frame_len(&wire)).collect();
+                        match link_frame_in(&frame) {
+                            _ if std::mem::take(&mut greeting) => {}
+                            Some(Ok(LinkFrame::Part { bytes, last })) => {
+                                arrived.extend(assembly.add(bytes, last, 4 << 20).unwrap().map(<[u8]>::to_vec));
+                            }
+                            Some(other) => panic!("{other:?}"),
+                            None => arrived.push(frame),
+                        }
+                    }
+                    if let Some(upto) = assembly.news() {
+                        outbox.bulk().taken(Time::ZERO, upto).unwrap();
+                    }
+                }
+                if ends {
+                    ended += 1;
+                    assert_eq!(outbox.written().saturating_sub(1), (arrived.len() - before) as u64, "seed {seed}");
+                    let rest = std::mem::take(&mut outbox).into_rest();
+                    lost += rest.lost;
+                    assert_eq!(arrived.len() as u64 + lost + rest.frames, sent.len() as u64, "seed {seed}");
+                    outbox = fresh();
+                    outbox.append(&rest.bytes);
+                    (assembly, wire, greeting, before) = (Assembly::default(), vec![], true, arrived.len());
+                }
+            }
+            assert!(outbox.is_empty() && arrived.len() as u64 + lost == sent.len() as u64, "seed {seed}");
+            let of = |frames: &[Vec<u8>], holds: &dyn Fn(Order) -> bool| {
+                frames.iter().filter(|frame| holds(order_of(frame))).cloned().collect::<Vec<_>>()
+            };
+            let in_order = |holds: &dyn Fn(Order) -> bool| {
+                let all = of(&sent, holds);
+                let mut all = all.iter();
+                assert!(of(&arrived, holds).iter().all(|frame| all.any(|sent| sent == frame)), "seed {seed}");
+            };
+            for number in 0..4u64 {
+                in_order(&|order| matches!(order, Order::Message(shard) | Order::Shard(shard) if shard == 1 | number << 32));
+            }
+            in_order(&|order| matches!(order, Order::Shard(_) | Order::Other));
+        }
+        assert!(ended > 100);
     }
 }

@@ -207,6 +207,17 @@ impl Bulk {
         Ok(())
     }
 
+    /// Bytes of parts that have left.
+    #[cfg(test)]
+    pub fn sent(&self) -> u64 {
+        self.window.sent
+    }
+
+    /// Bytes of parts that have left and were not taken in yet.
+    pub fn under_way(&self) -> usize {
+        (self.window.sent - self.window.taken) as usize
+    }
+
     /// All frames that have not left as a whole, in their order: what the peer has of the first is worth nothing without the rest.
     pub fn into_frames(self) -> impl Iterator<Item = Vec<u8>> {
         self.queue.into_iter().map(|waiting| waiting.frame)
@@ -280,6 +291,9 @@ impl Assembly {
         if std::mem::take(&mut self.whole) {
             self.frame.clear();
         }
+        if bytes.is_empty() {
+            return Err(Misfit::Frame(malformed("part", "has no bytes")));
+        }
         let more = bytes.len();
         #[cfg(test)]
         let more = if self.starved { usize::MAX } else { more };
@@ -296,7 +310,7 @@ impl Assembly {
         }
     }
 
-    /// What has arrived of the frame.
+    /// How much has arrived of a frame that is not whole.
     pub fn len(&self) -> usize {
         if self.whole { 0 } else { self.frame.len() }
     }
@@ -501,7 +515,10 @@ mod tests {
         let malformed =
             |parts: &[(&[u8], bool)]| matches!(refused(parts, max), Some(Misfit::Frame(FrameError::Malformed { frame: "part", .. })));
         assert!(
-            malformed(&[(&frame, false)]) && malformed(&[(&frame[..50], true)]) && malformed(&[(&frame[..50], false), (&frame, false)])
+            malformed(&[(&frame[..50], false), (&[], false)])
+                && malformed(&[(&frame, false)])
+                && malformed(&[(&frame[..50], true)])
+                && malformed(&[(&frame[..50], false), (&frame, false)])
         );
         let mut assembly = Assembly { starved: true, ..Assembly::default() };
         assert!(matches!(assembly.add(&frame, true, max), Err(Misfit::NoMemory)));

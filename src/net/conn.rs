@@ -151,8 +151,9 @@ impl Conn {
         if self.ended.is_some() || self.stalled {
             return calls;
         }
-        // Not while the peer takes nothing: it would only hear of the last one, and they would pile up.
-        if let Some(upto) = self.assembly.news() {
+        if self.outbox.takes_acknowledgement()
+            && let Some(upto) = self.assembly.news()
+        {
             self.outbox.acknowledge(upto);
         }
         let written = self.outbox.write(now, |bytes| {

@@ -170,7 +170,7 @@ impl Net {
             return self.arm(due, Timer::Conn(id));
         }
         if let Some(session) = conn.session() {
-            let (peer, ip, held) = (session.peer, conn.ip, conn.inbox.len());
+            let (peer, ip, held) = (session.peer, conn.ip, conn.inbox.len() + conn.assembly.len());
             tracing::warn!(target: "wingbeat::net", %peer, %ip, held, limit = ?frame_deadline, "link closed: FrameTimeout, a frame was not whole within limits.frame_deadline");
             self.counters.frame_timeouts += 1;
         } else if conn.is_half_open() {

@@ -416,10 +416,12 @@ impl Net {
         !self.events.is_empty()
     }
 
-    /// Bytes accepted for sending and not yet given to the kernel, those waiting for a session included.
+    /// Bytes accepted for sending and not yet given to the kernel, those waiting for a session included, and parts that were not acknowledged: a socket
+    /// that is closed before the acknowledgement comes takes back what the peer has not read.
     pub fn unsent_bytes(&self) -> usize {
         let waiting: usize = self.dials.values().map(Dial::bytes).sum();
-        self.conns.iter().filter(|(_, c)| c.session().is_some()).map(|(_, c)| c.outbox.len()).sum::<usize>() + waiting
+        let unsent = |conn: &conn::Conn| conn.outbox.len() + conn.outbox.under_way();
+        self.conns.iter().filter(|(_, conn)| conn.session().is_some()).map(|(_, conn)| unsent(conn)).sum::<usize>() + waiting
     }
 
     /// Counters by stable name.

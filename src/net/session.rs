@@ -77,9 +77,11 @@ impl Net {
     pub fn send_message(&mut self, now: Time, to: NodeId, message: &Message<'_>) -> bool {
         let (limits, cx) = (self.limits, Context { sender: self.greeter.node, now });
         let Some(&id) = self.sessions.get(&to) else { return false };
-        let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.ended.is_none() && conn.outbox.ready() <= limits.link_bytes) else {
+        let Some(conn) = self.conns.get_mut(id).filter(|conn| conn.ended.is_none()) else { return false };
+        // Of what waits behind large frames the core has been told.
+        if conn.outbox.ready() > limits.link_bytes || conn.outbox.behind() > limits.link_bytes * BLOCKED_FACTOR {
             return false;
-        };
+        }
         if conn.outbox.push(|out| encode_message(message, cx, limits.frame_bytes, out)).is_err() {
             return false;
         }
@@ -138,7 +140,7 @@ impl Net {
     fn append(&mut self, now: Time, id: ConnId, frame: &Frame) -> Result<(), Unsent> {
         let (limits, cx) = (self.limits, Context { sender: self.greeter.node, now });
         let Some(conn) = self.conns.get_mut(id) else { return Ok(()) };
-        if let Err(unsent) = check_room(frame, conn.outbox.len(), limits.link_bytes) {
+        if let Err(unsent) = check_room(frame, conn.outbox.waiting(), limits.link_bytes) {
             if matches!(unsent, Unsent::Overflow { .. }) {
                 self.close_too_slow(id);
             }
@@ -160,22 +162,22 @@ impl Net {
         if conn.outbox.ready() >= WRITE_EARLY_BYTES && !conn.stalled {
             return self.write(id);
         }
-        if conn.outbox.len() > limits.link_bytes {
+        if conn.outbox.waiting() > limits.link_bytes {
             self.look_at_room(id);
         }
     }
 
-    /// Tells of too much that waits, and of room again: of what may leave for all shards, as it is in the way of all, of what waits behind large
-    /// frames for those alone whose messages would, too.
+    /// Tells of too much that waits, and of room again: of what may leave for all shards, as it is in the way of all; of what waits behind large
+    /// frames for those whose messages would, too, and if that is not enough, as others have large ones, for all.
     fn look_at_room(&mut self, id: ConnId) {
         let limit = self.limits.link_bytes;
         let Some(conn) = self.conns.get_mut(id) else { return };
         let Phase::Up(session) = &mut conn.phase else { return };
-        let (peer, was, ready) = (session.peer, session.blocked, conn.outbox.ready());
-        session.blocked = if was { ready >= limit / 2 } else { ready > limit };
+        let (peer, was, ready, behind) = (session.peer, session.blocked, conn.outbox.ready(), conn.outbox.behind());
+        session.blocked = if was { ready >= limit / 2 || behind >= limit } else { ready > limit || behind > limit + limit / 2 };
         let all = (session.blocked != was).then_some((session.blocked, None));
         let bulk = conn.outbox.bulk();
-        let (shut, reopened) = match bulk.len() {
+        let (shut, reopened) = match behind {
             waits if waits > limit => (bulk.shut(), vec![]),
             waits if waits < limit / 2 => (vec![], bulk.reopen()),
             _ => Default::default(),
@@ -324,7 +326,8 @@ impl Net {
                 Ok(Cut::Wait(_)) => break None,
                 Err(e) => break Some(e),
             };
-            conn.progressed = true;
+            // Of a large frame only another part counts.
+            conn.progressed |= conn.assembly.len() == 0;
             let cx = Context { sender: session.peer, now };
             if message_in(frame, cx).is_some_and(|message| take(session.peer, &message)) {
                 conn.inbox.consume(size);
@@ -335,7 +338,10 @@ impl Net {
             let decoded = match link_frame_in(frame) {
                 None => Some(decode(frame, cx)),
                 Some(Ok(LinkFrame::Part { bytes, last })) => match conn.assembly.add(bytes, last, max) {
-                    Ok(whole) => whole.map(|frame| decode(frame, cx)),
+                    Ok(whole) => {
+                        conn.progressed = true;
+                        whole.map(|frame| decode(frame, cx))
+                    }
                     Err(Misfit::Frame(problem)) => break Some(problem),
                     Err(Misfit::NoMemory) => {
                         conn.starve();
@@ -384,7 +390,7 @@ impl Net {
         if let Some(cause) = conn.ended.clone() {
             return self.end(id, cause);
         }
-        if conn.inbox.is_empty() {
+        if conn.inbox.is_empty() && conn.assembly.len() == 0 {
             conn.partial_since = None;
         } else if conn.partial_since.is_none() || conn.progressed {
             conn.partial_since = Some(now);

@@ -26,7 +26,7 @@ pub enum LinkEvent {
         /// Frames accepted for sending that were not written whole to the session, or written with no chance to know (counted as lost).
         lost: u64,
     },
-    /// What waits for the peer is over its bound: user messages to it are refused until `Writable`. Control frames still pass.
+    /// What waits for the peer is over its bound: user messages to it are refused until `Writable`. Control frames are still taken.
     Blocked {
         /// The slow peer.
         peer: NodeId,

@@ -317,6 +317,105 @@ fn what_a_session_has_sent_a_part_of_goes_with_the_next() {
     assert_eq!((a.counter("frames_lost"), a.counter("frames_lost_in_flight"), b.counter("sessions_up")), (0, 0, 2));
 }
 
+/// A message of this size to that shard.
+fn message_to(shard: u32, bytes: usize) -> Frame {
+    let shard = ShardKey { shard: ShardId(shard), ..SHARD };
+    let envelope = Envelope::new(shard, None, b"k", &vec![1; bytes]).unwrap();
+    Frame::Item { shard, item: Item::Msg { tag: Epoch(1), mode: Mode::Settled, envelope } }
+}
+
+/// What is blocked after these events.
+fn blocked(links: &[LinkEvent]) -> std::collections::BTreeSet<Option<ShardKey>> {
+    let mut blocked = std::collections::BTreeSet::new();
+    for event in links {
+        match event {
+            LinkEvent::Blocked { shard, .. } => assert!(blocked.insert(*shard), "{shard:?} is blocked twice"),
+            LinkEvent::Writable { shard, .. } => drop(blocked.remove(shard)),
+            _ => {}
+        }
+    }
+    blocked
+}
+
+#[test]
+fn large_messages_to_many_shards_are_bounded_as_those_to_one() {
+    let config = limited(|limits| limits.link_bytes = 4 << 20);
+    let (mut a, mut b) = (Node::with(&config, 1), Node::new(2));
+    let at_b = b.me.clone();
+    a.send(&at_b.addr, Some(at_b.id()), &numbered(0)).unwrap();
+    until([&mut a, &mut b], "up", |[_, b]| b.frames.len() == 1);
+    let mut sent = 0;
+    for shard in 0..60 {
+        let blocked = blocked(&a.links);
+        if !blocked.contains(&None) && !blocked.contains(&Some(ShardKey { shard: ShardId(shard), ..SHARD })) {
+            a.send(&at_b.addr, Some(at_b.id()), &message_to(shard, 1_000_000)).unwrap();
+            sent += 1;
+        }
+        a.turn();
+    }
+    assert!((6..=9).contains(&sent), "{sent}");
+    a.send(&at_b.addr, Some(at_b.id()), &numbered(1)).unwrap();
+    until([&mut a, &mut b], "all", |[_, b]| b.frames.len() == 2 && b.sizes.len() == sent);
+    until([&mut a, &mut b], "room", |[a, _]| blocked(&a.links).is_empty());
+    assert_eq!(a.counter("sessions_too_slow"), 0);
+}
+
+#[test]
+fn what_is_blocked_gets_room_again_whatever_becomes_of_sessions() {
+    let config = limited(|limits| limits.link_bytes = 512 << 10);
+    let mut ever = 0;
+    for seed in 0..12 {
+        let mut rng = Rng::new(seed);
+        // Its largest frame is what the link may hold.
+        let mut config = config.clone();
+        (config.limits.frame_bytes, config.limits.message_bytes) = (400 << 10, 300 << 10);
+        let (mut a, mut b) = (Node::with(&config, seed + 1), Node::with(&config, seed + 1000));
+        let (at_a, at_b) = (a.me.clone(), b.me.clone());
+        for _ in 0..100 {
+            for _ in 0..rng.below(12) {
+                let (blocked, shard) = (blocked(&a.links), rng.below(6) as u32);
+                if !blocked.contains(&None) && !blocked.contains(&Some(ShardKey { shard: ShardId(shard), ..SHARD })) {
+                    let size = [10, 1000, 60_000, 100_000, 300_000][rng.below(5) as usize];
+                    // One that comes while the events are under way may be refused.
+                    let _ = a.send(&at_b.addr, Some(at_b.id()), &message_to(shard, size));
+                }
+            }
+            if rng.below(3) > 0 {
+                a.turn();
+            }
+            if rng.below(3) == 0 {
+                b.turn();
+            }
+            if rng.below(20) == 0 {
+                let now = b.now();
+                b.net.close(now, at_a.id(), &at_a.addr);
+            }
+        }
+        until([&mut a, &mut b], "drained", |[a, _]| a.net.unsent_bytes() == 0);
+        until([&mut a, &mut b], "room", |[a, _]| blocked(&a.links).is_empty());
+        ever += a.links.iter().filter(|event| matches!(event, LinkEvent::Blocked { .. })).count();
+    }
+    assert!(ever > 20, "{ever}");
+}
+
+#[test]
+fn parts_count_as_not_sent_until_they_are_taken_in() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    let at_b = b.me.clone();
+    a.send(&at_b.addr, Some(at_b.id()), &numbered(0)).unwrap();
+    until([&mut a, &mut b], "up", |[_, b]| b.frames.len() == 1);
+    a.send(&at_b.addr, Some(at_b.id()), &message(65_000 + 1_000)).unwrap();
+    for _ in 0..100 {
+        a.send(&at_b.addr, Some(at_b.id()), &message_to(9, 1_000)).unwrap();
+    }
+    (0..10).for_each(|_| a.turn());
+    assert!(a.net.unsent_bytes() > 60_000, "a socket that is closed now takes all of it back");
+    until([&mut a, &mut b], "taken in", |[a, _]| a.net.unsent_bytes() == 0);
+    drop(a);
+    until([&mut b], "the end", |[b]| b.downs().len() == 1);
+    assert_eq!(b.sizes.len(), 101);
+}
+
 // failures: row 20
 #[test]
 fn a_name_is_resolved_by_the_caller_and_errors_are_passed_on() {

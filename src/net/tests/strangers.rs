@@ -8,7 +8,7 @@ use std::{
 use super::*;
 use crate::{
     config::Span,
-    proto::wire::{Context, Greeting, encode},
+    proto::wire::{Context, Greeting, LinkFrame, encode, encode_link},
 };
 
 fn quick(change: impl FnOnce(&mut crate::config::LimitsConfig)) -> Config {
@@ -266,4 +266,21 @@ impl Node {
         assert!((0..=24).contains(&half_open), "{half_open}");
         (all, 0..=24)
     }
+}
+
+// failures: row 9
+#[test]
+fn a_large_frame_whose_parts_stop_coming_ends_its_link() {
+    let mut node = Node::with(&quick(|limits| limits.frame_deadline = Span::millis(100)), 1);
+    let mut stream = dial(&node);
+    let (_, hello) = stranger(1, 4000);
+    stream.write_all(&hello).unwrap();
+    until([&mut node], "up", |[node]| node.ups() == 1);
+    let mut frame = vec![7; 20_000];
+    frame[..4].copy_from_slice(&1_500_000u32.to_le_bytes());
+    let mut part = vec![];
+    encode_link(LinkFrame::Part { bytes: &frame, last: false }, &mut part);
+    stream.write_all(&part).unwrap();
+    until([&mut node], "the end", |[node]| node.downs() == [&LinkDown::TimedOut]);
+    assert_eq!(node.counter("frame_timeouts"), 1);
 }

@@ -295,10 +295,13 @@ impl Region {
 
     /// The link with `peer` has room, or no more: producers are told, and what waits for room goes.
     pub fn room_changed(&mut self, now: Time, peer: NodeId, shard: Option<ShardKey>, peers: &Peers, out: &mut Vec<RegionOut>) {
-        self.flush_left = self.flush_max;
         let concerned: Vec<_> = match shard {
+            // Of what is left of the last budget: many shards get room at once, and the link is heard before the next.
             Some(shard) => vec![shard],
-            None => self.shards.iter().filter(|(_, s)| s.net.target() == Some(peer)).map(|(key, _)| *key).collect(),
+            None => {
+                self.flush_left = self.flush_max;
+                self.shards.iter().filter(|(_, s)| s.net.target() == Some(peer)).map(|(key, _)| *key).collect()
+            }
         };
         for key in concerned {
             self.settle(now, key, peers, out);
