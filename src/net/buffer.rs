@@ -319,7 +319,7 @@ impl Outbox {
 
     /// Gives back the room that was not needed since the last call, but for a little.
     pub fn settle(&mut self) {
-        self.bulk.take_spare();
+        self.bulk.settle();
         let most = self.most.max(self.raw.len());
         self.raw.shrink_to(room_for(most).max(OUTBOX_BYTES));
         self.most = self.raw.len();

@@ -27,6 +27,8 @@ const WINDOW_MAX: usize = 16 << 20;
 const QUEUEING: Duration = Duration::from_micros(100);
 /// The quickest is found anew among so many, as ways change.
 const ROUND: u32 = 256;
+/// Frames that the queue keeps room for.
+const QUEUE_KEPT: usize = 256;
 
 /// Frames in the order in which they leave.
 #[derive(Debug)]
@@ -136,6 +138,13 @@ impl Bulk {
     /// Bytes of room that wait for a frame.
     pub fn spare(&self) -> usize {
         self.spare.capacity()
+    }
+
+    /// Gives that back, and what the longest queue has needed.
+    pub fn settle(&mut self) {
+        self.spare = vec![];
+        self.queue.shrink_to(QUEUE_KEPT);
+        self.shards.shrink_to(QUEUE_KEPT);
     }
 
     /// Appends what may leave next: a frame, or a part of a large one. False: nothing.
