@@ -5,8 +5,14 @@ use crate::proto::handoff::{Envelope, Item, Mode};
 
 /// A user message of this size.
 fn message(bytes: usize) -> Frame {
-    let envelope = Envelope::new(SHARD, None, b"k", &vec![1; bytes]).unwrap();
-    Frame::Item { shard: SHARD, item: Item::Msg { tag: Epoch::ZERO, mode: Mode::Settled, envelope } }
+    message_to(SHARD.shard.0, bytes)
+}
+
+/// A message of this size to that shard.
+fn message_to(shard: u32, bytes: usize) -> Frame {
+    let shard = ShardKey { shard: ShardId(shard), ..SHARD };
+    let envelope = Envelope::new(shard, None, b"k", &vec![1; bytes]).unwrap();
+    Frame::Item { shard, item: Item::Msg { tag: Epoch(1), mode: Mode::Settled, envelope } }
 }
 
 fn limited(change: impl FnOnce(&mut crate::config::LimitsConfig)) -> Config {
@@ -281,20 +287,17 @@ fn small_messages_go_past_large_ones_of_other_shards() {
     a.send(&at_b.addr, Some(at_b.id()), &numbered(0)).unwrap();
     until([&mut a, &mut b], "up", |[_, b]| b.frames.len() == 1);
     let (large, small) = (message(1_000_000), message(100));
-    let other = |frame: &Frame| match frame.clone() {
-        Frame::Item { shard, item } => Frame::Item { shard: ShardKey { shard: ShardId(shard.shard.0 + 1), ..shard }, item },
-        other => other,
-    };
+    let beside = message_to(SHARD.shard.0 + 1, 100);
     for frame in [&large, &large, &small] {
         a.send(&at_b.addr, Some(at_b.id()), frame).unwrap();
     }
     // All that the socket takes, and nobody reads.
     (0..5).for_each(|_| a.turn());
-    a.send(&at_b.addr, Some(at_b.id()), &other(&small)).unwrap();
+    a.send(&at_b.addr, Some(at_b.id()), &beside).unwrap();
     a.send(&at_b.addr, Some(at_b.id()), &numbered(1)).unwrap();
     until([&mut a, &mut b], "all", |[_, b]| b.frames.len() == 2 && b.sizes.len() == 4);
     let size = |frame: &Frame| format!("{frame:?}").len();
-    assert_eq!(b.sizes, [size(&other(&small)), size(&large), size(&large), size(&small)]);
+    assert_eq!(b.sizes, [size(&beside), size(&large), size(&large), size(&small)]);
     // What is no message has kept its place, and all are counted as what they are.
     assert_eq!((a.counter("frames_out"), b.counter("frames_in")), (6, 6));
     let (sent, received) = (a.net.links_info()[0].frames_out, b.net.links_info()[0].frames_in);
@@ -315,13 +318,6 @@ fn what_a_session_has_sent_a_part_of_goes_with_the_next() {
     b.net.close(now, at_a.id(), &at_a.addr);
     until([&mut a, &mut b], "all of it", |[_, b]| b.sizes.len() == 3);
     assert_eq!((a.counter("frames_lost"), a.counter("frames_lost_in_flight"), b.counter("sessions_up")), (0, 0, 2));
-}
-
-/// A message of this size to that shard.
-fn message_to(shard: u32, bytes: usize) -> Frame {
-    let shard = ShardKey { shard: ShardId(shard), ..SHARD };
-    let envelope = Envelope::new(shard, None, b"k", &vec![1; bytes]).unwrap();
-    Frame::Item { shard, item: Item::Msg { tag: Epoch(1), mode: Mode::Settled, envelope } }
 }
 
 /// What is blocked after these events.
