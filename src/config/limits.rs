@@ -18,7 +18,7 @@ table! {
         ring_items: u32 = 1024, Spec::int(64, 1 << 20).unit("messages").cost("memory per pair of threads; above some thousand slots a ring falls out of the caches");
         /// Messages of one thread to one shard that are held while the way there changes.
         lane_items: u32 = 4096, Spec::int(64, 1 << 20).unit("messages").cost("memory: the messages themselves");
-        /// Bytes that wait to be sent to one peer, and again as many of large messages and what must stay behind them.
+        /// Bytes that wait to be sent to one peer, and up to twice as many of large messages and what must stay behind them.
         link_bytes: u32 = 16 << 20, Spec::int(64 << 10, 1 << 30).unit("bytes").cost("memory per peer");
         /// Time within which a frame that has begun must be whole.
         frame_deadline: Span = Span::secs(10), Spec::span(100, HOUR);
