@@ -160,6 +160,11 @@ fn a_cut_that_moves_while_it_is_judged_leaves_one_side() {
 }
 
 #[test]
+fn a_cluster_outlives_all_its_members_where_nothing_converges() {
+    holds("turnover", 1..5);
+}
+
+#[test]
 fn a_loser_that_alone_sees_a_short_heal_stops_in_time() {
     holds("short-heal", 1..5);
 }

@@ -20,7 +20,7 @@ table! {
         weakly_up_after: Option<Span> = Some(Span::secs(7)), Spec::span(10, DAY).gossips(7);
         /// Unreachable members are downed after this time, whichever side of a split they are on.
         auto_down_after: Option<Span> = None, Spec::span(100, DAY).must_match().cost("both sides of a split go on: entities run twice");
-        /// Joins proceed while members that the cluster holds unreachable have not seen them.
+        /// Joins proceed, on a side that would live, though members that the cluster holds unreachable have not seen them.
         converge_past_unreachable: bool = false, Spec::any().must_match();
         /// Gossip older than this is dropped on arrival.
         gossip_ttl: Span = Span::secs(2), Spec::span(10, HOUR).gossips(2).cost("shorter: slow links lose answers; longer: old news is taken in");

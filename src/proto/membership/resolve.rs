@@ -18,8 +18,11 @@
 //! answer. What that costs the loser comes out of what the winner waits for it (`Membership::lag_bound`). The side that loses does not count from the end of
 //! the cut if the other side may have missed that; see `returns`.
 //!
-//! The downed are removed, and joiners raised, on convergence as ever, and there is none while somebody is out of reach: a cluster all of whose
-//! members are replaced without a pause runs out of voters in the end, unless `converge_past_unreachable` is set.
+//! The downed are removed on convergence as ever, and there is none while somebody is out of reach. Joiners would wait for it too, and a cluster all of
+//! whose members are replaced without a pause would run out of votes. So whoever downs members, as its side lives, makes its joiners up with
+//! that; a side that may stop never grows. A leader that is not the first of all members, of those that it does not know to be down, leaves them
+//! waiting, as who comes back takes the absence of the first for a proof that nobody was raised without it: where members die in the order of their
+//! addresses, faster than the first is downed, joiners wait for a pause.
 
 use std::{sync::Arc, time::Duration};
 
@@ -117,6 +120,11 @@ impl Split {
         (self.unreachable, self.members, self.came) = (unreachable, members, came);
     }
 
+    /// Those are members, which is no news of the other side.
+    fn know(&mut self, members: impl Iterator<Item = NodeId>) {
+        self.members = members.collect();
+    }
+
     /// Those are down.
     fn note_down(&mut self, down: impl Iterator<Item = NodeId>, now: Time) {
         let since = |id: &NodeId| self.down.binary_search_by_key(id, |&(id, _)| id).map_or(now, |at| self.down[at].1);
@@ -160,6 +168,11 @@ impl Split {
         self.all_lost().filter(|&(_, since)| now.since(since) >= span).map(|(id, _)| id).collect()
     }
 
+    /// Who came back or is new for less than so long, in order.
+    fn came_within(&self, span: Duration, now: Time) -> Vec<NodeId> {
+        self.came.iter().filter(|(_, at)| now.since(*at) < span).map(|&(id, _)| id).collect()
+    }
+
     /// Nothing of it is known to be as it was.
     fn restart(&mut self, now: Time, stable: Duration) {
         (self.since, self.judge_at, self.part_at) = (now, Some(now + stable), now + stable);
@@ -179,7 +192,8 @@ impl Membership {
             return true;
         }
         let before = Arc::clone(self.state.members.roster());
-        if !leader::act(&mut self.state, &self.verdict, &self.config, now) {
+        let joins_pass = self.joins_pass(now);
+        if !leader::act(&mut self.state, &self.verdict, &self.config, joins_pass, now) {
             return false;
         }
         self.touch();
@@ -187,6 +201,20 @@ impl Membership {
         let removed: Vec<NodeId> = roster::gone(&before.ids, after).map(|at| before.ids[at]).collect();
         self.tell_downed(now, &removed);
         true
+    }
+
+    /// Whether joiners need not wait for who is out of reach: where that is set, all others have seen them, and this side would live without all that is
+    /// out of reach or unsettled, so that a side that would stop does not grow by joins until it is the larger one.
+    fn joins_pass(&self, now: Time) -> bool {
+        let wanted = self.config.membership.converge_past_unreachable && leader::converged(&self.state, &self.verdict, true);
+        let Some(split) = self.split.as_ref().filter(|_| wanted) else { return false };
+        let worst = self.without(&split.came_within(self.sure_after(), now));
+        match self.strategy.decide(&worst, true) {
+            Decision::DownOthers => leader::first_of_all(&self.state) == Some(self.me) && self.lives_with_ghosts(&worst),
+            // A lease is not counted in votes, and who downs by hand judges by hand.
+            Decision::AskLease { .. } | Decision::Nothing => true,
+            Decision::DownMine | Decision::DownAll => false,
+        }
     }
 
     /// Members whose processes are proven gone need no `stable_after`.
@@ -387,14 +415,10 @@ impl Membership {
         if lost.is_empty() {
             return;
         }
-        let came: Vec<NodeId> = split.came.iter().filter(|(_, at)| now.since(*at) < sure).map(|&(id, _)| id).collect();
-        let (mut best, leads) = (self.voters(), self.leads());
-        let mut worst = best.clone();
+        let came = split.came_within(sure, now);
+        let (mut best, worst, leads) = (self.voters(), self.without(&came), self.leads());
         for voter in &mut best {
             voter.reachable = lost.binary_search(&voter.id).is_err();
-        }
-        for voter in &mut worst {
-            voter.reachable &= came.binary_search(&voter.id).is_err();
         }
         let (mine, theirs) = sides(&best);
         let name = self.strategy_name();
@@ -407,8 +431,7 @@ impl Membership {
             Decision::DownAll if worst == Decision::DownAll && self.strategy.stops_each() => self.lose(mine, theirs, says("no side lives")),
             Decision::DownOthers if worst == Decision::DownOthers && leads && !haunted && !surely_lost.is_empty() => {
                 self.announce(mine, theirs, &says("this side lives"));
-                self.down_all(&surely_lost);
-                self.tell_downed(now, &surely_lost);
+                self.go_on_without(now, &surely_lost);
             }
             _ => {}
         }
@@ -418,8 +441,21 @@ impl Membership {
     pub(super) fn win(&mut self, now: Time, mine: usize, theirs: usize, verdict: &str) {
         self.announce(mine, theirs, verdict);
         let lost: Vec<NodeId> = self.lost().collect();
-        self.down_all(&lost);
-        self.tell_downed(now, &lost);
+        self.go_on_without(now, &lost);
+    }
+
+    /// Those are down, as this side lives, and its joiners are up in the same step. They cannot wait for convergence: where somebody is always out of
+    /// reach there is none, and the living would run out of votes. Whoever is not here has lost without these joiners, so it does not matter that it
+    /// does not know of them. Only who leads the whole raises them: others may look for that where the leader is (see `keep_majority`).
+    fn go_on_without(&mut self, now: Time, lost: &[NodeId]) {
+        self.down_all(lost);
+        if leader::first_of_all(&self.state) == Some(self.me) && leader::promote(&mut self.state, &self.verdict, &self.config) {
+            self.touch();
+            if let Some(split) = &mut self.split {
+                split.know(self.state.members.counted());
+            }
+        }
+        self.tell_downed(now, lost);
     }
 
     fn announce(&mut self, mine: usize, theirs: usize, verdict: &str) {
@@ -457,6 +493,15 @@ impl Membership {
             .filter(|m| m.status < MemberStatus::Down)
             .map(|m| voter(m, m.status, !self.verdict.unreachable.contains_key(&m.info.id)))
             .collect()
+    }
+
+    /// All voters, as if those (in order) were out of reach too.
+    fn without(&self, came: &[NodeId]) -> Vec<Voter> {
+        let mut voters = self.voters();
+        for voter in &mut voters {
+            voter.reachable &= came.binary_search(&voter.id).is_err();
+        }
+        voters
     }
 
     /// Whether this side would live, too, if those who were found to be down lived with somebody who is out of reach and has not heard of it: a cut

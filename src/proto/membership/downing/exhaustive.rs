@@ -9,6 +9,9 @@
 //! other side as a whole or not at all, and on the side of the change nobody else, the leader of that side, or all of it: a side whose
 //! picture stands still has had its rounds of gossip, so its members' views differ by a step at most.
 //!
+//! With up to five members the change may also be that the leader of a side has found that this side lives without all who are out of reach: some of
+//! them, or all, are down, and its joiners are up. Then all fall apart anew, but those who are down, who stay where they are.
+//!
 //! Each group then does as the resolver does, round by round: who must stop stops and is out of reach from then on, who is not the leader
 //! waits. A group lives once its leader downs the others. Where a lease decides, each group in turn is the one that gets it, or none is.
 
@@ -67,15 +70,18 @@ pub fn planted() -> Vec<DowningCheck> {
         other => other,
     };
     vec![
-        check("wrong: half is enough".into(), 3, false, false, &half),
-        check("wrong: majority of what is known".into(), 3, false, false, &rash),
-        check("wrong: the larger side needs no lease".into(), 3, false, false, &proud),
+        check("wrong: half is enough".into(), 3, Rules::PLANTED, &half),
+        check("wrong: majority of what is known".into(), 3, Rules::PLANTED, &rash),
+        check("wrong: the larger side needs no lease".into(), 3, Rules::PLANTED, &proud),
+        check("wrong: any leader raises joiners".into(), 4, Rules { first_raises: false, ..Rules::PLANTED }, &|voters, leads| {
+            Strategy::KeepMajority.decide(voters, leads)
+        }),
     ]
 }
 
 fn check_one(nodes: usize, name: String, strategy: &Strategy) -> DowningCheck {
     let by_age = matches!(strategy, Strategy::KeepOldest { .. });
-    check(name, nodes, by_age, strategy.stops_each(), &|voters, leads| strategy.decide(voters, leads))
+    check(name, nodes, Rules { by_age, stops_each: strategy.stops_each(), ..Rules::PLAIN }, &|voters, leads| strategy.decide(voters, leads))
 }
 
 /// Every strategy, with everything that it can be told where there are so many members.
@@ -92,17 +98,38 @@ fn all(nodes: usize) -> Vec<(String, Strategy)> {
     strategies
 }
 
-/// One strategy. `by_age`: it looks at who is the oldest. `stops_each`: whoever finds that no side may live stops without word of a leader.
-fn check(strategy: String, nodes: usize, by_age: bool, stops_each: bool, decide: &dyn Fn(&[Voter], bool) -> Decision) -> DowningCheck {
+/// What holds beside a strategy's own answer.
+#[derive(Copy, Clone)]
+struct Rules {
+    /// It looks at who is the oldest.
+    by_age: bool,
+    /// Whoever finds that no side may live stops without word of a leader.
+    stops_each: bool,
+    /// Only who leads the whole raises joiners while somebody is out of reach.
+    first_raises: bool,
+    /// One cluster in which two sides live is enough.
+    one_is_enough: bool,
+}
+
+impl Rules {
+    const PLAIN: Self = Self { by_age: false, stops_each: false, first_raises: true, one_is_enough: false };
+    const PLANTED: Self = Self { one_is_enough: true, ..Self::PLAIN };
+}
+
+/// One strategy.
+fn check(strategy: String, nodes: usize, rules: Rules, decide: &dyn Fn(&[Voter], bool) -> Decision) -> DowningCheck {
     let mut check = DowningCheck { strategy, nodes, cases: 0, two_lived: 0, none_lived: 0, first: None };
     for n in 1..=nodes {
         let splits = splits(n);
         for statuses in all_statuses(n) {
+            if rules.one_is_enough && check.two_lived > 0 {
+                return check;
+            }
             // The first, one in the middle, the last by address.
-            for oldest in if by_age { vec![0, n / 2, n - 1] } else { vec![0] } {
+            for oldest in if rules.by_age { vec![0, n / 2, n - 1] } else { vec![0] } {
                 let before = members(&statuses, oldest);
                 for (groups, &weight) in &splits {
-                    Run { before: &before, groups, weight, stops_each, decide, check: &mut check }.changes();
+                    Run { before: &before, groups, weight, rules, decide, check: &mut check }.changes();
                 }
             }
         }
@@ -207,7 +234,7 @@ struct Run<'a> {
     before: &'a [Voter],
     groups: &'a [u8],
     weight: u64,
-    stops_each: bool,
+    rules: Rules,
     decide: &'a dyn Fn(&[Voter], bool) -> Decision,
     check: &'a mut DowningCheck,
 }
@@ -273,7 +300,39 @@ impl Run<'_> {
         if !removed.is_empty() {
             all.push(act("the exiting are removed", vec![], removed));
         }
+        if self.before.len() <= ANY_HEARD_MAX {
+            for lost in 1..1u32 << self.before.len() {
+                all.extend((0..=lost).filter(|down| down & lost == *down).filter_map(|down| self.going_on(lost, down)));
+            }
+        }
         all
+    }
+
+    /// What the leader of those who are not `lost` does if they live without them: some are `down`, and joiners are up. None if it does not, or if
+    /// somebody who is down is beside one of the others now.
+    fn going_on(&self, lost: u32, down: u32) -> Option<Change> {
+        let has = |set: u32, i: usize| set >> i & 1 == 1;
+        let all = 0..self.before.len();
+        if all.clone().any(|i| has(down, i) && self.side(i) & !down != 0) {
+            return None;
+        }
+        let by = leader(self.before, |i| !has(lost, i))?;
+        if self.rules.first_raises && leader(self.before, |i| !has(down, i)) != Some(by) {
+            return None;
+        }
+        let mut voters = self.before.to_vec();
+        for (i, voter) in voters.iter_mut().enumerate() {
+            voter.reachable = !has(lost, i);
+        }
+        // Whoever holds a lease lives with any members.
+        if !matches!((self.decide)(&voters, true), Decision::DownOthers | Decision::AskLease { .. }) {
+            return None;
+        }
+        let last = voters.iter().map(|v| v.up_number).max().unwrap_or(0);
+        let joiners = all.clone().filter(|&i| !has(lost, i) && voters[i].status == MemberStatus::Joining);
+        let raised = joiners.zip(last + 1..).map(|(i, number)| (i, MemberStatus::Up, number)).collect();
+        let removed = all.filter(|&i| has(down, i)).collect();
+        Some(Change { what: "some are down and joiners went up", by, raised, removed, admits: false, leads: true })
     }
 
     /// The cluster in the eyes of those who have heard of these changes.
@@ -367,7 +426,7 @@ impl Run<'_> {
                     Decision::DownMine => running &= !(1 << i),
                     // Its leader tells the whole side.
                     Decision::DownAll if leads => running &= !side,
-                    Decision::DownAll if self.stops_each => running &= !(1 << i),
+                    Decision::DownAll if self.rules.stops_each => running &= !(1 << i),
                     Decision::DownOthers if leads => match lives {
                         Some(group) if group != self.groups[i] => {
                             self.two_lived(heard, changes);

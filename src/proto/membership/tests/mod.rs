@@ -109,6 +109,52 @@ fn an_unsteady_picture_is_judged_in_part() {
     }
 }
 
+/// Somebody is always out of reach, so that there is no convergence, and all who were up at first die.
+#[test]
+fn a_cluster_lives_on_when_all_its_members_are_replaced_one_by_one() {
+    const FIRST: usize = 13;
+    for (seed, pause) in [(1, 1500), (2, 1500), (3, 1800), (4, 2300), (5, 2700)] {
+        let mut world = World::cluster(seed, FIRST, &fast());
+        for (round, dies) in [7, 3, 12, 9, 5, 13, 2, 11, 4, 8, 6, 10, 1].into_iter().enumerate() {
+            let newest = FIRST + 1 + round;
+            let knows: Vec<usize> = (newest - 3..newest).collect();
+            world.start(newest, fast(), if round < 3 { &[1] } else { &knows });
+            world.crash(dies);
+            world.run(millis(pause));
+            assert!(world.nodes.keys().all(|&n| world.ended(n).is_none()), "seed {seed}, {newest}: {}", world.describe());
+        }
+        let last: Vec<usize> = (FIRST + 1..=2 * FIRST).collect();
+        world.run_until(secs(10), "one cluster", |w| w.one_cluster(&last));
+    }
+}
+
+/// The one who leads the whole may raise joiners, if it does not lead a side that would grow by them until it is the larger one.
+#[test]
+fn joins_pass_the_lost_on_the_side_that_would_live() {
+    let mut config = fast();
+    config.membership.converge_past_unreachable = true;
+    for (small, large, may_raise) in [([4, 5], [1, 2, 3], true), ([1, 2], [3, 4, 5], false)] {
+        for seed in 0..5 {
+            let mut world = World::cluster(seed, 5, &config);
+            let [small_side, large_side] = [[&small[..], &[6, 7]].concat(), [&large[..], &[8]].concat()];
+            world.split(&small_side, &large_side);
+            let lost = |w: &World, of: usize| w.view(of).iter().filter(|m| !m.2).count();
+            world.run_until(secs(5), "a cut", |w| lost(w, large[0]) == 2 && lost(w, small[0]) == 3);
+            (6..=7).for_each(|n| world.start(n, config.clone(), &small));
+            world.start(8, config.clone(), &large);
+            let up = |w: &World, of: usize, joiner: usize| w.view(of).contains(&(joiner, MemberStatus::Up, true));
+            let since = world.now;
+            while world.now.since(since) < millis(1000) {
+                world.run(millis(10));
+                assert!(!up(&world, small[0], 6) && !up(&world, small[0], 7), "{}", world.describe());
+            }
+            assert_eq!(up(&world, large[0], 8), may_raise, "seed {seed}: {}", world.describe());
+            let ended = |w: &World, of: &[usize]| of.iter().all(|&n| w.ended(n).is_some());
+            world.run_until(secs(10), "resolution", |w| w.one_cluster(&large_side) && ended(w, &small));
+        }
+    }
+}
+
 #[test]
 fn a_dead_process_is_removed_at_once_where_refused_ports_prove_it() {
     for seed in 0..SEEDS {
