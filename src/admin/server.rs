@@ -138,7 +138,7 @@ impl Listening {
     /// # Errors
     /// The address cannot be bound.
     pub fn bind(listen: SocketAddr) -> io::Result<Self> {
-        let listener = TcpListener::bind(listen)?;
+        let listener = TcpListener::from_std(crate::net::listen_tcp(listen)?);
         let addr = listener.local_addr()?;
         Ok(Self { listener, addr })
     }

@@ -15,13 +15,15 @@ const BACKLOG: i32 = 1024;
 /// Receive buffer asked for on the UDP socket: a burst of gossip from a thousand nodes.
 const UDP_BUFFER_BYTES: usize = 4 << 20;
 
-/// A listening TCP socket that a restarted process can bind again at once.
+/// A listening TCP socket that a restarted process can bind again at once. Port 0 takes any that is free.
 pub fn listen_tcp(addr: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
-    // Connections of the previous process in TIME_WAIT would otherwise hold the port for a minute.
-    socket.set_reuse_address(true)?;
+    // Connections of the previous process in TIME_WAIT would otherwise hold the port for a minute. Where any port will do that comes after: two
+    // that ask at once would be given the same one, and the second could not listen.
+    socket.set_reuse_address(addr.port() != 0)?;
     socket.set_nonblocking(true)?;
     socket.bind(&addr.into())?;
+    socket.set_reuse_address(true)?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
 }
@@ -74,4 +76,20 @@ impl Reserve {
 /// Makes dropping the stream send a reset, so that a peer that floods leaves nothing in TIME_WAIT here.
 pub fn close_hard(stream: &impl AsFd) {
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_who_ask_for_any_port_at_once_get_one() {
+        let ask = || {
+            for _ in 0..300 {
+                let held: Vec<_> = (0..4).map(|_| listen_tcp(SocketAddr::from(([127, 0, 0, 1], 0)))).collect();
+                assert!(held.iter().all(Result::is_ok), "{held:?}");
+            }
+        };
+        std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(ask))));
+    }
 }
