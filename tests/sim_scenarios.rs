@@ -165,6 +165,11 @@ fn a_cluster_outlives_all_its_members_where_nothing_converges() {
 }
 
 #[test]
+fn a_leader_that_is_cut_off_with_joiners_does_not_grow_by_them() {
+    holds("recut-beside-joiners", 1..9);
+}
+
+#[test]
 fn a_loser_that_alone_sees_a_short_heal_stops_in_time() {
     holds("short-heal", 1..5);
 }

@@ -58,9 +58,9 @@ pub(crate) fn act(state: &mut State, verdict: &Verdict, config: &Config, joins_p
     if converged(state, verdict, false) {
         // Removal first: the seen marks are of this version, and say nothing of the exits that it begins.
         let removed = remove_finished(state, now);
-        return removed | promote(state, verdict, config) | exit_leavers(state);
+        return removed | promote(state, verdict, config, usize::MAX) | exit_leavers(state);
     }
-    joins_pass && promote(state, verdict, config)
+    joins_pass && promote(state, verdict, config, usize::MAX)
 }
 
 /// Joiners that can be told to be weakly up: reachable, and waiting.
@@ -82,8 +82,8 @@ pub(crate) fn first_of_all(state: &State) -> Option<NodeId> {
     state.members.roster().order.iter().copied().find(|id| state.status(*id).is_some_and(counts))
 }
 
-/// Makes joiners up where there are as many members as the configuration asks for.
-pub(crate) fn promote(state: &mut State, verdict: &Verdict, config: &Config) -> bool {
+/// Makes joiners up, so many at most and the first who came, where there are as many members as the configuration asks for.
+pub(crate) fn promote(state: &mut State, verdict: &Verdict, config: &Config, most: usize) -> bool {
     let present = state.members.values().filter(|m| m.status <= MemberStatus::Leaving).count();
     let of = |role: &str| {
         let has = |m: &&Entry| m.status <= MemberStatus::Leaving && m.info.roles.iter().any(|r| r == role);
@@ -93,7 +93,8 @@ pub(crate) fn promote(state: &mut State, verdict: &Verdict, config: &Config) -> 
     if present < config.cluster.min_members as usize || missing {
         return false;
     }
-    let joiners = waiting(state, verdict);
+    let mut joiners = waiting(state, verdict);
+    joiners.truncate(most);
     let last = state.members.values().map(|m| m.up_number).max().unwrap_or(0);
     if joiners.is_empty() {
         return false;

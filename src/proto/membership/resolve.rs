@@ -19,10 +19,11 @@
 //! the cut if the other side may have missed that; see `returns`.
 //!
 //! The downed are removed on convergence as ever, and there is none while somebody is out of reach. Joiners would wait for it too, and a cluster all of
-//! whose members are replaced without a pause would run out of votes. So whoever downs members, as its side lives, makes its joiners up with
-//! that; a side that may stop never grows. A leader that is not the first of all members, of those that it does not know to be down, leaves them
-//! waiting, as who comes back takes the absence of the first for a proof that nobody was raised without it: where members die in the order of their
-//! addresses, faster than the first is downed, joiners wait for a pause.
+//! whose members are replaced without a pause would run out of votes. So who downs members by a part of the picture makes joiners up with that. A side
+//! that may stop never grows so; and one that lives by half of the settled at most until they are settled themselves, as a cut that nobody has seen yet may
+//! have left the leader alone with them. A leader that is not the first of all members but the downed leaves them waiting: who comes back takes
+//! the absence of the first for a proof that nobody was raised without it. So where members die in the order of their addresses, faster than the
+//! first is downed, joiners wait for a pause.
 
 use std::{sync::Arc, time::Duration};
 
@@ -50,6 +51,8 @@ pub(crate) struct Split {
     lost: Vec<Time>,
     /// Who came back or is new, and since when.
     came: Vec<(NodeId, Time)>,
+    /// When each joiner was raised by this side, of late.
+    raised: Vec<Time>,
     /// Who is down and not removed, and since when this node knows, or later.
     down: Vec<(NodeId, Time)>,
     /// When it is looked at in part, though it does not stand still.
@@ -84,6 +87,7 @@ impl Split {
             judge_at,
             lost,
             came: vec![],
+            raised: vec![],
             down: vec![],
             part_at,
             put_off: 0,
@@ -120,9 +124,11 @@ impl Split {
         (self.unreachable, self.members, self.came) = (unreachable, members, came);
     }
 
-    /// Those are members, which is no news of the other side.
-    fn know(&mut self, members: impl Iterator<Item = NodeId>) {
-        self.members = members.collect();
+    /// This side has raised those who are new among the members: its own work, so the picture stands as still as before.
+    fn note_raised(&mut self, members: Vec<NodeId>, now: Time) {
+        let new = members.iter().filter(|id| self.members.binary_search(id).is_err());
+        self.raised.extend(new.map(|_| now));
+        self.members = members;
     }
 
     /// Those are down.
@@ -424,6 +430,7 @@ impl Membership {
         let name = self.strategy_name();
         let says = |words: &str| format!("{name}: {words} whoever of {mine} is here ({theirs} long out of reach)");
         let haunted = !self.lives_with_ghosts(&worst);
+        let settled = worst.iter().filter(|v| v.reachable && leader::counts(v.status)).count();
         let worst = self.strategy.decide(&worst, leads);
         match self.strategy.decide(&best, leads) {
             Decision::DownMine if self.puts_off_loss(now) => {}
@@ -431,7 +438,9 @@ impl Membership {
             Decision::DownAll if worst == Decision::DownAll && self.strategy.stops_each() => self.lose(mine, theirs, says("no side lives")),
             Decision::DownOthers if worst == Decision::DownOthers && leads && !haunted && !surely_lost.is_empty() => {
                 self.announce(mine, theirs, &says("this side lives"));
-                self.go_on_without(now, &surely_lost);
+                self.down_all(&surely_lost);
+                self.raise_some(now, settled);
+                self.tell_downed(now, &surely_lost);
             }
             _ => {}
         }
@@ -441,21 +450,22 @@ impl Membership {
     pub(super) fn win(&mut self, now: Time, mine: usize, theirs: usize, verdict: &str) {
         self.announce(mine, theirs, verdict);
         let lost: Vec<NodeId> = self.lost().collect();
-        self.go_on_without(now, &lost);
+        self.down_all(&lost);
+        self.tell_downed(now, &lost);
     }
 
-    /// Those are down, as this side lives, and its joiners are up in the same step. They cannot wait for convergence: where somebody is always out of
-    /// reach there is none, and the living would run out of votes. Whoever is not here has lost without these joiners, so it does not matter that it
-    /// does not know of them. Only who leads the whole raises them: others may look for that where the leader is (see `keep_majority`).
-    fn go_on_without(&mut self, now: Time, lost: &[NodeId]) {
-        self.down_all(lost);
-        if leader::first_of_all(&self.state) == Some(self.me) && leader::promote(&mut self.state, &self.verdict, &self.config) {
+    /// This side lives while nothing stands still, so there is no convergence, and joiners cannot wait for it: the living would run out of votes. Whoever
+    /// is not here has lost without them. Only who leads the whole raises them: others may look for that where the leader is (see `keep_majority`).
+    /// And few at a time: a cut that is not seen yet may have left the leader alone with them.
+    fn raise_some(&mut self, now: Time, settled: usize) {
+        let sure = self.sure_after();
+        let Some(split) = &mut self.split else { return };
+        split.raised.retain(|&at| now.since(at) < sure);
+        let most = (settled / 2).saturating_sub(split.raised.len());
+        if leader::first_of_all(&self.state) == Some(self.me) && leader::promote(&mut self.state, &self.verdict, &self.config, most) {
+            split.note_raised(self.state.members.counted().collect(), now);
             self.touch();
-            if let Some(split) = &mut self.split {
-                split.know(self.state.members.counted());
-            }
         }
-        self.tell_downed(now, lost);
     }
 
     fn announce(&mut self, mine: usize, theirs: usize, verdict: &str) {
