@@ -56,7 +56,9 @@ const UDP: Token = Token(0);
 const LISTENER: Token = Token(1);
 const FIRST_CONN: usize = 2;
 
-pub(crate) use {session::check_room, sys::listen_tcp};
+pub(crate) use session::check_room;
+#[cfg(feature = "admin")]
+pub(crate) use sys::listen_tcp;
 
 type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 
