@@ -55,10 +55,17 @@ impl Returns {
         self.of.is_empty()
     }
 
-    /// It lives.
+    /// It lives, as this node observes.
     pub(super) fn hear(&mut self, now: Time, id: NodeId) {
-        if let Some(heard) = self.of.get_mut(&id).and_then(|known| known.heard.as_mut()) {
-            *heard = now;
+        if let Some(known) = self.of.get_mut(&id) {
+            known.heard = Some(now);
+        }
+    }
+
+    /// This node no longer observes it: that it is not heard now says nothing.
+    pub(super) fn unobserve(&mut self, id: NodeId) {
+        if let Some(known) = self.of.get_mut(&id) {
+            known.heard = None;
         }
     }
 
@@ -162,6 +169,16 @@ mod tests {
         [1, 2].into_iter().for_each(|n| returns.hear(at(44), id(n)));
         assert_eq!(lost_for_seven(&returns, at(49), &[1, 2]), 0, "heard for three heartbeats");
         assert_eq!(lost_for_seven(&back(false), at(48), &[1, 2]), 0, "in reach for longer than a loss takes to be seen");
+    }
+
+    #[test]
+    fn who_is_no_longer_observed_was_in_contact_until_it_was_lost_again() {
+        let mut returns = back(true);
+        [1, 2].into_iter().for_each(|n| returns.unobserve(id(n)));
+        assert_eq!(lost_for_seven(&returns, at(45), &[1, 2]), 2, "at once");
+        assert_eq!(lost_for_seven(&returns, at(60), &[1, 2]), 0, "much later");
+        returns.hear(at(42), id(1));
+        assert_eq!(lost_for_seven(&returns, at(60), &[1, 2]), 1, "observed again, and silent since then");
     }
 
     #[test]

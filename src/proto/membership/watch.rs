@@ -218,8 +218,8 @@ impl Membership {
         self.hears_cluster(now);
         self.suspicion.hear(now);
         self.strays.silent.remove(&from);
-        self.returns.hear(now, from);
         if let Some(subject) = self.watch.subjects.get_mut(&from) {
+            self.returns.hear(now, from);
             subject.sign_of_life(now);
             // A datagram that was under way when the port refused proves nothing. Where runs are pooled, a conviction stands until replies come
             // again: what a half-broken node sends does not show that it can be reached.
@@ -367,9 +367,15 @@ impl Membership {
         }
         wanted.sort_unstable();
         wanted.dedup();
-        let Self { watch, state, strays, .. } = self;
+        let Self { watch, state, strays, returns, .. } = self;
         watch.due.set(None);
-        watch.subjects.retain(|id, _| wanted.binary_search(id).is_ok());
+        watch.subjects.retain(|id, _| {
+            let stays = wanted.binary_search(id).is_ok();
+            if !stays {
+                returns.unobserve(*id);
+            }
+            stays
+        });
         let since = now - watch.tuning.suspicious();
         // A member answers no stranger, and gossip takes a number of rounds that grows like this to reach everybody. In a small cluster nobody is
         // suspected sooner anyway.
