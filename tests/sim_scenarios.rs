@@ -167,6 +167,14 @@ fn a_cluster_outlives_all_its_members_where_nothing_converges() {
 #[test]
 fn a_leader_that_is_cut_off_with_joiners_does_not_grow_by_them() {
     holds("recut-beside-joiners", 1..9);
+    holds("raised-beside-unseen-cut", 1..4);
+    holds("raised-as-first-is-downed", 1..4);
+    holds("oldest-with-new-joiner", 1..4);
+}
+
+#[test]
+fn joiners_made_up_beside_the_lost_cost_nobody_the_quorum() {
+    holds("raised-within-quorum", 1..4);
 }
 
 #[test]

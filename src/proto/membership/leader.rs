@@ -52,15 +52,16 @@ pub(crate) fn converged(state: &State, verdict: &Verdict, past_unreachable: bool
     (past_unreachable || !verdict.unreachable.keys().any(blocks)) && state.seen_by_all(|id| past_unreachable && lost(id))
 }
 
-/// All that the leader may do now, in one step; false if nothing. The caller ticks the clock. `joins_pass`: joiners may be up
-/// though it has not converged.
-pub(crate) fn act(state: &mut State, verdict: &Verdict, config: &Config, joins_pass: bool, now: Time) -> bool {
+/// All that the leader may do now, in one step; false if nothing. The caller ticks the clock. `joins`: who may be up though it has
+/// not converged.
+pub(crate) fn act(state: &mut State, verdict: &Verdict, config: &Config, joins: &[NodeId], now: Time) -> bool {
     if converged(state, verdict, false) {
         // Removal first: the seen marks are of this version, and say nothing of the exits that it begins.
         let removed = remove_finished(state, now);
-        return removed | promote(state, verdict, config, usize::MAX) | exit_leavers(state);
+        let joiners = waiting(state, verdict);
+        return removed | promote(state, config, &joiners) | exit_leavers(state);
     }
-    joins_pass && promote(state, verdict, config, usize::MAX)
+    promote(state, config, joins)
 }
 
 /// Joiners that can be told to be weakly up: reachable, and waiting.
@@ -82,8 +83,8 @@ pub(crate) fn first_of_all(state: &State) -> Option<NodeId> {
     state.members.roster().order.iter().copied().find(|id| state.status(*id).is_some_and(counts))
 }
 
-/// Makes joiners up, so many at most and the first who came, where there are as many members as the configuration asks for.
-pub(crate) fn promote(state: &mut State, verdict: &Verdict, config: &Config, most: usize) -> bool {
+/// Makes those joiners up, where there are as many members as the configuration asks for.
+pub(crate) fn promote(state: &mut State, config: &Config, joiners: &[NodeId]) -> bool {
     let present = state.members.values().filter(|m| m.status <= MemberStatus::Leaving).count();
     let of = |role: &str| {
         let has = |m: &&Entry| m.status <= MemberStatus::Leaving && m.info.roles.iter().any(|r| r == role);
@@ -93,8 +94,6 @@ pub(crate) fn promote(state: &mut State, verdict: &Verdict, config: &Config, mos
     if present < config.cluster.min_members as usize || missing {
         return false;
     }
-    let mut joiners = waiting(state, verdict);
-    joiners.truncate(most);
     let last = state.members.values().map(|m| m.up_number).max().unwrap_or(0);
     if joiners.is_empty() {
         return false;
@@ -174,7 +173,7 @@ mod tests {
     #[test]
     fn all_joiners_go_up_at_once_in_order_of_joining() {
         let (mut state, ids) = state(&[MemberStatus::Joining; 4]);
-        assert!(act(&mut state, &Verdict::default(), &Config::default(), false, NOW));
+        assert!(act(&mut state, &Verdict::default(), &Config::default(), &[], NOW));
         let numbers: Vec<u32> = ids.iter().map(|id| state.members[id].up_number).collect();
         assert_eq!(numbers, [4, 3, 2, 1]);
     }
@@ -184,9 +183,9 @@ mod tests {
         let mut config = Config::default();
         config.cluster.min_members = 3;
         let (mut two, _) = state(&[MemberStatus::Joining; 2]);
-        assert!(!act(&mut two, &Verdict::default(), &config, false, NOW));
+        assert!(!act(&mut two, &Verdict::default(), &config, &[], NOW));
         let (mut three, _) = state(&[MemberStatus::Joining; 3]);
-        assert!(act(&mut three, &Verdict::default(), &config, false, NOW));
+        assert!(act(&mut three, &Verdict::default(), &config, &[], NOW));
     }
 
     #[test]
@@ -194,9 +193,9 @@ mod tests {
         let (mut state, ids) = state(&[MemberStatus::Up, MemberStatus::Exiting]);
         state.clear_seen();
         state.see(ids[0]);
-        assert!(!act(&mut state, &Verdict::default(), &Config::default(), false, NOW));
+        assert!(!act(&mut state, &Verdict::default(), &Config::default(), &[], NOW));
         state.see(ids[1]);
-        assert!(act(&mut state, &Verdict::default(), &Config::default(), false, NOW));
+        assert!(act(&mut state, &Verdict::default(), &Config::default(), &[], NOW));
         assert_eq!(state.tombstones[&ids[1]].how, Gone::Left);
     }
 
@@ -211,9 +210,9 @@ mod tests {
         };
         has(&mut s, ids[0], "backend");
         has(&mut s, ids[1], "front");
-        assert!(!act(&mut s, &Verdict::default(), &config, false, NOW));
+        assert!(!act(&mut s, &Verdict::default(), &config, &[], NOW));
         has(&mut s, ids[2], "backend");
-        assert!(act(&mut s, &Verdict::default(), &config, false, NOW));
+        assert!(act(&mut s, &Verdict::default(), &config, &[], NOW));
         assert!(ids.iter().all(|id| s.status(*id) == Some(MemberStatus::Up)));
     }
 
@@ -225,8 +224,8 @@ mod tests {
         s.see(ids[2]);
         let lost = lost(&ids[1..2]);
         assert!(!converged(&s, &lost, false) && converged(&s, &lost, true));
-        assert!(!act(&mut s, &lost, &Config::default(), false, NOW));
-        assert!(act(&mut s, &lost, &Config::default(), true, NOW));
+        assert!(!act(&mut s, &lost, &Config::default(), &[], NOW));
+        assert!(act(&mut s, &lost, &Config::default(), &ids[2..], NOW));
         assert_eq!(s.status(ids[2]), Some(MemberStatus::Up));
     }
 

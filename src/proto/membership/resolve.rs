@@ -19,11 +19,17 @@
 //! the cut if the other side may have missed that; see `returns`.
 //!
 //! The downed are removed on convergence as ever, and there is none while somebody is out of reach. Joiners would wait for it too, and a cluster all of
-//! whose members are replaced without a pause would run out of votes. So who downs members by a part of the picture makes joiners up with that. A side
-//! that may stop never grows so; and one that lives by half of the settled at most until they are settled themselves, as a cut that nobody has seen yet may
-//! have left the leader alone with them. A leader that is not the first of all members but the downed leaves them waiting: who comes back takes
-//! the absence of the first for a proof that nobody was raised without it. So where members die in the order of their addresses, faster than the
-//! first is downed, joiners wait for a pause.
+//! whose members are replaced without a pause would run out of votes. So who downs members by a part of the picture makes joiners up with that. A cut
+//! that nobody has seen yet may have left it alone with them, so that they must not make it the larger side:
+//!
+//! * It raises those only of whom it has known for so long that whoever has not heard of them is seen to be out of reach (`Membership::news_lag`).
+//! * It raises as many only as leave it alive if they are all lost again, those that it raised of late as well, and those who are downed, and may not
+//!   know, are where they are now. And half of the settled at most.
+//! * Only the first of all raises, of those who count and those downed of late, before it downs anybody: who comes back takes the absence of the first for
+//!   a proof that nobody was raised without it.
+//!
+//! All that has a price: 40 members can be replaced at one in 2.5 s (scenario `turnover`), and not at one in 2 s; and where they die in the order of
+//! their addresses, faster than the first is downed, joiners wait for a pause.
 
 use std::{sync::Arc, time::Duration};
 
@@ -51,8 +57,10 @@ pub(crate) struct Split {
     lost: Vec<Time>,
     /// Who came back or is new, and since when.
     came: Vec<(NodeId, Time)>,
-    /// When each joiner was raised by this side, of late.
-    raised: Vec<Time>,
+    /// Who was raised by this side of late, and when.
+    raised: Vec<(NodeId, Time)>,
+    /// Who waits to be up, in order, and since when this node knows, or later.
+    joiners: Vec<(NodeId, Time)>,
     /// Who is down and not removed, and since when this node knows, or later.
     down: Vec<(NodeId, Time)>,
     /// When it is looked at in part, though it does not stand still.
@@ -88,6 +96,7 @@ impl Split {
             lost,
             came: vec![],
             raised: vec![],
+            joiners: vec![],
             down: vec![],
             part_at,
             put_off: 0,
@@ -127,14 +136,18 @@ impl Split {
     /// This side has raised those who are new among the members: its own work, so the picture stands as still as before.
     fn note_raised(&mut self, members: Vec<NodeId>, now: Time) {
         let new = members.iter().filter(|id| self.members.binary_search(id).is_err());
-        self.raised.extend(new.map(|_| now));
+        self.raised.extend(new.map(|&id| (id, now)));
         self.members = members;
+    }
+
+    /// Those wait to be up.
+    fn note_joiners(&mut self, joiners: impl Iterator<Item = NodeId>, now: Time) {
+        self.joiners = since_when(&self.joiners, joiners, now);
     }
 
     /// Those are down.
     fn note_down(&mut self, down: impl Iterator<Item = NodeId>, now: Time) {
-        let since = |id: &NodeId| self.down.binary_search_by_key(id, |&(id, _)| id).map_or(now, |at| self.down[at].1);
-        self.down = down.map(|id| (id, since(&id))).collect();
+        self.down = since_when(&self.down, down, now);
     }
 
     /// Whether somebody out of reach may not have heard that those who are down since then are: news take so long to come and losses to be seen.
@@ -183,8 +196,14 @@ impl Split {
     fn restart(&mut self, now: Time, stable: Duration) {
         (self.since, self.judge_at, self.part_at) = (now, Some(now + stable), now + stable);
         self.lost.fill(now);
-        self.came.iter_mut().chain(&mut self.down).for_each(|(_, at)| *at = now);
+        self.came.iter_mut().chain(&mut self.down).chain(&mut self.joiners).for_each(|(_, at)| *at = now);
     }
+}
+
+/// Those, in order, each since when it was among them before, or now.
+fn since_when(before: &[(NodeId, Time)], those: impl Iterator<Item = NodeId>, now: Time) -> Vec<(NodeId, Time)> {
+    let since = |id: &NodeId| before.binary_search_by_key(id, |&(id, _)| id).map_or(now, |at| before[at].1);
+    those.map(|id| (id, since(&id))).collect()
 }
 
 impl Membership {
@@ -198,8 +217,8 @@ impl Membership {
             return true;
         }
         let before = Arc::clone(self.state.members.roster());
-        let joins_pass = self.joins_pass(now);
-        if !leader::act(&mut self.state, &self.verdict, &self.config, joins_pass, now) {
+        let joins = self.joins_pass(now);
+        if !leader::act(&mut self.state, &self.verdict, &self.config, &joins, now) {
             return false;
         }
         self.touch();
@@ -209,18 +228,36 @@ impl Membership {
         true
     }
 
-    /// Whether joiners need not wait for who is out of reach: where that is set, all others have seen them, and this side would live without all that is
+    /// Joiners that need not wait for who is out of reach: where that is set, all others have seen them, and this side would live without all that is
     /// out of reach or unsettled, so that a side that would stop does not grow by joins until it is the larger one.
-    fn joins_pass(&self, now: Time) -> bool {
+    fn joins_pass(&self, now: Time) -> Vec<NodeId> {
         let wanted = self.config.membership.converge_past_unreachable && leader::converged(&self.state, &self.verdict, true);
-        let Some(split) = self.split.as_ref().filter(|_| wanted) else { return false };
+        let Some(split) = self.split.as_ref().filter(|_| wanted) else { return vec![] };
+        let joiners = leader::waiting(&self.state, &self.verdict);
         let worst = self.without(&split.came_within(self.sure_after(), now));
         match self.strategy.decide(&worst, true) {
-            Decision::DownOthers => leader::first_of_all(&self.state) == Some(self.me) && self.lives_with_ghosts(&worst),
+            Decision::DownOthers if leader::first_of_all(&self.state) == Some(self.me) && self.lives_with_ghosts(&worst) => {
+                self.that_fit(joiners, &[worst, self.ghosts()].concat(), true)
+            }
             // A lease is not counted in votes, and who downs by hand judges by hand.
-            Decision::AskLease { .. } | Decision::Nothing => true,
-            Decision::DownMine | Decision::DownAll => false,
+            Decision::AskLease { .. } | Decision::Nothing => joiners,
+            Decision::DownOthers | Decision::DownMine | Decision::DownAll => vec![],
         }
+    }
+
+    /// So many of the joiners that this side lives with them up as well, whether they are in reach then or not.
+    fn that_fit(&self, mut joiners: Vec<NodeId>, voters: &[Voter], reachable: bool) -> Vec<NodeId> {
+        let lives = |most: usize| {
+            let mut voters = voters.to_vec();
+            for voter in voters.iter_mut().filter(|v| joiners[..most].contains(&v.id)) {
+                (voter.status, voter.reachable) = (MemberStatus::Up, reachable);
+            }
+            self.strategy.decide(&voters, true) == Decision::DownOthers
+        };
+        // With each of them it is less likely.
+        let counts: Vec<usize> = (1..=joiners.len()).collect();
+        joiners.truncate(counts.partition_point(|&most| lives(most)));
+        joiners
     }
 
     /// Members whose processes are proven gone need no `stable_after`.
@@ -272,6 +309,9 @@ impl Membership {
             }
             self.plea.new_picture();
             self.proof.see_another_split();
+        }
+        if let Some(split) = &mut self.split {
+            split.note_joiners(self.state.members.joiners(), now);
         }
     }
 
@@ -430,16 +470,20 @@ impl Membership {
         let name = self.strategy_name();
         let says = |words: &str| format!("{name}: {words} whoever of {mine} is here ({theirs} long out of reach)");
         let haunted = !self.lives_with_ghosts(&worst);
-        let settled = worst.iter().filter(|v| v.reachable && leader::counts(v.status)).count();
-        let worst = self.strategy.decide(&worst, leads);
+        let if_worst = self.strategy.decide(&worst, leads);
         match self.strategy.decide(&best, leads) {
             Decision::DownMine if self.puts_off_loss(now) => {}
             Decision::DownMine => self.lose(mine, theirs, says("the other side lives")),
-            Decision::DownAll if worst == Decision::DownAll && self.strategy.stops_each() => self.lose(mine, theirs, says("no side lives")),
-            Decision::DownOthers if worst == Decision::DownOthers && leads && !haunted && !surely_lost.is_empty() => {
+            Decision::DownAll if if_worst == Decision::DownAll && self.strategy.stops_each() => {
+                self.lose(mine, theirs, says("no side lives"))
+            }
+            Decision::DownOthers if if_worst == Decision::DownOthers && leads && !haunted && !surely_lost.is_empty() => {
                 self.announce(mine, theirs, &says("this side lives"));
+                let (raises, ghosts) = (self.leads_all_of_late(now), self.ghosts());
                 self.down_all(&surely_lost);
-                self.raise_some(now, settled);
+                if raises {
+                    self.raise_some(now, [worst, ghosts].concat());
+                }
                 self.tell_downed(now, &surely_lost);
             }
             _ => {}
@@ -454,16 +498,38 @@ impl Membership {
         self.tell_downed(now, &lost);
     }
 
+    /// Whether this is the first of all who count or were downed of late: of those who do not know that yet, some may look for who was raised where the
+    /// first of all is (see `keep_majority`).
+    fn leads_all_of_late(&self, now: Time) -> bool {
+        let (sure, state) = (self.sure_after(), &self.state);
+        let Some(split) = &self.split else { return false };
+        let of_late = |id: &NodeId| split.down.iter().any(|&(down, since)| down == *id && now.since(since) < sure);
+        let first = state.members.roster().order.iter().find(|id| state.status(**id).is_some_and(leader::counts) || of_late(id));
+        first == Some(&self.me)
+    }
+
     /// This side lives while nothing stands still, so there is no convergence, and joiners cannot wait for it: the living would run out of votes. Whoever
-    /// is not here has lost without them. Only who leads the whole raises them: others may look for that where the leader is (see `keep_majority`).
-    /// And few at a time: a cut that is not seen yet may have left the leader alone with them.
-    fn raise_some(&mut self, now: Time, settled: usize) {
-        let sure = self.sure_after();
+    /// is not here has lost without them; who is here, and may not be, knows them (see the head of this file). `worst` is before those are downed who
+    /// are now, with the ghosts.
+    fn raise_some(&mut self, now: Time, mut worst: Vec<Voter>) {
+        let lag = self.news_lag();
         let Some(split) = &mut self.split else { return };
-        split.raised.retain(|&at| now.since(at) < sure);
-        let most = (settled / 2).saturating_sub(split.raised.len());
-        if leader::first_of_all(&self.state) == Some(self.me) && leader::promote(&mut self.state, &self.verdict, &self.config, most) {
-            split.note_raised(self.state.members.counted().collect(), now);
+        split.raised.retain(|&(_, at)| now.since(at) < lag);
+        let raised: Vec<NodeId> = split.raised.iter().map(|&(id, _)| id).collect();
+        let known =
+            |id: &NodeId| split.joiners.binary_search_by_key(id, |&(id, _)| id).is_ok_and(|at| now.since(split.joiners[at].1) >= lag);
+        let mut joiners = leader::waiting(&self.state, &self.verdict);
+        joiners.retain(known);
+        for voter in worst.iter_mut().filter(|v| raised.contains(&v.id)) {
+            voter.reachable = false;
+        }
+        let settled = worst.iter().filter(|v| v.reachable && leader::counts(v.status)).count();
+        joiners.truncate((settled / 2).saturating_sub(raised.len()));
+        let joiners = self.that_fit(joiners, &worst, false);
+        if leader::promote(&mut self.state, &self.config, &joiners) {
+            if let Some(split) = &mut self.split {
+                split.note_raised(self.state.members.counted().collect(), now);
+            }
             self.touch();
         }
     }
@@ -522,10 +588,14 @@ impl Membership {
         ghosts.is_empty() || self.strategy.decide(&[voters, &ghosts].concat(), true) == Decision::DownOthers
     }
 
+    /// After so long, whoever has not heard of something is seen to be out of reach: four rounds to hear of it, beside what it takes to miss somebody.
+    fn news_lag(&self) -> Duration {
+        self.picture_lag() + 2 * self.config.membership.gossip_interval.get()
+    }
+
     fn ghosts(&self) -> Vec<Voter> {
         let Some(split) = &self.split else { return vec![] };
-        // Four rounds to hear of it, beside what it takes to miss somebody.
-        let lag = self.picture_lag() + 2 * self.config.membership.gossip_interval.get();
+        let lag = self.news_lag();
         let news = split.down.iter().filter(|&&(_, since)| split.is_news(since, lag));
         let down = news.filter_map(|(id, _)| self.state.members.get(id)).filter(|m| m.status == MemberStatus::Down);
         down.map(|m| voter(m, if m.up_number > 0 { MemberStatus::Up } else { MemberStatus::Joining }, false)).collect()

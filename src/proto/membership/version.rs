@@ -163,6 +163,8 @@ pub(crate) struct Census {
     pub(crate) counted: Bits,
     /// Those that are down.
     pub(crate) down: Bits,
+    /// Those that are not up yet.
+    pub(crate) joiners: Bits,
     /// Stretches of the roster's order that are not just one member that is not down: several lives of one address, or down.
     pub(crate) crowds: Vec<(usize, usize)>,
 }
@@ -239,9 +241,11 @@ impl Folk {
     pub(crate) fn census(&self) -> &Census {
         self.census.get_or_init(|| {
             let (all, roster) = (self.values().as_slice(), self.roster());
-            let those =
-                |fits: fn(MemberStatus) -> bool| all.iter().zip(0..).filter(move |(m, _)| fits(m.status)).map(|(_, at)| at).collect();
-            let (counted, down): (Bits, Bits) = (those(leader::counts), those(|status| status >= MemberStatus::Down));
+            let those = |fits: fn(MemberStatus) -> bool| -> Bits {
+                all.iter().zip(0..).filter(move |(m, _)| fits(m.status)).map(|(_, at)| at).collect()
+            };
+            let (counted, down) = (those(leader::counts), those(|status| status >= MemberStatus::Down));
+            let joiners = those(|status| status < MemberStatus::Up);
             let (mut crowds, mut at) = (vec![], 0);
             // Lives of one address are neighbours by id as well.
             for lives in roster.ids.chunk_by(|a, b| a.addr_hash() == b.addr_hash()) {
@@ -253,7 +257,7 @@ impl Folk {
                 }
             }
             crowds.sort_unstable();
-            Census { counted, down, crowds }
+            Census { counted, down, joiners, crowds }
         })
     }
 
@@ -261,6 +265,12 @@ impl Folk {
     pub(crate) fn counted(&self) -> impl Iterator<Item = NodeId> + '_ {
         let ids = self.keys().as_slice();
         self.census().counted.iter().map(|at| ids[at])
+    }
+
+    /// Those that are not up yet, by id.
+    pub(crate) fn joiners(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let ids = self.keys().as_slice();
+        self.census().joiners.iter().map(|at| ids[at])
     }
 
     /// Whether the change that made one of them is not numbered.

@@ -317,7 +317,7 @@ impl Run<'_> {
             return None;
         }
         let by = leader(self.before, |i| !has(lost, i))?;
-        if self.rules.first_raises && leader(self.before, |i| !has(down, i)) != Some(by) {
+        if self.rules.first_raises && leader(self.before, |_| true) != Some(by) {
             return None;
         }
         let mut voters = self.before.to_vec();
