@@ -218,6 +218,11 @@ fn what_a_removed_member_changed_last_is_numbered_once() {
 }
 
 #[test]
+fn who_is_deaf_observes_nobody_that_was_removed() {
+    holds("deaf-and-restart", 346..347);
+}
+
+#[test]
 fn who_was_deaf_finds_out_when_it_is_alone() {
     holds("deaf-then-alone", 1..6);
 }

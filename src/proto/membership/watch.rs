@@ -362,7 +362,9 @@ impl Membership {
         if !enough && (cut_off || self.suspicion.sick) {
             // Of a small side of a split, who answers may be all there are. And whoever observes this node will answer, unless it is this one that
             // gets no replies.
-            wanted.extend(self.watch.subjects.iter().filter(|(_, s)| s.answers(now, &self.watch.tuning)).map(|(&id, _)| id));
+            let answering = self.watch.subjects.iter().filter(|(_, s)| s.answers(now, &self.watch.tuning)).map(|(&id, _)| id);
+            // One that was removed just now may have answered just before.
+            wanted.extend(answering.filter(|id| self.state.members.contains_key(id)));
             wanted.extend(self.suspicion.beaten_by().filter(|&id| ring.place_of(id).is_some()));
         }
         wanted.sort_unstable();
