@@ -18,16 +18,12 @@ use super::{
 use crate::{
     NodeAddr, NodeId, ShardKey, Time,
     proto::{
-        link::{LinkDown, LinkEvent},
+        link::{LinkDown, LinkEvent, PAUSE_MIN},
         rng::Rng,
         wire::{Context, Frame, Greeting},
     },
 };
 
-/// Pause before the first new try; doubles with each failure.
-const BACKOFF_MIN: Duration = Duration::from_millis(50);
-/// Longest pause; a peer that refuses for good is asked at this pace and only while frames wait.
-const BACKOFF_MAX: Duration = Duration::from_secs(2);
 /// How long the resolver may take before it is asked again.
 const RESOLVE_DEADLINE: Duration = Duration::from_secs(30);
 /// Frames kept for "whoever answers" at an address where nobody does: their senders repeat them.
@@ -140,9 +136,10 @@ impl Dial {
     }
 }
 
-/// How long to wait after so many failures in a row: doubling, with jitter so that nodes that lost the same peer do not return in step.
-fn backoff(failures: u32, rng: &mut Rng) -> Duration {
-    let base = BACKOFF_MIN.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(BACKOFF_MAX);
+/// How long to wait after so many failures in a row: doubling, with jitter so that nodes that lost the same peer do not return in step. A peer that
+/// refuses for good is asked at the `longest` pace, and only while frames wait.
+fn backoff(failures: u32, longest: Duration, rng: &mut Rng) -> Duration {
+    let base = PAUSE_MIN.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(longest);
     base.mul_f64(0.75 + rng.unit() / 2.0)
 }
 
@@ -215,7 +212,7 @@ impl Net {
         if bytes.is_empty() {
             return;
         }
-        let wait = now + backoff(1, &mut self.rng);
+        let wait = now + backoff(1, self.longest_pause, &mut self.rng);
         let dial = self.dials.entry(addr.clone()).or_insert_with(Dial::new);
         dial.runs.push_front(Run { node: Some(peer), bytes, frames });
         if still_blocked {
@@ -344,7 +341,7 @@ impl Net {
     fn retry_later(&mut self, addr: &NodeAddr, now: Time, longest: bool) {
         let Some(dial) = self.dials.get_mut(addr) else { return };
         dial.failures = if longest { u32::MAX } else { dial.failures.saturating_add(1) };
-        let at = now + backoff(dial.failures, &mut self.rng);
+        let at = now + backoff(dial.failures, self.longest_pause, &mut self.rng);
         dial.state = State::Waiting(at);
         dial.candidates.clear();
         (dial.asked, dial.wanted) = (false, None);
@@ -436,12 +433,13 @@ impl Net {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::link::PAUSE_MAX;
 
     #[test]
     fn pauses_double_up_to_a_bound_and_are_spread() {
         let mut rng = Rng::new(1);
         for (failures, base) in [(0, 50), (1, 50), (2, 100), (3, 200), (6, 1600), (7, 2000), (u32::MAX, 2000)] {
-            let pauses: BTreeSet<Duration> = (0..20).map(|_| backoff(failures, &mut rng)).collect();
+            let pauses: BTreeSet<Duration> = (0..20).map(|_| backoff(failures, PAUSE_MAX, &mut rng)).collect();
             let base = Duration::from_millis(base);
             assert!(pauses.iter().all(|p| *p >= base * 3 / 4 && *p <= base * 5 / 4), "{failures}: {pauses:?}");
             assert!(pauses.len() > 10);

@@ -38,7 +38,7 @@ use self::{
 use crate::{
     Config, NodeAddr, NodeId, Time,
     proto::{
-        link::LinkEvent,
+        link::{LinkEvent, longest_pause},
         membership::Identity,
         rng::Rng,
         wire::{Frame, Greeter, Message, Previous, ProtocolRange},
@@ -258,6 +258,8 @@ pub struct Net {
     accept: Accept,
     greeter: Greeter,
     limits: Limits,
+    /// Between two tries to reach a peer.
+    longest_pause: Duration,
     rng: Rng,
     local: SocketAddr,
     now: Time,
@@ -311,6 +313,7 @@ impl Net {
                 hello_deadline: limits.hello_deadline.get(),
                 half_open: limits.half_open as usize,
             },
+            longest_pause: longest_pause(config.membership.seed_timeout.get()),
             rng: Rng::new(seed),
             local,
             now: Time::ZERO,

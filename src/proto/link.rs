@@ -1,7 +1,20 @@
 //! What the cores are told of links. A link is a sequence of numbered sessions; within one, frames arrive in order (moves.md A3), but that a message
 //! may arrive before a large frame that was sent earlier, if that is not of its shard, and an answer before any.
 
+use std::time::Duration;
+
 use crate::{NodeAddr, NodeId, ShardKey};
+
+/// Pause before the first new try to reach a peer, which takes place only while frames wait; doubles with each failure.
+pub const PAUSE_MIN: Duration = Duration::from_millis(50);
+/// Longest pause, whatever the settings.
+pub const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// Longest pause between two tries. Who comes back knowing nobody founds a cluster of its own if it does not hear of this one within
+/// `membership.seed_timeout`, so a member that looks for it must not wait as long.
+pub fn longest_pause(seed_timeout: Duration) -> Duration {
+    (seed_timeout * 2 / 5).clamp(PAUSE_MIN, PAUSE_MAX)
+}
 
 /// A change of a link, reported to a core before any frame of the state it announces.
 #[derive(Clone, PartialEq, Eq, Debug)]

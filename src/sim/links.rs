@@ -12,7 +12,7 @@ use crate::{
     NodeAddr, NodeId, ShardKey, Time,
     proto::{
         handoff::{Forwarded, HandoffItem, Item},
-        link::{LinkDown, LinkEvent},
+        link::{LinkDown, LinkEvent, PAUSE_MIN, longest_pause},
         wire::Frame,
     },
 };
@@ -21,9 +21,6 @@ use crate::{
 const STALL: u64 = 10_000_000_000;
 /// A dial without an answer is given up after this long.
 const DIAL_TIMEOUT: u64 = 5_000_000_000;
-/// Pause before the first new dial, which takes place only while frames wait; doubles with each failure, up to `BACKOFF_MAX`. As the real links have it.
-const BACKOFF_MIN: u64 = 50_000_000;
-const BACKOFF_MAX: u64 = 2_000_000_000;
 /// How often the end of a connection tries to get through a cut.
 const RESET_RETRY: u64 = 1_000_000_000;
 /// A segment that was lost is sent again after this long, doubled each time.
@@ -276,7 +273,8 @@ impl World<'_> {
     fn redial_later(&mut self, pair: (u32, u32)) {
         let Some(link) = self.links.get_mut(&pair) else { return };
         if link.outbox.iter().any(|o| !o.is_empty()) && !std::mem::replace(&mut link.redial_due, true) {
-            let base = (BACKOFF_MIN << link.failures.min(16)).min(BACKOFF_MAX);
+            let longest = longest_pause(self.nodes[pair.0 as usize].config.membership.seed_timeout.get()).as_nanos() as u64;
+            let base = ((PAUSE_MIN.as_nanos() as u64) << link.failures.min(16)).min(longest);
             link.failures += 1;
             let at = self.now + base * 3 / 4 + self.faults.below(base / 2);
             self.queue.push(at, Event::Redial { pair });

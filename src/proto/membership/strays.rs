@@ -25,7 +25,7 @@ const RIVAL_FORGOTTEN: u32 = 3600;
 /// A warning about a cluster beside this one is repeated so seldom.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
-/// The leader looks with one heartbeat of so many: those addresses may be dead for long.
+/// The leader looks with one heartbeat of so many at most: those addresses may be dead for long.
 const LEADER_LOOKS: u32 = 3;
 
 /// Where to look, one address of each kind at a time.
@@ -87,7 +87,7 @@ impl Membership {
     /// the leader alone.
     pub(super) fn look_for_strays(&mut self, now: Time) {
         let silent = self.strays.next().and_then(|id| self.addr_of(id)).cloned();
-        self.strays.beats = (self.strays.beats + 1) % LEADER_LOOKS;
+        self.strays.beats = (self.strays.beats + 1) % self.looks_with_one_of();
         let (leads, turn) = (self.leads(), self.strays.beats == 0);
         let rival = self.rivals_to_ask(now, turn);
         let seed = if leads && turn { self.missing_seed() } else { None };
@@ -112,8 +112,16 @@ impl Membership {
         one.map(|at| others[at].clone()).into_iter().collect()
     }
 
+    /// One heartbeat of how many is for a look: who comes back and knows nobody else is told of the cluster well within the time that it has to
+    /// hear of one, which some settings make short.
+    fn looks_with_one_of(&self) -> u32 {
+        let (heartbeat, patience) = (self.config.detector.heartbeat_interval.get(), self.config.membership.seed_timeout.get());
+        let beats = patience.as_nanos() * 3 / 5 / heartbeat.as_nanos().max(1);
+        u32::try_from(beats).unwrap_or(LEADER_LOOKS).clamp(1, LEADER_LOOKS)
+    }
+
     fn share_of_looks(&self) -> f64 {
-        1.0 / (f64::from(LEADER_LOOKS) * self.state.members.len().max(1) as f64)
+        1.0 / (f64::from(self.looks_with_one_of()) * self.state.members.len().max(1) as f64)
     }
 
     /// The next seed at whose address this cluster has nobody, or nobody in reach.

@@ -132,8 +132,15 @@ impl<M: Members> NodeCore<M> {
         }
         let view = self.membership.view();
         let takers = view.members.iter().any(|m| m.id != self.me && m.status == MemberStatus::Up);
-        let empty = || self.region.buffered() == 0 && self.region.hosted().all(|shard| self.stranded.contains(&shard.ty));
-        let drained = leaving && self.relay.unacknowledged() == 0 && self.coordinator.is_quiet() && (!takers || empty());
+        let exits = view.members.iter().any(|m| m.id == self.me && m.status >= MemberStatus::Exiting);
+        let hosts = || !self.region.hosted().all(|shard| self.stranded.contains(&shard.ty));
+        let handed_over = || self.relay.unacknowledged() == 0 && self.coordinator.is_quiet() && self.region.buffered() == 0;
+        // All leave: nobody takes anything over, but who is removed last may still be given what the others ran.
+        let abandons = leaving && exits && !takers;
+        let drained = leaving && !hosts() && (abandons || handed_over());
+        if abandons && !std::mem::replace(&mut self.abandoned, true) {
+            self.tell_workers(&ShardCommand::Stop);
+        }
         if drained != self.drained {
             self.drained = drained;
             self.membership.set_drained(now, drained);

@@ -84,6 +84,8 @@ pub struct NodeCore<M = Membership> {
     /// This node is on its way out, as the newest view says.
     leaving: bool,
     drained: bool,
+    /// All leave, and what runs here was told to stop.
+    abandoned: bool,
     ended: bool,
     timers: Timers<Due>,
     effects: VecDeque<Effect>,
@@ -178,6 +180,7 @@ impl<M: Members> NodeCore<M> {
             since_survey: BTreeSet::new(),
             leaving: false,
             drained: false,
+            abandoned: false,
             ended: false,
             timers: Timers::default(),
             effects: VecDeque::new(),

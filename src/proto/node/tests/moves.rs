@@ -91,10 +91,15 @@ fn a_leaving_node_hands_everything_off_and_says_when() {
 }
 
 #[test]
-fn the_last_node_leaves_with_its_shards() {
-    let mut world = World::settled(1, 1);
-    world.set_status(0, MemberStatus::Leaving);
-    assert!(world.nodes[0].core.membership.drained, "nobody is there to take them");
+fn who_leaves_with_all_others_stops_before_it_says_so() {
+    let mut world = World::settled(2, 1);
+    for status in [MemberStatus::Leaving, MemberStatus::Exiting] {
+        (0..2).for_each(|n| world.set_status(n, status));
+        assert!(world.nodes.iter().all(|n| !n.core.membership.drained), "it hosts, as {status:?}");
+    }
+    world.calm();
+    assert!((0..SHARDS).all(|s| world.home(shard(s)).is_none()));
+    assert!(world.nodes.iter().all(|n| n.core.membership.drained), "nobody is there to take them");
 }
 
 #[test]

@@ -40,6 +40,7 @@ pub struct Worker {
     pub dropped: Vec<(Envelope, &'static str)>,
     /// Refuses the next move of a shard.
     pub refuse: bool,
+    stopped: bool,
 }
 
 type NodeId1 = Option<NodeId>;
@@ -95,6 +96,9 @@ impl Worker {
     }
 
     pub fn command(&mut self, command: ShardCommand) {
+        if self.stopped {
+            return;
+        }
         match command {
             ShardCommand::Assign { shard, epoch, base } => self.assign(shard, epoch, base),
             ShardCommand::Move { shard, epoch, to } => self.hand_over(shard, epoch, to),
@@ -146,7 +150,12 @@ impl Worker {
                 };
                 self.reports.push_back(ShardReport::Facts { id, facts: self.shards.iter().map(fact).collect() });
             }
-            ShardCommand::Host { .. } | ShardCommand::ProbeAck { .. } | ShardCommand::Stop => {}
+            ShardCommand::Stop => {
+                self.stopped = true;
+                let running = self.shards.iter_mut().filter_map(|(&shard, s)| Some((shard, s.running.take()?.1)));
+                self.reports.extend(running.map(|(shard, cur)| ShardReport::Ended { shard, cur }));
+            }
+            ShardCommand::Host { .. } | ShardCommand::ProbeAck { .. } => {}
         }
     }
 
