@@ -596,7 +596,8 @@ impl Membership {
 
     /// Members held unreachable that are not down yet.
     pub(super) fn lost(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.verdict.unreachable.keys().copied().filter(|id| self.state.is_in(*id))
+        let those = self.state.members.statuses(self.verdict.unreachable.keys());
+        those.filter(|&(_, status)| status < MemberStatus::Down).map(|(id, _)| id)
     }
 
     /// So many random reachable others. For a node that may be cut off those that it knows to be silent are not, whatever the others hold: it may be one of
