@@ -140,6 +140,7 @@ impl<'a> Docket<'a> {
         // By subject: they come in order of the observers already.
         let mut next = vec![0usize; ids.len() + 1];
         found.iter().for_each(|&(rank, ..)| next[rank as usize + 1] += 1);
+        docket.cases.reserve(found.len().min(ids.len()));
         let mut places = ring.in_order();
         for rank in 0..ids.len() {
             if next[rank + 1] > 0 {
@@ -237,7 +238,7 @@ impl<'a> Docket<'a> {
         while let Some(at) = open.pop() {
             let accused = |place: usize, by: usize| case_at[place].is_some_and(|case| self.mark(case, by).is_some());
             // It observes one more for each whom it holds unreachable.
-            let replies = (1..n).map(|step| (at + step) % n).filter(|&place| !accused(place, at));
+            let replies = (at + 1..n).chain(0..at).filter(|&place| !accused(place, at));
             for place in replies.take(self.court.monitors).filter(|&place| !accused(place, mine)) {
                 replies_to[place] += 1;
                 if (at == mine || replies_to[place] >= needed) && !std::mem::replace(&mut reached[place], true) {

@@ -281,7 +281,7 @@ impl Membership {
     /// Starts, restarts or ends the wait for a still picture.
     pub(super) fn follow_split(&mut self, now: Time) {
         self.unconverged_since = if self.standing.converged { None } else { self.unconverged_since.or(Some(now)) };
-        let unreachable: Vec<NodeId> = self.lost().collect();
+        let unreachable = self.all_lost();
         self.follow_plea(now, &unreachable);
         self.follow_returns(now, &unreachable);
         if unreachable.is_empty() {
@@ -346,7 +346,7 @@ impl Membership {
             self.touch();
         }
         if self.auto_down_at().is_some_and(|at| at <= now) {
-            let lost: Vec<NodeId> = self.lost().collect();
+            let lost = self.all_lost();
             self.down_all(&lost);
         }
         // It may have been found again, and whoever wins waits as long for who is.
@@ -494,7 +494,7 @@ impl Membership {
     /// This side lives: whoever is out of reach is down.
     pub(super) fn win(&mut self, now: Time, mine: usize, theirs: usize, verdict: &str) {
         self.announce(mine, theirs, verdict);
-        let lost: Vec<NodeId> = self.lost().collect();
+        let lost = self.all_lost();
         self.down_all(&lost);
         self.tell_downed(now, &lost);
     }

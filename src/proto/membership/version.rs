@@ -374,13 +374,15 @@ impl Version {
         version.forget_buried();
         if rows {
             let (mine, members) = (Arc::make_mut(&mut version.rows), &version.members);
+            let mut newer = IdMap::default();
             for (&id, theirs) in other.rows.iter().filter(|(id, _)| members.contains_key(id)) {
                 if mine.get(&id).is_none_or(|mine| mine.version < theirs.version) {
                     let mut row = theirs.clone();
                     row.cut_to(members);
-                    mine.insert(id, row);
+                    newer.insert(id, row);
                 }
             }
+            mine.merge(&newer, |mine, newer| mine.clone_from(newer));
         }
         if clock {
             let mine = Arc::make_mut(&mut version.clock);
