@@ -183,12 +183,15 @@ mod tests {
 
     #[test]
     fn a_ring_is_the_same_whether_made_anew_or_of_the_one_before() {
-        let ids = |of: &dyn Fn(u128) -> bool| (1..=60).filter(|&n| of(n)).map(NodeId::from_raw).collect::<Vec<_>>();
-        let prior = Arc::new(Ring::new(ids(&|n| n % 9 > 0).into_iter()));
-        for of in [&(|n| n % 7 > 0) as &dyn Fn(u128) -> bool, &|n| n > 3, &|n| n % 9 > 0, &|n| n < 5, &|_| false] {
-            let (fresh, made) = (Ring::new(ids(of).into_iter()), Ring::renewed(Some(&prior), ids(of)));
+        type Fits = fn(u128) -> bool;
+        let ids = |fits: Fits| (1..=60).filter(|&n| fits(n)).map(NodeId::from_raw).collect::<Vec<_>>();
+        let before: Fits = |n| n % 9 > 0;
+        let prior = Arc::new(Ring::new(ids(before).into_iter()));
+        let after: [Fits; 5] = [|n| n % 7 > 0, |n| n > 3, before, |n| n < 5, |_| false];
+        for fits in after {
+            let (fresh, made) = (Ring::new(ids(fits).into_iter()), Ring::renewed(Some(&prior), ids(fits)));
             assert_eq!((&fresh.places, &fresh.of, &fresh.at), (&made.places, &made.of, &made.at));
-            assert!(ids(&|_| true).into_iter().all(|id| made.place_of(id) == made.places.iter().position(|place| place.1 == id)));
+            assert!(ids(|_| true).into_iter().all(|id| made.place_of(id) == made.places.iter().position(|place| place.1 == id)));
             assert_eq!(Arc::ptr_eq(&prior, &made), prior.of == made.of);
         }
     }
