@@ -411,7 +411,6 @@ impl World<'_> {
         let Fate::Arrives(delay, twice) = fate else { return };
         // A datagram goes to whoever has the port when it arrives; the life is looked up now, as starts are rare beside datagrams.
         let Some(life) = self.nodes[to as usize].life else { return };
-        let bytes = bytes.into_boxed_slice();
         if let Some(second) = twice {
             self.inside(life, self.now + second, Inner::Datagram(bytes.clone(), from));
         }

@@ -97,7 +97,8 @@ pub(super) enum Event {
 
 /// What happens inside a process.
 pub(super) enum Inner {
-    Datagram(Box<[u8]>, u32),
+    /// As it was written: to give back the room behind it would cost more than the room.
+    Datagram(Vec<u8>, u32),
     Frame {
         peer: NodeId,
         frame: Box<Frame>,

@@ -287,6 +287,7 @@ fn read_history(r: &mut Reader<'_>, actors: &[NodeId]) -> Result<Dots, Malformed
 
 /// A clock as it is asked with: short keys, so that two that are alike count as unknown.
 pub(crate) fn encode_clock(w: &mut Writer, clock: &VectorClock) {
+    w.0.reserve(clock.len() * (CLOCK_BYTES_MIN + 1));
     for (id, count) in clock.iter() {
         w.u32(short(id));
         varint(w, count);

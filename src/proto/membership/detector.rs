@@ -381,7 +381,10 @@ impl Subject {
         self.meet(now);
         self.answered |= 1 << age;
         // A reply that comes sooner after the repetition than any did is one to the first.
-        if age == 0 && self.trips.iter().min().is_some_and(|&us| now.since(self.repeated) < Duration::from_micros(u64::from(us))) {
+        if age == 0
+            && self.twice & 1 == 1
+            && self.trips.iter().min().is_some_and(|&us| now.since(self.repeated) < Duration::from_micros(u64::from(us)))
+        {
             self.twice &= !1;
         }
         if self.twice >> age & 1 == 0 {

@@ -573,7 +573,7 @@ impl Membership {
         if let Some(to) = target {
             self.send_status(to);
         }
-        let lost: Vec<NodeId> = self.lost().collect();
+        let lost = self.all_lost();
         let live = self.state.members.len().saturating_sub(lost.len() + 1);
         if !lost.is_empty() {
             let share = (lost.len() as f64 / (live + 1) as f64).max(UNREACHABLE_SHARE);
@@ -596,7 +596,15 @@ impl Membership {
 
     /// Members held unreachable that are not down yet.
     pub(super) fn lost(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.verdict.unreachable.keys().copied().filter(|id| self.state.is_in(*id))
+        let those = self.state.members.statuses(self.verdict.unreachable.keys());
+        those.filter(|&(_, status)| status < MemberStatus::Down).map(|(id, _)| id)
+    }
+
+    /// The same in a list. They can be half of all, so that the list has its room at once.
+    pub(super) fn all_lost(&self) -> Vec<NodeId> {
+        let mut lost = Vec::with_capacity(self.verdict.unreachable.len());
+        lost.extend(self.lost());
+        lost
     }
 
     /// So many random reachable others. For a node that may be cut off those that it knows to be silent are not, whatever the others hold: it may be one of

@@ -38,6 +38,43 @@ pub(crate) fn search(ids: &[NodeId], id: NodeId) -> Result<usize, usize> {
     ids[low..end].binary_search(&id).map(|at| low + at).map_err(|at| low + at)
 }
 
+/// Finds ids of a list that stands for long without a search: where those begin whose hashes are in each of as many stretches as there are ids, about.
+#[derive(Default, Debug)]
+pub(crate) struct Stretches {
+    starts: Vec<u32>,
+    /// Bits of a hash that do not tell the stretch.
+    low: u32,
+}
+
+impl Stretches {
+    /// Of ids in order.
+    pub(crate) fn of(ids: &[NodeId]) -> Self {
+        let low = (ids.len() as u64).leading_zeros().clamp(u64::BITS - 31, u64::BITS - 1);
+        let mut stretches = Self { starts: vec![0; (1 << (u64::BITS - low)) + 1], low };
+        for &id in ids {
+            let after = stretches.stretch(id) + 1;
+            stretches.starts[after] += 1;
+        }
+        let mut before = 0;
+        for start in &mut stretches.starts {
+            before += *start;
+            *start = before;
+        }
+        stretches
+    }
+
+    fn stretch(&self, id: NodeId) -> usize {
+        (id.addr_hash() >> self.low) as usize
+    }
+
+    /// Where it stands in the list that this was made of.
+    pub(crate) fn find(&self, ids: &[NodeId], id: NodeId) -> Option<usize> {
+        let at = self.stretch(id);
+        let (from, to) = (self.starts[at] as usize, self.starts[at + 1] as usize);
+        ids[from..to].binary_search(&id).ok().map(|nth| from + nth)
+    }
+}
+
 /// Looks up ids near the one that was looked up last: best if they come in order.
 pub(crate) struct Cursor<'a> {
     ids: &'a [NodeId],
@@ -281,6 +318,8 @@ mod tests {
                 prop_assert!(map.range(id(3)..=id(9)).eq(tree.range(id(3)..=id(9))));
                 prop_assert_eq!(map.get(&id(n)), tree.get(&id(n)));
                 prop_assert_eq!(map.rank(&id(n)), tree.keys().position(|have| *have == id(n)));
+                let ids = map.keys().as_slice();
+                prop_assert_eq!(Stretches::of(ids).find(ids, id(n)), map.rank(&id(n)));
             }
         }
     }

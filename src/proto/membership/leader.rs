@@ -48,8 +48,8 @@ pub(crate) const fn counts(status: MemberStatus) -> bool {
 /// Every up and leaving member has seen this version, and nobody is unreachable unless down or exiting.
 pub(crate) fn converged(state: &State, verdict: &Verdict, past_unreachable: bool) -> bool {
     let lost = |id: &NodeId| verdict.unreachable.contains_key(id);
-    let blocks = |id: &NodeId| state.status(*id).is_some_and(|s| s < MemberStatus::Exiting);
-    (past_unreachable || !verdict.unreachable.keys().any(blocks)) && state.seen_by_all(|id| past_unreachable && lost(id))
+    let blocked = || state.members.statuses(verdict.unreachable.keys()).any(|(_, status)| status < MemberStatus::Exiting);
+    (past_unreachable || !blocked()) && state.seen_by_all(|id| past_unreachable && lost(id))
 }
 
 /// All that the leader may do now, in one step; false if nothing. The caller ticks the clock. `joins`: who may be up though it has

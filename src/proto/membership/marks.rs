@@ -7,19 +7,32 @@ use crate::NodeId;
 
 /// Marks by subject. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Marks(Arc<[(NodeId, Mark)]>);
+pub(crate) struct Marks {
+    all: Arc<[(NodeId, Mark)]>,
+    /// Whether one of them is of refused connections: looked for among all rows, and rare.
+    refuses: bool,
+}
 
 impl Marks {
+    fn of(all: Arc<[(NodeId, Mark)]>) -> Self {
+        let refuses = all.iter().any(|&(_, mark)| mark == Mark::Refused);
+        Self { all, refuses }
+    }
+
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.all.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.all.is_empty()
+    }
+
+    pub(crate) fn refuses(&self) -> bool {
+        self.refuses
     }
 
     pub(crate) fn get(&self, subject: NodeId) -> Option<Mark> {
-        self.0.binary_search_by_key(&subject, |&(id, _)| id).ok().map(|at| self.0[at].1)
+        self.all.binary_search_by_key(&subject, |&(id, _)| id).ok().map(|at| self.all[at].1)
     }
 
     pub(crate) fn has(&self, subject: NodeId) -> bool {
@@ -28,28 +41,28 @@ impl Marks {
 
     /// In the order of the subjects.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (NodeId, Mark)> + '_ {
-        self.0.iter().copied()
+        self.all.iter().copied()
     }
 
     pub(crate) fn subjects(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.0.iter().map(|&(id, _)| id)
+        self.all.iter().map(|&(id, _)| id)
     }
 
     /// Holds that against the subject from now on, or nothing.
     pub(crate) fn set(&mut self, subject: NodeId, mark: Option<Mark>) {
-        let mut all = self.0.to_vec();
+        let mut all = self.all.to_vec();
         match (all.binary_search_by_key(&subject, |&(id, _)| id), mark) {
             (Ok(at), Some(mark)) => all[at].1 = mark,
             (Ok(at), None) => drop(all.remove(at)),
             (Err(at), Some(mark)) => all.insert(at, (subject, mark)),
             (Err(_), None) => return,
         }
-        self.0 = all.into();
+        *self = Self::of(all.into());
     }
 
     pub(crate) fn retain(&mut self, keep: impl Fn(&NodeId) -> bool) {
-        if !self.0.iter().all(|(id, _)| keep(id)) {
-            self.0 = self.0.iter().filter(|(id, _)| keep(id)).copied().collect();
+        if !self.all.iter().all(|(id, _)| keep(id)) {
+            *self = Self::of(self.all.iter().filter(|(id, _)| keep(id)).copied().collect());
         }
     }
 }
@@ -59,7 +72,7 @@ impl FromIterator<(NodeId, Mark)> for Marks {
         let mut all: Vec<(NodeId, Mark)> = all.into_iter().collect();
         all.sort_unstable_by_key(|&(id, _)| id);
         all.dedup_by_key(|(id, _)| *id);
-        Self(all.into())
+        Self::of(all.into())
     }
 }
 

@@ -1,16 +1,22 @@
 //! Who observes whom: neighbours on the ring of hashed ids.
 
-use super::idmap::{self, Cursor};
+use std::sync::Arc;
+
+use super::{
+    idmap::{Cursor, Stretches},
+    roster::{GONE, moves},
+};
 use crate::NodeId;
 
 /// Members sorted by their place on the ring.
-#[derive(Clone, Default, Debug)]
+#[derive(Debug)]
 pub(crate) struct Ring {
     places: Vec<(u64, NodeId)>,
     /// The members in the order in which they were given.
     of: Vec<NodeId>,
     /// Where each of those stands.
     at: Vec<u32>,
+    stretches: Stretches,
 }
 
 /// Looks up places on a ring, best in order of the ids.
@@ -43,16 +49,44 @@ impl Ring {
         debug_assert!(of.is_sorted(), "members come in order of their ids");
         let mut sorted: Vec<_> = of.iter().zip(0..).map(|(&id, nth)| (place(id), nth)).collect();
         sorted.sort_unstable();
-        let mut at = vec![0; of.len()];
-        for (&(_, nth), stands) in sorted.iter().zip(0..) {
-            at[nth as usize] = stands;
-        }
-        Self { places: sorted.into_iter().map(|(place, _): (_, u32)| place).collect(), of, at }
+        Self::sorted(of, &sorted)
     }
 
-    /// Whether it was made of these.
-    pub(crate) fn is_of(&self, members: impl Iterator<Item = NodeId>) -> bool {
-        members.eq(self.of.iter().copied())
+    /// Of members by id, and their places in order, each with whose it is.
+    fn sorted(of: Vec<NodeId>, places: &[((u64, NodeId), u32)]) -> Self {
+        let mut at = vec![0; of.len()];
+        for (&(_, nth), stands) in places.iter().zip(0..) {
+            at[nth as usize] = stands;
+        }
+        let stretches = Stretches::of(&of);
+        Self { places: places.iter().map(|&(place, _)| place).collect(), of, at, stretches }
+    }
+
+    /// Of these, by id, most of whom stand on the prior one; that one itself if all do. Few come or go at a time, and sorting is what costs.
+    pub(crate) fn renewed(prior: Option<&Arc<Self>>, members: Vec<NodeId>) -> Arc<Self> {
+        let Some(prior) = prior else { return Arc::new(Self::new(members.into_iter())) };
+        if prior.of == members {
+            return Arc::clone(prior);
+        }
+        let (moved, came) = moves(&prior.of, &members);
+        if came.len() * 8 > members.len() {
+            return Arc::new(Self::new(members.into_iter()));
+        }
+        let mut new: Vec<_> = came.into_iter().map(|nth| (place(members[nth as usize]), nth)).collect();
+        new.sort_unstable();
+        let mut stays = vec![GONE; prior.len()];
+        for (&stood, &nth) in prior.at.iter().zip(&moved) {
+            stays[stood as usize] = nth;
+        }
+        let (mut places, mut new) = (Vec::with_capacity(members.len()), new.into_iter().peekable());
+        for (&place, nth) in prior.places.iter().zip(stays).filter(|&(_, nth)| nth != GONE) {
+            while let Some(before) = new.next_if(|(new, _)| *new < place) {
+                places.push(before);
+            }
+            places.push((place, nth));
+        }
+        places.extend(new);
+        Arc::new(Self::sorted(members, &places))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -72,7 +106,7 @@ impl Ring {
 
     /// Where it stands.
     pub(crate) fn place_of(&self, id: NodeId) -> Option<usize> {
-        idmap::search(&self.of, id).ok().map(|nth| self.at[nth] as usize)
+        self.stretches.find(&self.of, id).map(|nth| self.at[nth] as usize)
     }
 
     /// Who stands at a place.
@@ -85,10 +119,9 @@ impl Ring {
         Places { ring: self, ids: Cursor::of(&self.of) }
     }
 
-    /// Those before a place, the nearest first, with their places; all but who stands there.
-    pub(crate) fn before(&self, at: usize) -> impl Iterator<Item = (usize, NodeId)> + '_ {
-        let places = (0..at).rev().chain((at + 1..self.places.len()).rev());
-        places.map(|place| (place, self.places[place].1))
+    /// The places before one, the nearest first; all but that one.
+    pub(crate) fn before(&self, at: usize) -> impl Iterator<Item = usize> + use<> {
+        (0..at).rev().chain((at + 1..self.places.len()).rev())
     }
 
     /// Those after a node, the nearest first; all but itself.
@@ -146,6 +179,21 @@ mod tests {
         let with = ring.subjects(ids[0], 3, |id| id == plain[0] || id == plain[2]);
         assert_eq!(with.len(), 5);
         assert_eq!(with[..3], plain[..]);
+    }
+
+    #[test]
+    fn a_ring_is_the_same_whether_made_anew_or_of_the_one_before() {
+        type Fits = fn(u128) -> bool;
+        let ids = |fits: Fits| (1..=60).filter(|&n| fits(n)).map(NodeId::from_raw).collect::<Vec<_>>();
+        let before: Fits = |n| n % 9 > 0;
+        let prior = Arc::new(Ring::new(ids(before).into_iter()));
+        let after: [Fits; 5] = [|n| n % 7 > 0, |n| n > 3, before, |n| n < 5, |_| false];
+        for fits in after {
+            let (fresh, made) = (Ring::new(ids(fits).into_iter()), Ring::renewed(Some(&prior), ids(fits)));
+            assert_eq!((&fresh.places, &fresh.of, &fresh.at), (&made.places, &made.of, &made.at));
+            assert!(ids(|_| true).into_iter().all(|id| made.place_of(id) == made.places.iter().position(|place| place.1 == id)));
+            assert_eq!(Arc::ptr_eq(&prior, &made), prior.of == made.of);
+        }
     }
 
     #[test]

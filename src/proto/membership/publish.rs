@@ -108,21 +108,21 @@ impl Membership {
         let Self { standing, hidden, .. } = self;
         let shown = |id: &&NodeId| hidden.is_empty() || !hidden.contains(id);
         let version = self.view.version + 1;
-        let all = || {
+        let list = || {
             let (roster, entries) = (self.state.members.roster(), self.state.members.values().as_slice());
-            let list = || roster.by_address.iter().map(|&at| self.member(&entries[at as usize])).collect();
-            self.state.members.shown(|| Members::placed(list(), Arc::clone(&roster.by_id)))
+            roster.by_address.iter().map(|&at| self.member(&entries[at as usize])).collect()
         };
+        let all = || self.state.members.shown(|| Members::placed(list(), Arc::clone(&self.state.members.roster().by_id)));
         let show = || -> Members {
-            let (roster, all) = (self.state.members.roster(), all());
-            let judged = all.with(|list| {
-                let mut places = Cursor::of(&roster.ids);
-                for (&id, by) in &self.verdict.unreachable {
-                    if let Some(member) = places.find(id).and_then(|at| list.get_mut(roster.by_id[at] as usize)) {
-                        (member.reachable, member.observers) = (false, Arc::clone(by));
-                    }
+            let roster = self.state.members.roster();
+            let mut list: Vec<Member> = list();
+            let mut places = Cursor::of(&roster.ids);
+            for (&id, by) in &self.verdict.unreachable {
+                if let Some(member) = places.find(id).and_then(|at| list.get_mut(roster.by_id[at] as usize)) {
+                    (member.reachable, member.observers) = (false, Arc::clone(by));
                 }
-            });
+            }
+            let judged = Members::placed(list, Arc::clone(&roster.by_id));
             if hidden.is_empty() { judged } else { judged.iter().filter(|m| !hidden.contains(&m.id)).cloned().collect() }
         };
         let members = if same {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use super::{
-    idmap::{self, Cursor, IdMap},
+    idmap::{Cursor, IdMap},
     monitors::Ring,
     pool::Pool,
     state::{Mark, Version},
@@ -60,8 +60,10 @@ struct Docket<'a> {
     ring: &'a Ring,
     /// Who is never convicted.
     exempt: Option<NodeId>,
-    /// Observers and what they hold, by subject, then observer.
-    marks: Vec<(NodeId, Mark)>,
+    /// Where the judge stands on the ring.
+    judge: Option<usize>,
+    /// Places of observers and what they hold, by subject, then observer's id. There can be thousands.
+    marks: Vec<(u32, Mark)>,
     cases: Vec<Case>,
     discounted: Vec<bool>,
     /// Some accuse others and are accused themselves: the judge counted its own side alone.
@@ -118,22 +120,27 @@ impl<'a> Docket<'a> {
     /// Rows of the dead do not count.
     fn new(court: Court<'a>, exempt: Option<NodeId>) -> Self {
         let members = &court.version.members;
-        let (ids, ring, down) = (&members.roster().ids, members.ring(), &members.census().down);
+        let (roster, ring) = (members.roster(), members.ring());
+        let ids = &roster.ids;
         let all = court.version.rows.values().map(|row| row.marks.len()).sum();
-        let mut found: Vec<(u32, NodeId, Mark)> = Vec::with_capacity(all);
-        let mut places = Cursor::of(ids);
+        let mut found: Vec<(u32, u32, Mark)> = Vec::with_capacity(all);
+        let mut places = ring.in_order();
         for (&observer, row) in court.version.rows.iter().filter(|(_, row)| !row.marks.is_empty()) {
-            if places.find(observer).is_none_or(|at| down.has(at)) {
-                continue;
+            // The dead stand nowhere on the ring.
+            let Some(place) = places.of(observer) else { continue };
+            for (subject, mark) in row.marks.iter().filter(|&(subject, _)| subject != observer) {
+                if let Some(rank) = roster.rank(subject) {
+                    found.push((rank as u32, place as u32, mark));
+                }
             }
-            let others = row.marks.iter().filter(|&(subject, _)| subject != observer);
-            found.extend(others.filter_map(|(subject, mark)| idmap::search(ids, subject).ok().map(|rank| (rank as u32, observer, mark))));
         }
-        let mut docket = Self { court, ring, exempt, marks: vec![], cases: vec![], discounted: vec![], contested: false };
+        let judge = ring.place_of(court.me);
+        let mut docket = Self { court, ring, exempt, judge, marks: vec![], cases: vec![], discounted: vec![], contested: false };
         let Some(&(_, observer, mark)) = found.first() else { return docket };
-        // By subject: there can be thousands, and they come in order of the observers already.
+        // By subject: they come in order of the observers already.
         let mut next = vec![0usize; ids.len() + 1];
         found.iter().for_each(|&(rank, ..)| next[rank as usize + 1] += 1);
+        docket.cases.reserve(found.len().min(ids.len()));
         let mut places = ring.in_order();
         for rank in 0..ids.len() {
             if next[rank + 1] > 0 {
@@ -163,7 +170,7 @@ impl<'a> Docket<'a> {
     }
 
     fn accused_by_judge(&self) -> impl Iterator<Item = &Case> {
-        self.cases.iter().filter(|case| self.mark(case, self.court.me).is_some())
+        self.cases.iter().filter(|case| self.judge.is_some_and(|judge| self.mark(case, judge).is_some()))
     }
 
     /// Whether the judge itself holds others unreachable than were convicted.
@@ -208,9 +215,10 @@ impl<'a> Docket<'a> {
 
     /// Whether some of those are accused by others of them.
     fn accuses_itself(&self, cases: &[usize]) -> bool {
-        let accused: BTreeSet<NodeId> = cases.iter().map(|&at| self.cases[at].subject).collect();
+        let mut accused = vec![false; self.ring.len()];
+        cases.iter().filter_map(|&at| self.cases[at].place).for_each(|place| accused[place] = true);
         let mut marks = cases.iter().flat_map(|&at| &self.marks[self.cases[at].against.clone()]);
-        marks.any(|(by, _)| accused.contains(by))
+        marks.any(|&(by, _)| accused[by as usize])
     }
 
     /// Whom the judge does not reach elects nobody: along monitors that get replies, from itself on, and not by those it holds unreachable itself. Who is
@@ -221,18 +229,17 @@ impl<'a> Docket<'a> {
     /// with those that fall silent after they have accused others.
     fn hear_own_side(&mut self) {
         let n = self.ring.len();
-        let Some(mine) = self.ring.place_of(self.court.me) else { return };
+        let Some(mine) = self.judge else { return };
         let mut case_at = vec![None; n];
         self.cases.iter().filter_map(|case| Some((case, case.place?))).for_each(|(case, at)| case_at[at] = Some(case));
         let needed = self.court.monitors.min(2);
         let (mut reached, mut replies_to, mut open) = (vec![false; n], vec![0; n], vec![mine]);
         reached[mine] = true;
         while let Some(at) = open.pop() {
-            let observer = self.ring.at(at);
-            let accused = |place: usize, by: NodeId| case_at[place].is_some_and(|case| self.mark(case, by).is_some());
+            let accused = |place: usize, by: usize| case_at[place].is_some_and(|case| self.mark(case, by).is_some());
             // It observes one more for each whom it holds unreachable.
-            let replies = (1..n).map(|step| (at + step) % n).filter(|&place| !accused(place, observer));
-            for place in replies.take(self.court.monitors).filter(|&place| !accused(place, self.court.me)) {
+            let replies = (at + 1..n).chain(0..at).filter(|&place| !accused(place, at));
+            for place in replies.take(self.court.monitors).filter(|&place| !accused(place, mine)) {
                 replies_to[place] += 1;
                 if (at == mine || replies_to[place] >= needed) && !std::mem::replace(&mut reached[place], true) {
                     open.push(place);
@@ -242,17 +249,17 @@ impl<'a> Docket<'a> {
         self.discounted.iter_mut().zip(reached).for_each(|(discounted, reached)| *discounted |= !reached);
     }
 
-    fn mark(&self, case: &Case, observer: NodeId) -> Option<Mark> {
+    /// What who stands at that place holds.
+    fn mark(&self, case: &Case, observer: usize) -> Option<Mark> {
         let against = &self.marks[case.against.clone()];
-        against.iter().find(|&&(by, _)| by == observer).map(|&(_, mark)| mark)
+        against.iter().find(|&&(by, _)| by as usize == observer).map(|&(_, mark)| mark)
     }
 
     fn convicts(&self, case: &Case, least: Mark) -> bool {
-        let Court { rule, monitors, me, .. } = self.court;
+        let Court { rule, monitors, .. } = self.court;
         if rule == DetectorVerdict::One && least == Mark::Silent {
             // Once the judge counts its own side alone, so it does with these.
-            let counts = |by: NodeId| !self.contested || self.ring.place_of(by).is_none_or(|at| !self.discounted[at]);
-            return self.marks[case.against.clone()].iter().any(|&(by, _)| counts(by));
+            return self.marks[case.against.clone()].iter().any(|&(by, _)| !self.contested || !self.discounted[by as usize]);
         }
         if self.marks[case.against.clone()].iter().all(|&(_, mark)| mark < least) {
             return false;
@@ -266,9 +273,9 @@ impl<'a> Docket<'a> {
             accusers += usize::from(mark.is_some_and(|mark| mark >= least));
             tested |= mark == Some(Mark::Convicted);
         };
-        let mut heard: Vec<NodeId> = vec![];
-        for (place, elector) in self.ring.before(at).filter(|&(place, _)| !self.discounted[place]).take(monitors) {
-            debug_assert!(place != at, "nobody observes itself");
+        let mut heard: Vec<usize> = vec![];
+        for elector in self.ring.before(at).filter(|&place| !self.discounted[place]).take(monitors) {
+            debug_assert!(elector != at, "nobody observes itself");
             hear(self.mark(case, elector));
             if !pooled {
                 heard.push(elector);
@@ -276,14 +283,14 @@ impl<'a> Docket<'a> {
         }
         if !pooled {
             for &(observer, mark) in &self.marks[case.against.clone()] {
-                let discounted = self.ring.place_of(observer).is_some_and(|at| self.discounted[at]);
-                if !discounted && !heard.contains(&observer) {
+                let observer = observer as usize;
+                if !self.discounted[observer] && !heard.contains(&observer) {
                     hear(Some(mark));
                 }
             }
         }
         if electors == 0 {
-            return self.mark(case, me).is_some_and(|mark| mark >= least);
+            return self.judge.and_then(|judge| self.mark(case, judge)).is_some_and(|mark| mark >= least);
         }
         // Who convicts has counted the others' runs; one of them must have come to the same.
         (pooled && least == Mark::Silent && accusers > 1 && tested) || accusers * 2 > electors
@@ -294,7 +301,7 @@ impl<'a> Docket<'a> {
         let gone = convicted().filter(|case| self.convicts(case, Mark::Refused)).map(|case| case.subject).collect();
         let mut before = Cursor::of(prior.unreachable.keys().as_slice());
         let mut known = |case: &Case| {
-            let by = || self.marks[case.against.clone()].iter().map(|&(by, _)| by);
+            let by = || self.marks[case.against.clone()].iter().map(|&(by, _)| self.ring.at(by as usize));
             let known = before.find(case.subject).map(|at| &prior.unreachable.values().as_slice()[at]);
             known.filter(|known| known.iter().copied().eq(by())).cloned().unwrap_or_else(|| by().collect())
         };

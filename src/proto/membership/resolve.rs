@@ -37,6 +37,7 @@ use super::{
     Ending, Event, MemberStatus, Membership, Phase,
     clock::Dots,
     downing::{self, Decision, Strategy, Voter},
+    idmap::Cursor,
     leader,
     returns::Returns,
     roster,
@@ -116,16 +117,17 @@ impl Split {
         lives: impl Fn(NodeId) -> bool,
     ) {
         // All lists are in order.
-        let since = |id: &NodeId| self.unreachable.binary_search(id).ok().map(|at| self.lost[at]);
-        let is_lost = |id: &NodeId| unreachable.binary_search(id).is_ok();
-        let back = self.unreachable.iter().filter(|id| lives(**id) && !is_lost(id));
-        let new = members.iter().filter(|id| self.members.binary_search(id).is_err());
+        let (mut was_lost, mut is_lost) = (Cursor::of(&self.unreachable), Cursor::of(&unreachable));
+        let (mut was_member, mut is_member) = (Cursor::of(&self.members), Cursor::of(&members));
+        let back = self.unreachable.iter().filter(|id| is_lost.find(**id).is_none() && lives(**id));
+        let new = members.iter().filter(|id| was_member.find(**id).is_none());
         let mut came: Vec<(NodeId, Time)> = back.chain(new).map(|&id| (id, now)).collect();
-        let left = self.members.iter().any(|id| members.binary_search(id).is_err() && since(id).is_none());
-        if !came.is_empty() || left || unreachable.iter().any(|id| since(id).is_none()) {
+        let left = self.members.iter().any(|&id| is_member.find(id).is_none() && self.unreachable.binary_search(&id).is_err());
+        let lost: Vec<Option<Time>> = unreachable.iter().map(|&id| was_lost.find(id).map(|at| self.lost[at])).collect();
+        if !came.is_empty() || left || lost.contains(&None) {
             (self.since, self.judge_at, self.put_off) = (now, Some(now + stable), 0);
         }
-        self.lost = unreachable.iter().map(|id| since(id).unwrap_or(now)).collect();
+        self.lost = lost.into_iter().map(|since| since.unwrap_or(now)).collect();
         came.extend(self.came.iter().filter(|(_, at)| now.since(*at) < memory));
         // The newest of each.
         came.sort_by_key(|&(id, at)| (id, std::cmp::Reverse(at)));
@@ -168,8 +170,8 @@ impl Split {
     /// Some of this side are down: whom it knows then to be lost for so long is not forgotten. Called once of each of them, as who is down is no member here
     /// afterwards.
     fn note_fallen(&mut self, almost: Duration, now: Time, is_down: impl Fn(NodeId) -> bool) {
-        let here = |id: &NodeId| self.unreachable.binary_search(id).is_err();
-        let fallen = self.members.iter().filter(|id| here(id) && is_down(**id)).count();
+        let mut lost = Cursor::of(&self.unreachable);
+        let fallen = self.members.iter().filter(|id| lost.find(**id).is_none() && is_down(**id)).count();
         self.fallen += fallen;
         if fallen > 0 && self.fallen >= FALLEN {
             (self.almost_lost, self.part_at) = (self.lost_for(almost, now), now);
@@ -279,7 +281,7 @@ impl Membership {
     /// Starts, restarts or ends the wait for a still picture.
     pub(super) fn follow_split(&mut self, now: Time) {
         self.unconverged_since = if self.standing.converged { None } else { self.unconverged_since.or(Some(now)) };
-        let unreachable: Vec<NodeId> = self.lost().collect();
+        let unreachable = self.all_lost();
         self.follow_plea(now, &unreachable);
         self.follow_returns(now, &unreachable);
         if unreachable.is_empty() {
@@ -300,9 +302,8 @@ impl Membership {
                 }
                 none => *none = Some(Split::new(unreachable, members, now, spans[0])),
             }
-            let is_down = |&(_, m): &(&NodeId, &Entry)| m.status == MemberStatus::Down && !m.proven;
             if let Some(split) = &mut self.split {
-                split.note_down(self.state.members.iter().filter(is_down).map(|(&id, _)| id), now);
+                split.note_down(self.state.members.down().filter(|(_, m)| !m.proven).map(|(id, _)| id), now);
                 if !self.returns.is_empty() {
                     split.part_at = now;
                 }
@@ -345,7 +346,7 @@ impl Membership {
             self.touch();
         }
         if self.auto_down_at().is_some_and(|at| at <= now) {
-            let lost: Vec<NodeId> = self.lost().collect();
+            let lost = self.all_lost();
             self.down_all(&lost);
         }
         // It may have been found again, and whoever wins waits as long for who is.
@@ -493,7 +494,7 @@ impl Membership {
     /// This side lives: whoever is out of reach is down.
     pub(super) fn win(&mut self, now: Time, mine: usize, theirs: usize, verdict: &str) {
         self.announce(mine, theirs, verdict);
-        let lost: Vec<NodeId> = self.lost().collect();
+        let lost = self.all_lost();
         self.down_all(&lost);
         self.tell_downed(now, &lost);
     }

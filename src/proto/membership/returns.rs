@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::Membership;
+use super::{Membership, idmap::Cursor};
 use crate::{NodeId, Time};
 
 /// Who is in contact for so many heartbeats is held reachable on the other side too: three replies in a row show it.
@@ -97,7 +97,8 @@ impl Membership {
         if let Some(split) = split {
             // They have had replies, or somebody was heard for some heartbeats.
             let met = now - 2 * pace.heartbeat;
-            for (id, lost) in split.all_lost().filter(|&(id, _)| !is_lost(id) && state.is_in(id)) {
+            let mut still_lost = Cursor::of(unreachable);
+            for (id, lost) in split.all_lost().filter(|&(id, _)| still_lost.find(id).is_none() && state.is_in(id)) {
                 let heard = watch.subject(id).map(|_| now);
                 returns.note(id, Return { lost, met, heard }, now, pace);
                 returns.version = state.digest();

@@ -2,11 +2,15 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::{codec::short, idmap::IdMap, version::Entry};
+use super::{
+    codec::short,
+    idmap::{IdMap, Stretches},
+    version::Entry,
+};
 use crate::{NodeId, id::address_order};
 
 /// A set of members.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 pub(crate) struct Roster {
     /// By id.
     pub(crate) ids: Vec<NodeId>,
@@ -16,6 +20,7 @@ pub(crate) struct Roster {
     pub(crate) by_address: Vec<u32>,
     /// Where each by id stands in the order.
     pub(crate) by_id: Arc<[u32]>,
+    stretches: Stretches,
     short: OnceLock<ShortIds>,
 }
 
@@ -36,10 +41,10 @@ pub(crate) enum Alike {
 }
 
 /// No place: gone.
-const GONE: u32 = u32::MAX;
+pub(crate) const GONE: u32 = u32::MAX;
 
 /// Where those who were among the old ones stand among the new ones, and where the new ones stand who were not. Both lists are sorted.
-fn moves(old: &[NodeId], new: &[NodeId]) -> (Vec<u32>, Vec<u32>) {
+pub(crate) fn moves(old: &[NodeId], new: &[NodeId]) -> (Vec<u32>, Vec<u32>) {
     let (mut moved, mut came, mut new) = (Vec::with_capacity(old.len()), vec![], new.iter().zip(0..).peekable());
     for &id in old {
         while let Some((_, at)) = new.next_if(|&(&other, _)| other < id) {
@@ -78,7 +83,8 @@ impl Roster {
         for (&at, stands) in by_address.iter().zip(0..) {
             by_id[at as usize] = stands;
         }
-        Self { ids, order, by_address, by_id: by_id.into(), short: OnceLock::new() }
+        let stretches = Stretches::of(&ids);
+        Self { ids, order, by_address, by_id: by_id.into(), stretches, short: OnceLock::new() }
     }
 
     /// Of these members, most of which are on the prior one; that one itself if all are. Comparing addresses is what costs.
@@ -100,6 +106,11 @@ impl Roster {
             by_address.insert(by_address.partition_point(before), new);
         }
         Arc::new(Self::of(members, by_address))
+    }
+
+    /// Where it stands by id.
+    pub(crate) fn rank(&self, id: NodeId) -> Option<usize> {
+        self.stretches.find(&self.ids, id)
     }
 
     /// By the last four bytes of each id.

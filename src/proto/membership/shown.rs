@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::{MemberStatus, Membership, Removal, state::Entry};
-use crate::{NodeId, Time, id::address_order};
+use crate::{NodeId, Time};
 
 impl Membership {
     /// Members that the next view leaves out: those that were down before they were ever shown, and all but one of the lives of one
@@ -46,13 +46,14 @@ impl Membership {
 
     /// Members by address: one life, and the others there if the address has several. Alone and not down is not worth a look.
     fn lives(&self) -> impl Iterator<Item = (&Entry, &[NodeId])> {
-        let order = &self.state.members.roster().order;
-        let crowds = self.state.members.census().crowds.iter().filter_map(|&(from, to)| order.get(from..to)?.split_first());
-        crowds.filter_map(|(first, others)| self.state.members.get(first).map(|m| (m, others)))
+        let (roster, all) = (self.state.members.roster(), self.state.members.values().as_slice());
+        let crowds = self.state.members.census().crowds.iter();
+        crowds.filter_map(|&(from, to)| Some((&all[*roster.by_address.get(from)? as usize], roster.order.get(from + 1..to)?)))
     }
 
     fn was_shown(&self, member: &Entry) -> bool {
-        let key = (&member.info.addr, member.info.id);
-        self.view.members.binary_search_by(|m| address_order((&m.addr, m.id), key)).is_ok()
+        let id = member.info.id;
+        // A view shows those of whom it was made, but for the hidden; the first one this node alone.
+        self.shown_of.as_ref().map_or(id == self.me, |(folk, _)| folk.contains_key(&id) && !self.hidden.contains(&id))
     }
 }

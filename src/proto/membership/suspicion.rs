@@ -195,8 +195,10 @@ impl Membership {
 
     /// The monitors of a subject that can be asked, this node left out.
     fn fellows(&self, now: Time, id: NodeId) -> Vec<NodeId> {
+        let own = self.state.rows.get(&self.me).map(|row| &row.marks);
         let silent = |id: NodeId| self.watch.subject(id).is_some_and(|s| s.suspect(now, &self.watch.tuning));
-        let skip = |id: NodeId| id != self.me && (self.own_mark(id).is_some() || self.verdict.unreachable.contains_key(&id) || silent(id));
+        let skip =
+            |id: NodeId| id != self.me && (own.is_some_and(|own| own.has(id)) || self.verdict.unreachable.contains_key(&id) || silent(id));
         let mut fellows = self.state.members.ring().observers(id, usize::from(self.config.detector.monitors), skip);
         fellows.retain(|&other| other != self.me && other != id && !skip(other));
         fellows

@@ -11,7 +11,7 @@ use super::{
     bits::Bits,
     clock::{Dots, VectorClock},
     codec::Body,
-    idmap::IdMap,
+    idmap::{Cursor, IdMap},
     leader,
     marks::Marks,
     monitors::Ring,
@@ -207,6 +207,25 @@ impl Folk {
         Self { prior_roster, prior_ring, ..Self::default() }
     }
 
+    /// Where it stands in the order. Found at once where a roster was made: nearly always.
+    pub(crate) fn rank(&self, id: &NodeId) -> Option<usize> {
+        self.roster.get().map_or_else(|| self.map.rank(id), |roster| roster.rank(*id))
+    }
+
+    pub(crate) fn get(&self, id: &NodeId) -> Option<&Entry> {
+        self.rank(id).map(|at| &self.map.values().as_slice()[at])
+    }
+
+    pub(crate) fn contains_key(&self, id: &NodeId) -> bool {
+        self.rank(id).is_some()
+    }
+
+    /// Statuses of those, who come in order, as far as they are members.
+    pub(crate) fn statuses<'a>(&'a self, ids: impl Iterator<Item = &'a NodeId>) -> impl Iterator<Item = (NodeId, MemberStatus)> {
+        let (mut places, all) = (Cursor::of(self.map.keys().as_slice()), self.map.values().as_slice());
+        ids.filter_map(move |&id| places.find(id).map(|at| (id, all[at].status)))
+    }
+
     /// Names them by id, number and standing.
     pub(crate) fn digest(&self) -> u128 {
         *self.digest.get_or_init(|| {
@@ -229,11 +248,8 @@ impl Folk {
     pub(crate) fn ring(&self) -> &Arc<Ring> {
         self.ring.get_or_init(|| {
             let down = &self.census().down;
-            let alive = || self.keys().enumerate().filter(|&(at, _)| !down.has(at)).map(|(_, &id)| id);
-            match &self.prior_ring {
-                Some(prior) if prior.is_of(alive()) => Arc::clone(prior),
-                _ => Arc::new(Ring::new(alive())),
-            }
+            let alive = self.keys().enumerate().filter(|&(at, _)| !down.has(at)).map(|(_, &id)| id);
+            Ring::renewed(self.prior_ring.as_ref(), alive.collect())
         })
     }
 
@@ -265,6 +281,11 @@ impl Folk {
     pub(crate) fn counted(&self) -> impl Iterator<Item = NodeId> + '_ {
         let ids = self.keys().as_slice();
         self.census().counted.iter().map(|at| ids[at])
+    }
+
+    /// Those that are down, by id.
+    pub(crate) fn down(&self) -> impl Iterator<Item = (NodeId, &Entry)> {
+        self.census().down.iter().filter_map(|at| self.map.at(at))
     }
 
     /// Those that are not up yet, by id.
@@ -353,13 +374,15 @@ impl Version {
         version.forget_buried();
         if rows {
             let (mine, members) = (Arc::make_mut(&mut version.rows), &version.members);
+            let mut newer = IdMap::default();
             for (&id, theirs) in other.rows.iter().filter(|(id, _)| members.contains_key(id)) {
                 if mine.get(&id).is_none_or(|mine| mine.version < theirs.version) {
                     let mut row = theirs.clone();
                     row.cut_to(members);
-                    mine.insert(id, row);
+                    newer.insert(id, row);
                 }
             }
+            mine.merge(&newer, |mine, newer| mine.clone_from(newer));
         }
         if clock {
             let mine = Arc::make_mut(&mut version.clock);

@@ -116,14 +116,6 @@ impl Members {
         Self(Arc::new(List { members, by_id: by_id.into(), oldest: OnceLock::new() }))
     }
 
-    /// The same members otherwise described: `change` gets each with its place here.
-    pub(crate) fn with(&self, change: impl FnOnce(&mut [Member])) -> Self {
-        let mut members = self.0.members.clone();
-        change(&mut members);
-        debug_assert!(members.iter().zip(&self.0.members).all(|(new, old)| new.id == old.id), "each stands where it stood");
-        Self(Arc::new(List { members, by_id: self.0.by_id.clone(), oldest: OnceLock::new() }))
-    }
-
     /// To look whether somebody still holds it.
     pub(crate) fn downgrade(&self) -> WeakMembers {
         WeakMembers(Arc::downgrade(&self.0))

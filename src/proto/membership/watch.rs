@@ -321,7 +321,9 @@ impl Membership {
     }
 
     fn refused_by_others(&self, id: NodeId) -> bool {
-        self.state.rows.iter().any(|(&observer, row)| observer != self.me && row.marks.get(id) == Some(Mark::Refused))
+        let refuses =
+            |(&observer, row): (&NodeId, &Row)| row.marks.refuses() && observer != self.me && row.marks.get(id) == Some(Mark::Refused);
+        self.state.rows.iter().any(refuses)
     }
 
     /// Has the engine dial the address.
@@ -409,7 +411,7 @@ impl Membership {
             watch.beat_at.get_or_insert(now);
         }
         self.prune_hints();
-        if self.config.downing.proof_of_death {
+        if self.config.downing.proof_of_death && self.state.rows.values().any(|row| row.marks.refuses()) {
             let suspects: Vec<NodeId> = self.watch.subjects().filter(|&id| self.own_mark(id) != Some(Mark::Refused)).collect();
             for id in suspects.into_iter().filter(|&id| self.refused_by_others(id)).collect::<Vec<_>>() {
                 self.ask_who(now, id);
