@@ -279,6 +279,26 @@ fn a_handler_that_panics_fails_its_entity_and_nobody_else() {
     assert_eq!((ask(&good), shared.starts("good")), (3, 1));
 }
 
+// failures: row 45
+#[test]
+fn one_that_panics_among_many_that_wait_takes_nobody_along() {
+    let (_cluster, region, shared) = alone("crowd", |config| config.node.workers = Workers::Count(1));
+    let (bad, good) = (region.get("bad"), region.get("good"));
+    assert_eq!((ask(&bad), ask(&good)), (1, 1));
+    region.get("door").tell(Block).unwrap();
+    shared.wait_blocked(1);
+    for n in 0..200 {
+        if n == 100 {
+            bad.tell(Panic).unwrap();
+        }
+        bad.tell(Count).unwrap();
+        good.tell(Count).unwrap();
+    }
+    shared.open();
+    assert_eq!((ask(&good), shared.starts("good")), (202, 1));
+    assert_eq!((ask(&bad), shared.starts("bad")), (101, 2), "one hundred came behind the panic");
+}
+
 // failures: rows 45, 48
 #[test]
 fn a_factory_that_panics_fails_the_messages_and_not_the_node() {

@@ -193,6 +193,12 @@ impl<T: Item> Ring<T> {
         self.consumer.release();
     }
 
+    /// Whether at least as much waits as a producer shows at once while it goes on writing.
+    #[inline]
+    pub fn is_busy(&mut self) -> bool {
+        self.consumer.waiting() >= PUBLISH_BYTES
+    }
+
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.consumer.is_empty()

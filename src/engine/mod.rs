@@ -7,7 +7,8 @@
 //! 3. in a turn of the network, `network::Network::short_way` appends it to the link of the node where the shard lives;
 //! 4. in a turn of the network there, `Port::arrived` writes it from the link's buffer into the worker's ring;
 //! 5. on the worker, `worker::Worker::look_ahead` looks at some letters where they stand; `ShardCore::approach` and `come_near` go towards their
-//!    entities, a step for all of them before the next one, so that the waits for memory overlap;
+//!    entities, a step for all of them before the next one, so that the waits for memory overlap (`Worker::run_straight` takes all steps for one message
+//!    at a time where many wait and entities are few);
 //! 6. `worker::Worker::run` hands them, under one guard against panics, by `ShardCore::short_way` to `WorkerHost::handle_letter`;
 //! 7. which calls the instance's `handle`; that takes the message and calls the entity's.
 //!

@@ -323,6 +323,15 @@ impl Consumer {
         }
     }
 
+    /// Bytes that wait, as last seen; looked at anew if there were none.
+    #[inline]
+    pub fn waiting(&mut self) -> u64 {
+        if self.at == self.seen {
+            self.seen = self.shared.tail.load(Ordering::Acquire);
+        }
+        self.seen - self.at
+    }
+
     /// Whether nothing was published that has not been taken.
     pub fn is_empty(&self) -> bool {
         self.shared.tail.load(Ordering::Acquire) == self.at

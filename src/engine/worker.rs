@@ -139,6 +139,12 @@ impl WorkerHost {
         Box::new(PanicInfo { message: panic_text(panic), location, handling })
     }
 
+    /// Whether a message is too late, to be kept, or no message to an instance.
+    #[inline(always)]
+    fn takes_long_way(&self, now: Time, letter: &Letter<'_>, ty: TypeId) -> bool {
+        letter.asker().0.is_some_and(|ask| ask.deadline <= now || letter.is_watch()) || self.types.keeps(ty)
+    }
+
     /// One message, one turn, where its sender has put it. Whoever calls looks after panics.
     #[inline(always)]
     fn handle_letter(&mut self, at: &Place, entity: &mut Box<dyn Instance>, letter: &mut Letter<'_>) -> Turn {
@@ -534,6 +540,12 @@ impl Worker {
         let (mut done, mut short) = (0, true);
         let mut approaches = [Approach::default(); GROUP];
         while short && done < most {
+            // A worker that is close behind a producer takes the lines from it that are written to, so it takes its time then.
+            if self.core.is_small() && lane.is_busy() {
+                let ran = self.run_straight(now, lane, most - done);
+                (done, short) = (done + ran.done, ran.short);
+                continue;
+            }
             let wanted = self.group.min(most - done);
             let found = self.look_ahead(now, lane, &mut approaches[..wanted]);
             if found == 0 {
@@ -573,11 +585,11 @@ impl Worker {
     /// The way to the entity that the message is for, if that may be the short one, and whether it came from another node.
     #[inline(always)]
     fn approach(&self, now: Time, letter: &Letter<'_>) -> Option<(Approach, bool)> {
-        let (shard, tag, hash, arrived) = letter.route();
-        if letter.asker().0.is_some_and(|ask| ask.deadline <= now || letter.is_watch()) || self.host.types.keeps(shard.ty) {
+        let route = letter.route();
+        if self.host.takes_long_way(now, letter, route.0.ty) {
             return None;
         }
-        Some((self.core.approach(shard, tag, arrived, hash)?, arrived))
+        Some((self.core.approach(route)?, route.3))
     }
 
     /// Hands the messages at the front of the lane to their entities, one after the other, for as long as what is known of the ways there is good.
@@ -610,6 +622,48 @@ impl Worker {
         });
         if let Err(panic) = catch_unwind(run) {
             self.panicked(lane, approaches[ran.done.saturating_sub(1)], panic);
+        }
+        ran
+    }
+
+    /// Hands the messages at the front of the lane to their entities, each found when its turn comes.
+    #[inline(never)]
+    fn run_straight(&mut self, now: Time, lane: &mut Ring<ToWorker>, most: usize) -> Ran {
+        let Self { core, host, local, abroad, .. } = self;
+        let mut ran = Ran { done: 0, good: true, short: false };
+        if !core.opens_short_way(now) {
+            return ran;
+        }
+        let run = AssertUnwindSafe(|| {
+            lane.letters(|letter| {
+                let route = letter.route();
+                if host.takes_long_way(now, letter, route.0.ty) {
+                    return Look::Stays;
+                }
+                let turn = core.straight_way(route, letter.key(), host, |host, at, entity| {
+                    ran.done += 1;
+                    host.handle_letter(at, entity, letter)
+                });
+                match turn {
+                    Ok(others) => {
+                        *(if route.3 { &mut *abroad } else { &mut *local }) = true;
+                        if others == Others::Good && ran.done < most {
+                            Look::Next
+                        } else {
+                            ran.short = true;
+                            Look::Last
+                        }
+                    }
+                    Err(NoShortWay) => Look::Stays,
+                }
+            });
+        });
+        if let Err(panic) = catch_unwind(run) {
+            let mut approach = [Approach::default()];
+            let found = self.look_ahead(now, lane, &mut approach);
+            self.core.come_near(&mut approach[..found]);
+            self.panicked(lane, approach[0], panic);
+            ran.short = true;
         }
         ran
     }

@@ -75,6 +75,13 @@ pub enum Others {
     Stale,
 }
 
+/// Shard of a message, the epoch of the word used, the hash of the key, and whether it came from another node: then the epoch is that of its settled
+/// stream.
+pub type Route = (ShardKey, Epoch, u64, bool);
+
+/// So many live entities of a few lines each fit into the cache of a core.
+const SMALL: usize = 4096;
+
 /// A slot that there is not.
 const NOWHERE: u32 = u32::MAX;
 
@@ -145,10 +152,9 @@ impl<H: Host> ShardCore<H> {
     /// The short way of a message, first step: whether it may go that way, by nothing but its address. `None`: it has to go the long way, by
     /// `handle_lane` or as an item. Behind [`opens_short_way`](Self::opens_short_way), which said yes.
     ///
-    /// `tag` is the epoch of the word used, or, for a message of a settled stream from another node, that of the stream (`arrived`). In steps, so
-    /// that the entities of several messages can be searched for at once: most of the search is waiting for memory.
+    /// In steps, so that the entities of several messages can be searched for at once: most of the search is waiting for memory.
     #[inline(always)]
-    pub fn approach(&self, shard: ShardKey, tag: Epoch, arrived: bool, hash: u64) -> Option<Approach> {
+    pub fn approach(&self, (shard, tag, hash, arrived): Route) -> Option<Approach> {
         if !(arrived || self.exits.is_clear()) {
             return None;
         }
@@ -187,6 +193,26 @@ impl<H: Host> ShardCore<H> {
         let Some(turn) = home.entities.short_way(&mut self.env, approach, key, &place, host, turn)? else { return Ok(Others::Good) };
         self.after_short_way(approach, turn, host);
         Ok(Others::Stale)
+    }
+
+    /// All three steps for one message: where entities are so few that none of them has to be waited for, that costs half as much.
+    #[inline(always)]
+    pub fn straight_way(
+        &mut self,
+        route: Route,
+        key: &[u8],
+        host: &mut H,
+        turn: impl FnOnce(&mut H, &Place, &mut H::Entity) -> Turn,
+    ) -> Result<Others, NoShortWay> {
+        let mut approach = self.approach(route).ok_or(NoShortWay)?;
+        approach.slot = self.shards[approach.shard as usize].entities.slot_of(approach.tag).ok_or(NoShortWay)?;
+        self.short_way(approach, key, host, turn)
+    }
+
+    /// Whether entities are so few that what they are made of stays in the cache.
+    #[inline]
+    pub fn is_small(&self) -> bool {
+        self.env.live <= SMALL
     }
 
     /// What a turn has led to.

@@ -66,10 +66,16 @@ impl<H: Host> Entities<H> {
         self.index.first(tag).inspect(|cell| H::fetch(*cell)).is_some()
     }
 
-    /// Goes on: the slot that is in all likelihood the entity's.
+    /// The slot that is in all likelihood the entity's.
+    #[inline(always)]
+    pub fn slot_of(&self, tag: Tag) -> Option<u32> {
+        self.index.find(tag, |_| true)
+    }
+
+    /// Goes on: that slot.
     #[inline(always)]
     pub fn fetch_slot(&self, tag: Tag) -> Option<u32> {
-        let at = self.index.find(tag, |_| true)?;
+        let at = self.slot_of(tag)?;
         H::fetch(self.slots.get(at as usize)?);
         Some(at)
     }

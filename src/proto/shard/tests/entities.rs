@@ -261,7 +261,7 @@ fn the_short_way_ends_at_the_live_entity_of_that_key_or_nowhere() {
     bed.lane(tell("other", "m2"));
     let short_way = |bed: &mut Bed, near: &str, key: &str| {
         let hash = xxhash_rust::xxh3::xxh3_64(near.as_bytes());
-        let mut approach = [bed.core.opens_short_way(bed.now).then(|| bed.core.approach(S, Epoch(1), false, hash))??];
+        let mut approach = [bed.core.opens_short_way(bed.now).then(|| bed.core.approach((S, Epoch(1), hash, false)))??];
         bed.core.come_near(&mut approach);
         let turn = bed.core.short_way(approach[0], key.as_bytes(), &mut bed.host, |host, at, entity| {
             host.log.push(format!("{}@{} short", entity.0, at.epoch.get()));
