@@ -34,6 +34,15 @@ fn flags_that_are_wrong_are_named() {
     assert_eq!(run(&["--version"]).code, Some(0));
 }
 
+#[test]
+fn commands_that_do_not_exist_yet_are_not_taken_for_misspelt_ones() {
+    for args in [&["partitions"][..], &["leaders"], &["store", "get", "x"], &["latency"], &["doctor"], &["top"], &["drain"], &["rebalance"]]
+    {
+        refused(args, &[], &["error[E-CLI-007]", &format!("`{}` is not available in this version", args[0]), "--help"]);
+    }
+    refused(&["plan", "leave", "--at", "127.0.0.1:1"], &[], &["E-CLI-007", "`plan`", "dry run"]);
+}
+
 // failures: rows 24, 25
 #[test]
 fn settings_that_are_wrong_are_named_all_at_once() {

@@ -194,6 +194,28 @@ fn what_an_action_cannot_do_is_said() {
     assert_eq!(none("do = \"crash\"\nnodes = \"3 - 3\""), [(vec![], "the selector means nobody".to_owned())]);
 }
 
+#[test]
+fn who_was_not_declared_dead_after_all_is_still_judged() {
+    let over = at("30s", "do = \"down\"\nnodes = \"8\"");
+    // Told to a node whose membership has just ended: it does nothing, and says so.
+    let refused = at("30.03s", "do = \"down\"\nnodes = \"3\"\nby = \"8\"");
+    let r = twelve(&[&over, &refused, "[expect]\nmembers_up = 11\nremoved = 1\nsurvivors = 11"]);
+    assert_eq!(r.not_done.iter().map(|u| &u.nodes[..]).collect::<Vec<_>>(), [&[3][..]], "{:?}", r.not_done);
+    // The same while somebody else does it: that one counts.
+    let by_leader = at("30.02s", "do = \"down\"\nnodes = \"3\"");
+    twelve(&[&over, &by_leader, &refused, "[expect]\nmembers_up = 10\nremoved = 2\nsurvivors = 10"]);
+}
+
+#[test]
+fn the_longest_of_several_times_without_replies_counts() {
+    let long = at("20s", "do = \"deaf\"\nnodes = \"7\"\nto = \"replies\"\nfor = \"30s\"");
+    let short = at("25s", "do = \"deaf\"\nnodes = \"7\"\nto = \"replies\"\nfor = \"1s\"");
+    // The run is the same but for the act and the end of its span.
+    assert_eq!(twelve(&[&long]).events + 2, twelve(&[&long, &short]).events);
+    let for_good = at("20s", "do = \"deaf\"\nnodes = \"7\"\nto = \"replies\"");
+    assert_eq!(twelve(&[&for_good]).events + 2, twelve(&[&for_good, &short]).events);
+}
+
 /// A hundred nodes for 50 s with these additions.
 #[track_caller]
 fn hundred(additions: &[&str]) -> RunResult {

@@ -102,6 +102,11 @@ impl Problem {
         Self::new(HttpRefusal::UnknownRoute, 404, "E-HTTP-010", "no such path", detail).with("near", near.to_vec())
     }
 
+    pub(super) fn absent_route(path: &str, subject: &str) -> Self {
+        let detail = format!("`{}` is not available in this version, which has no {subject}; `GET /` lists all paths", shorten(path));
+        Self::new(HttpRefusal::NotImplemented, 501, "E-HTTP-022", "not implemented", detail)
+    }
+
     pub(super) fn method(method: &str, path: &str, allow: &str) -> Self {
         let detail = format!("`{}` has {allow}, not {method}", shorten(path));
         let mut problem = Self::new(HttpRefusal::Method, 405, "E-HTTP-011", "method not allowed", detail);

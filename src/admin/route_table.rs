@@ -57,6 +57,16 @@ pub(super) const ROUTES: &[(Method, &str, Route)] = &[
     (Method::Post, "/api/v1/batch", Route::Batch),
 ];
 
+/// Paths whose subject is still to be built, and that subject: no method of theirs does anything, and none is misspelt.
+const ABSENT: &[(&str, &str)] = &[
+    ("/api/v1/partitions", "partitions"),
+    ("/api/v1/leaders", "leaderships"),
+    ("/api/v1/latency", "view of latencies"),
+    ("/api/v1/slow", "view of slow turns"),
+    ("/api/v1/store/{name}/{key}", "replicated store"),
+    ("/api/v1/rebalance", "rebalancing on request"),
+];
+
 /// How many near paths a 404 names.
 const NEAR_MAX: usize = 3;
 /// Longest path that is compared with others.
@@ -88,7 +98,10 @@ pub(super) fn find(method: Method, path: &str) -> Result<Found<'_>, Problem> {
     match allowed.first() {
         Some(Method::Get) => Err(Problem::method(method.name(), path, "GET, HEAD")),
         Some(other) => Err(Problem::method(method.name(), path, other.name())),
-        None => Err(Problem::unknown_route(path, &near(path))),
+        None => Err(match ABSENT.iter().find(|(template, _)| matches(template, path).is_some()) {
+            Some((_, subject)) => Problem::absent_route(path, subject),
+            None => Problem::unknown_route(path, &near(path)),
+        }),
     }
 }
 
@@ -193,6 +206,21 @@ mod tests {
         }
         let far = find(Method::Get, &"/x".repeat(5000)).err().unwrap();
         assert!(far.detail.len() < 400);
+    }
+
+    #[test]
+    fn what_does_not_exist_yet_is_not_taken_for_misspelt() {
+        for (method, path) in [
+            (Method::Get, "/api/v1/leaders"),
+            (Method::Get, "/api/v1/latency"),
+            (Method::Post, "/api/v1/rebalance"),
+            (Method::Other, "/api/v1/store/prices/a%2Fb"),
+        ] {
+            let problem = find(method, path).err().unwrap();
+            assert_eq!((problem.status, problem.code), (501, "E-HTTP-022"), "{path}");
+            assert!(problem.detail.contains("not available in this version"), "{path}: {}", problem.detail);
+        }
+        assert_eq!(find(Method::Get, "/api/v1/leader").err().unwrap().status, 404);
     }
 
     #[test]

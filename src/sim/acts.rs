@@ -140,7 +140,7 @@ impl World<'_> {
             }
             Act::Heal => {
                 self.net.heal();
-                self.nodes.iter_mut().for_each(|n| n.deaf = false);
+                self.nodes.iter_mut().for_each(|n| n.deaf_until = 0);
                 self.repeating.clear();
                 self.flush_all();
             }
@@ -149,10 +149,7 @@ impl World<'_> {
                 let all = self.which(nodes);
                 self.net.touch(&all);
                 for n in all {
-                    self.nodes[n as usize].deaf = true;
-                    if let Some(span) = span {
-                        self.queue.push(self.now + nanos(*span), Event::Hears(n));
-                    }
+                    self.deafen(n, span.map(nanos));
                 }
             }
             Act::Clock { nodes, rate, suspend } => {
@@ -253,10 +250,24 @@ impl World<'_> {
             return self.not_done(action, &[n], "the node that was told to down it shows no such member");
         };
         if let Some(life) = self.nodes[n as usize].life {
-            self.nodes[n as usize].downed = true;
+            self.nodes[n as usize].downed.get_or_insert(action);
             self.measure.not_live(life);
         }
         self.net_step(by, |core, now| core.handle_command(now, Command::Down { id: undone::command(action, n), node }));
+    }
+
+    /// An action came to nothing: whom nobody declared dead after all counts as live again. Who was told to leave was told so nevertheless.
+    pub(super) fn refused(&mut self, action: usize, n: u32) {
+        let node = &mut self.nodes[n as usize];
+        if node.downed != Some(action) {
+            return;
+        }
+        node.downed = None;
+        // Whose membership is over is on its way out, and who is written off counts once it runs.
+        let there = node.process.as_ref().is_some_and(|p| !p.ending) && !node.told_to_leave && !node.written_off;
+        if let Some(life) = node.life.filter(|_| there) {
+            self.measure.live_again(life, self.lives[life as usize].id);
+        }
     }
 
     fn move_shard(&mut self, action: usize, shard: u32, to: &Selector) {

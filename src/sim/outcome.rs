@@ -20,7 +20,7 @@ impl World<'_> {
         Some(Subject {
             life,
             live,
-            blameless: running && settled && !node.told_to_leave && !node.downed && !self.net.was_touched(l.node),
+            blameless: running && settled && !node.told_to_leave && node.downed.is_none() && !self.net.was_touched(l.node),
             expected_to_go: node.told_to_leave || replaced,
             touched: self.net.was_touched(l.node),
         })
@@ -30,7 +30,7 @@ impl World<'_> {
     fn measure_live(&self, life: u32) -> bool {
         let l = self.lives[life as usize];
         let node = &self.nodes[l.node as usize];
-        !l.over && node.life == Some(life) && !node.told_to_leave && !node.downed
+        !l.over && node.life == Some(life) && !node.told_to_leave && node.downed.is_none()
     }
 
     /// Whether that life does not stand still and reaches a majority.

@@ -81,10 +81,10 @@ pub(super) struct Node {
     pub written_off: bool,
     pub late: Vec<Inner>,
     pub told_to_leave: bool,
-    /// An operator declared it dead: no longer live, and its removal counts.
-    pub downed: bool,
-    /// Heartbeat replies do not get through to it.
-    pub deaf: bool,
+    /// The action by which an operator declared it dead: no longer live, and its removal counts.
+    pub downed: Option<usize>,
+    /// Until when heartbeat replies do not get through to it; zero if they do, and the end of time without a span.
+    pub deaf_until: u64,
     pub clock: Clock,
 }
 
@@ -118,7 +118,7 @@ impl World<'_> {
         node.life = Some(life);
         node.paused = false;
         node.told_to_leave = false;
-        node.downed = false;
+        node.downed = None;
         node.late.clear();
         let now = node.clock.local(self.now);
         let workers = settings::workers(&config);
@@ -198,6 +198,24 @@ impl World<'_> {
         }
     }
 
+    /// Heartbeat replies do not reach it, for a span or until a heal.
+    pub(super) fn deafen(&mut self, index: u32, span: Option<u64>) {
+        let until = span.map_or(u64::MAX, |span| self.now.saturating_add(span));
+        let node = &mut self.nodes[index as usize];
+        node.deaf_until = node.deaf_until.max(until);
+        if span.is_some() {
+            self.queue.push(until, Event::Hears(index));
+        }
+    }
+
+    /// The end of a time without replies has come; a longer one may have been laid over it.
+    pub(super) fn hears(&mut self, index: u32) {
+        let node = &mut self.nodes[index as usize];
+        if node.deaf_until <= self.now {
+            node.deaf_until = 0;
+        }
+    }
+
     pub(super) fn resume(&mut self, index: u32) {
         let now = self.now;
         let node = &mut self.nodes[index as usize];
@@ -208,7 +226,7 @@ impl World<'_> {
         node.resumed_at = now;
         let written_off = std::mem::take(&mut node.written_off);
         let Some(life) = node.life else { return };
-        if written_off && !node.told_to_leave && !node.downed {
+        if written_off && !node.told_to_leave && node.downed.is_none() {
             self.measure.live_again(life, self.lives[life as usize].id);
         }
         let node = &mut self.nodes[index as usize];

@@ -47,7 +47,7 @@ impl World<'_> {
         }
         match inner {
             Inner::Datagram(bytes, from) => {
-                let bytes = if node.deaf { without_replies(&bytes) } else { Some(bytes) };
+                let bytes = if node.deaf_until > 0 { without_replies(&bytes) } else { Some(bytes) };
                 let Some(bytes) = bytes else { return self.log(9, index, u64::from(from), || format!("does not hear n{from}'s reply")) };
                 self.log(10, index, u64::from(from), || format!("datagram from n{from}: {}", parts_of(&bytes)));
                 self.digest.add_bytes(&bytes);
@@ -257,7 +257,10 @@ impl World<'_> {
                     _ => return,
                 };
                 match undone::action_of(id) {
-                    Some((action, node)) => self.not_done(action, &[node], &why),
+                    Some((action, node)) => {
+                        self.refused(action, node);
+                        self.not_done(action, &[node], &why);
+                    }
                     None => self.moves_refused += 1,
                 }
             }

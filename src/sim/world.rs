@@ -186,8 +186,8 @@ impl<'a> World<'a> {
                 written_off: false,
                 late: Vec::new(),
                 told_to_leave: false,
-                downed: false,
-                deaf: false,
+                downed: None,
+                deaf_until: 0,
                 clock: Clock::new(1_000_000_000 + clocks.below(1 << 50)),
             })
             .collect();
@@ -291,7 +291,7 @@ impl<'a> World<'a> {
             Event::Join(node, seeds, action) => self.join(node, seeds, action),
             Event::Leave(node, action) => self.leave(node, action),
             Event::Resume(node) => self.pause_ends(node),
-            Event::Hears(node) => self.nodes[node as usize].deaf = false,
+            Event::Hears(node) => self.hears(node),
             Event::Lift(id) => self.lift(id),
             Event::Repeat(i) => self.repeat_link(i),
             Event::Send(k) => self.tick(k),

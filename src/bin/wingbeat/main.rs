@@ -15,7 +15,10 @@ mod table;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{
+    Parser, Subcommand,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 
 use self::fail::{Exit, Failure};
 
@@ -63,6 +66,27 @@ enum Command {
     Down(ask::Act),
 }
 
+/// Commands whose subject is still to be built, and that subject: whoever knows them from elsewhere is not told that they are misspelt.
+const ABSENT: &[(&str, &str)] = &[
+    ("partitions", "partitions"),
+    ("leaders", "leaderships"),
+    ("store", "replicated store"),
+    ("latency", "view of latencies"),
+    ("doctor", "check of a cluster's settings"),
+    ("plan", "dry runs"),
+    ("drain", "draining without leaving"),
+    ("rebalance", "rebalancing on request"),
+    ("top", "live terminal view"),
+];
+
+/// The command that was asked for and does not exist yet, if that is what is wrong.
+fn absent(error: &clap::Error) -> Option<Failure> {
+    let Some(ContextValue::String(asked)) = error.get(ContextKind::InvalidSubcommand) else { return None };
+    let (name, subject) = ABSENT.iter().find(|(name, _)| error.kind() == ErrorKind::InvalidSubcommand && name == asked)?;
+    let what = format!("command `{name}` is not available in this version, which has no {subject}");
+    Some(Failure::usage("E-CLI-007", what, "`wingbeat --help` lists what there is"))
+}
+
 /// Counts allocations for `bench`; otherwise the system's allocator.
 #[global_allocator]
 static ALLOCATOR: bench::Counting = bench::Counting;
@@ -76,6 +100,10 @@ fn main() -> ExitCode {
                 // A reader that has gone is no failure.
                 let _ = error.print();
                 return ExitCode::SUCCESS;
+            }
+            if let Some(failure) = absent(&error) {
+                eprintln!("{failure}");
+                return failure.exit.into();
             }
             eprint!("{}", error.render().to_string().replacen("error:", "error[E-CLI-001]:", 1));
             return Exit::Usage.into();
