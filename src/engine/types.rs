@@ -352,3 +352,32 @@ impl TypeEntry {
         called.into_iter().for_each(|(_, job)| job());
     }
 }
+
+/// The types that a worker knows. Few, and looked up for every message: a walk is faster than a search.
+#[derive(Default)]
+pub struct Types {
+    entries: Vec<Arc<TypeEntry>>,
+    /// One of them wants its messages kept.
+    any_keeps: bool,
+}
+
+impl Types {
+    /// The one with that id.
+    #[inline]
+    pub fn get(&self, ty: TypeId) -> Option<&Arc<TypeEntry>> {
+        self.entries.iter().find(|entry| entry.id == ty)
+    }
+
+    /// Takes one in, in the place of an older entry.
+    pub fn insert(&mut self, entry: Arc<TypeEntry>) {
+        self.entries.retain(|old| old.id != entry.id);
+        self.entries.push(entry);
+        self.any_keeps = self.entries.iter().any(|entry| entry.keeps());
+    }
+
+    /// Whether messages of that type must be kept until their handlers have returned.
+    #[inline]
+    pub fn keeps(&self, ty: TypeId) -> bool {
+        self.any_keeps && self.get(ty).is_some_and(|entry| entry.keeps())
+    }
+}

@@ -20,7 +20,7 @@ use crate::{
         ring::fetch,
         sys,
         topics::Value,
-        types::{Env, Instance, Mail, TypeEntry, show_bytes},
+        types::{Env, Instance, Mail, Types, show_bytes},
         watch::Busy,
         watches::Ended,
     },
@@ -41,33 +41,6 @@ const GROUP: usize = 16;
 
 /// The longest sleep without a timer: a guard, not a tick.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
-
-/// Few, and looked up for every message: a walk is faster than a search.
-#[derive(Default)]
-struct Types {
-    entries: Vec<Arc<TypeEntry>>,
-    /// One of them wants its messages kept.
-    any_keeps: bool,
-}
-
-impl Types {
-    #[inline]
-    fn get(&self, ty: TypeId) -> Option<&Arc<TypeEntry>> {
-        self.entries.iter().find(|entry| entry.id == ty)
-    }
-
-    fn insert(&mut self, entry: Arc<TypeEntry>) {
-        self.entries.retain(|old| old.id != entry.id);
-        self.entries.push(entry);
-        self.any_keeps = self.entries.iter().any(|entry| entry.keeps());
-    }
-
-    /// Whether messages of that type must be kept until their handlers have returned.
-    #[inline]
-    fn keeps(&self, ty: TypeId) -> bool {
-        self.any_keeps && self.get(ty).is_some_and(|entry| entry.keeps())
-    }
-}
 
 /// Runs entities for this worker's `ShardCore`.
 struct WorkerHost {
