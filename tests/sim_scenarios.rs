@@ -230,6 +230,16 @@ fn when_all_leave_each_has_stopped_before_it_is_removed() {
 }
 
 #[test]
+fn who_has_said_that_it_is_done_runs_nothing_any_more() {
+    holds("given-back-while-leaving", 1..5);
+}
+
+#[test]
+fn who_is_all_that_is_left_gives_no_epoch_twice() {
+    holds("the-last-is-new", 1..5);
+}
+
+#[test]
 fn the_first_seed_comes_back_to_its_cluster_however_fast_it_would_found_one() {
     holds("first-seed-returns", 1..9);
 }

@@ -44,7 +44,8 @@ pub(super) struct Instances {
     double_shards: BTreeMap<ShardKey, bool>,
     /// By cluster and entity.
     epochs: HashMap<(u64, u32), Epoch, FixedState>,
-    handed: HashMap<u32, u64, FixedState>,
+    /// By cluster and entity: one that was founded beside another has a history of its own.
+    handed: HashMap<(u64, u32), u64, FixedState>,
     dual_max: u64,
 }
 
@@ -57,7 +58,8 @@ pub(super) struct Broken {
 }
 
 impl Instances {
-    pub(super) fn started(&mut self, entity: u32, life: u32, state: Option<u64>) -> Option<Broken> {
+    /// On a node of that cluster, with that state if it was handed one.
+    pub(super) fn started(&mut self, entity: u32, life: u32, cluster: u64, state: Option<u64>) -> Option<Broken> {
         let all = self.entities.entry(entity).or_default();
         let again = all.contains(&life);
         all.push(life);
@@ -71,7 +73,7 @@ impl Instances {
                 what: format!("entity {entity} was started again while it lives on the same node"),
             });
         }
-        let handed = self.handed.remove(&entity);
+        let handed = self.handed.remove(&(cluster, entity));
         match state {
             Some(sum) if handed != Some(sum) => Some(Broken {
                 invariant: "E6",
@@ -91,8 +93,8 @@ impl Instances {
         None
     }
 
-    pub(super) fn handed_over(&mut self, entity: u32, sum: u64) {
-        self.handed.insert(entity, sum);
+    pub(super) fn handed_over(&mut self, entity: u32, cluster: u64, sum: u64) {
+        self.handed.insert((cluster, entity), sum);
     }
 
     /// A turn took place under this epoch of that cluster.
@@ -334,9 +336,9 @@ mod tests {
     #[test]
     fn a_planted_second_instance_is_caught_and_timed() {
         let mut i = Instances::default();
-        assert_eq!(i.started(7, 0, None), None);
+        assert_eq!(i.started(7, 0, 1, None), None);
         assert!(i.check(10, |_| true).is_empty());
-        i.started(7, 1, None);
+        i.started(7, 1, 1, None);
         let found = i.check(20, |_| true);
         assert_eq!((found[0].invariant, found[0].lives.clone()), ("E1", vec![0, 1]));
         assert!(i.check(25, |_| true).is_empty(), "told once");
@@ -348,8 +350,8 @@ mod tests {
     #[test]
     fn an_instance_past_its_right_to_run_is_not_live() {
         let mut i = Instances::default();
-        i.started(7, 0, None);
-        i.started(7, 1, None);
+        i.started(7, 0, 1, None);
+        i.started(7, 1, 1, None);
         assert!(i.check(20, |life| life == 1).is_empty());
         assert_eq!(i.check(21, |_| true).len(), 1, "it has the right again");
     }
@@ -357,17 +359,19 @@ mod tests {
     #[test]
     fn planted_faults_of_entities_are_caught() {
         let mut i = Instances::default();
-        i.started(7, 0, None);
-        assert_eq!(i.started(7, 0, None).unwrap().invariant, "E1");
+        i.started(7, 0, 1, None);
+        assert_eq!(i.started(7, 0, 1, None).unwrap().invariant, "E1");
         assert_eq!(i.stopped(8, 0).unwrap().invariant, "E1");
         assert_eq!(i.turn(7, 0, (1, Epoch(5))), None);
         assert_eq!(i.turn(7, 0, (1, Epoch(4))).unwrap().invariant, "E2");
         assert_eq!(i.turn(7, 0, (2, Epoch(1))), None, "another cluster");
         assert_eq!(i.turn(9, 0, (1, Epoch(4))).unwrap().invariant, "E1", "no such instance");
-        i.handed_over(7, 0xfeed);
-        assert_eq!(i.started(7, 3, Some(0xbeef)).unwrap().invariant, "E6");
-        i.handed_over(6, 0xfeed);
-        assert_eq!(i.started(6, 3, Some(0xfeed)), None);
+        i.handed_over(7, 1, 0xfeed);
+        assert_eq!(i.started(7, 3, 1, Some(0xbeef)).unwrap().invariant, "E6");
+        i.handed_over(6, 1, 0xfeed);
+        assert_eq!(i.started(6, 2, 2, None), None, "in another cluster");
+        i.stopped(6, 2);
+        assert_eq!(i.started(6, 3, 1, Some(0xfeed)), None);
     }
 
     #[test]

@@ -338,8 +338,11 @@ impl Measure {
         (sizes.len() as u64, sizes.values().copied().max().unwrap_or(0))
     }
 
-    /// Members that every live view shows up, if all show the same number.
+    /// Members that every live view shows up, if all show the same number; none where nobody lives.
     pub(super) fn members_up(&self) -> Option<u64> {
+        if self.live.is_empty() {
+            return Some(0);
+        }
         let mut counts = self.live.keys().filter_map(|l| self.observers.get(l)).map(|o| u64::from(o.up_count));
         let first = counts.next()?;
         counts.all(|c| c == first).then_some(first)

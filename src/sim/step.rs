@@ -343,10 +343,11 @@ impl World<'_> {
     }
 
     fn happened(&mut self, life: u32, index: u32, h: Happened) {
+        let cluster = self.lives[life as usize].cluster;
         let broken = match h {
             Happened::Started { entity, at, state } => {
                 self.log(40, index, u64::from(entity), || format!("entity {entity} starts in {:?} at {}", at.shard, at.epoch.get()));
-                self.instances.started(entity, life, state)
+                self.instances.started(entity, life, cluster, state)
             }
             Happened::Stopped { entity, why } => {
                 self.log(41, index, u64::from(entity), || format!("entity {entity} stops: {why}"));
@@ -354,7 +355,7 @@ impl World<'_> {
             }
             Happened::HandedOver { entity, state } => {
                 self.log(42, index, state, || format!("entity {entity} is handed over"));
-                self.instances.handed_over(entity, state);
+                self.instances.handed_over(entity, cluster, state);
                 None
             }
             Happened::Handled { note, entity, epoch, .. } => {
@@ -368,7 +369,7 @@ impl World<'_> {
                 if let Some(broken) = order {
                     self.violated(broken);
                 }
-                self.instances.turn(entity, life, (self.lives[life as usize].cluster, epoch))
+                self.instances.turn(entity, life, (cluster, epoch))
             }
             Happened::Undelivered { note, reason } => {
                 self.log(44, index, note.map_or(0, |n| n.id), || format!("worker gives up {note:?}: {reason}"));

@@ -142,11 +142,15 @@ impl Coordinator {
         self.seat = None;
     }
 
-    /// Above every term heard of, and this node's alone: two that take the seat in turn may not have heard of each other, but no two members
-    /// have one up number.
+    /// Above every term heard of, and this node's alone: two that take the seat in turn, or in two parts of a cluster, may not have heard of each other.
+    ///
+    /// Who has just come may have heard of none, and be all that is left: as the oldest takes the seat, those before it had lower up numbers, and a
+    /// counter that is never below one's own is above theirs.
     fn next_term(&self) -> Term {
-        let owner = self.view.as_ref().and_then(|v| v.myself()).map_or(0, |m| m.up_number) & ((1 << TERM_OWNER_BITS) - 1);
-        let counter = (self.heard.0 >> TERM_OWNER_BITS) + 1;
+        let number = self.view.as_ref().and_then(|v| v.myself()).map_or(0, |m| m.up_number);
+        let counter = ((self.heard.0 >> TERM_OWNER_BITS) + 1).max(number);
+        // Incarnations are random.
+        let owner = self.me.incarnation() & ((1 << TERM_OWNER_BITS) - 1);
         Term(counter.min(u64::MAX >> TERM_OWNER_BITS) << TERM_OWNER_BITS | owner)
     }
 
@@ -499,6 +503,13 @@ impl Coordinator {
             .collect()
     }
 
+    /// Whether somebody else hosts the type but is not reached now.
+    fn may_host_later(&self, ty: TypeId, except: NodeId) -> bool {
+        let (Some(seat), Some(view)) = (&self.seat, &self.view) else { return false };
+        let hosts = |id: NodeId| seat.types.hosts(id, ty) && !seat.cannot.contains(&(id, ty)) && !self.removed.contains_key(&id);
+        view.members.iter().any(|m| m.status == MemberStatus::Up && !m.reachable && m.id != except && hosts(m.id))
+    }
+
     fn choose(&self, ty: TypeId, except: Option<NodeId>) -> Option<NodeId> {
         allocate::least(&self.hosts(ty), except)
     }
@@ -514,8 +525,10 @@ impl Coordinator {
         }
         match self.choose(key.ty, Some(home)) {
             Some(to) => drop(self.make_move(now, key, to, out)),
-            // The leaving home need not wait for somebody to take it.
-            None if leaving => out.push(CoordinatorOut::Send(home, ControlFrame::NoHost { ty: key.ty })),
+            // The leaving home need not wait for somebody to take it. For who is out of reach it waits: that one is back soon, or gone.
+            None if leaving && !self.may_host_later(key.ty, home) => {
+                out.push(CoordinatorOut::Send(home, ControlFrame::NoHost { ty: key.ty }))
+            }
             None => {}
         }
     }
@@ -589,7 +602,8 @@ impl Coordinator {
 impl Seat {
     /// A coordinator that cannot know all epochs that were used begins above them (moves.md section 14, F3).
     fn first_epoch(&self) -> Epoch {
-        Epoch::from_raw((self.term.0 >> TERM_OWNER_BITS).saturating_sub(1) << 16).unwrap_or_default()
+        let before = (self.term.0 >> TERM_OWNER_BITS).saturating_sub(1);
+        Epoch(before.min((Epoch::MAX.get() >> 16) - 1) << 16)
     }
 
     fn rows_of(&self, ty: TypeId) -> impl Iterator<Item = (&ShardKey, &Row)> {

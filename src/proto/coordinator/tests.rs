@@ -137,6 +137,19 @@ fn nothing_is_allocated_before_everybody_has_answered() {
 }
 
 #[test]
+fn who_has_heard_of_no_authority_begins_above_those_before_it() {
+    let mut f = Fixture::unseated();
+    let mut alone = view(&UP[..1]).member(ME).expect("it is there").clone();
+    alone.up_number = 3;
+    let view = ClusterView { members: [alone].into_iter().collect(), ..(*view(&[])).clone() };
+    f.run(|c, now, out| c.handle_view(now, Arc::new(view), out));
+    f.facts(ME, vec![]);
+    f.where_is(ME);
+    assert_eq!(f.coordinator.heard(), held(3), "two may have been there");
+    assert_eq!(f.record().epoch, Epoch((2 << 16) + 1));
+}
+
+#[test]
 fn a_removed_member_need_not_answer() {
     let mut f = Fixture::unseated();
     f.run(|c, now, out| c.handle_view(now, view(&UP), out));
@@ -231,6 +244,14 @@ fn leaving_members_are_emptied_and_the_last_one_is_told_that_nobody_takes_it() {
     f.owned(ME, 1);
     let out = f.run(|c, now, out| c.handle_view(now, view(&[MemberStatus::Leaving; 3]), out));
     assert_eq!(out, [CoordinatorOut::Send(ME, ControlFrame::NoHost { ty: S.ty })]);
+    let mut f = Fixture::seated();
+    f.where_is(C);
+    f.owned(ME, 1);
+    let mut lost = view(&leaving).members.iter().cloned().collect::<Vec<_>>();
+    lost[1..].iter_mut().for_each(|m| m.reachable = false);
+    let lost = ClusterView { members: lost.into_iter().collect(), ..(*view(&[])).clone() };
+    assert_eq!(f.run(|c, now, out| c.handle_view(now, Arc::new(lost), out)), [], "the others are back soon, or gone");
+    assert!(f.run(|c, now, out| c.handle_view(now, view(&leaving), out)).contains(&moves(B, 2)));
 }
 
 #[test]

@@ -32,12 +32,12 @@ impl<M: Members> NodeCore<M> {
             }
             ControlFrame::Route { shard, epoch, home } => self.learn(now, shard, epoch, home),
             ControlFrame::Assign { shard, epoch, home, base, term } => {
-                if self.is_current(term) && home == self.me && base <= epoch && epoch < Epoch::MAX {
+                if self.is_current(term) && home == self.me && base <= epoch && epoch < Epoch::MAX && !self.done {
                     self.handle_assign(now, from, shard, epoch, base);
                 }
             }
             ControlFrame::Move { shard, epoch, from: old, to, term, .. } => {
-                if self.is_current(term) && old != to && epoch < Epoch::MAX {
+                if self.is_current(term) && old != to && epoch < Epoch::MAX && !(self.done && to == self.me) {
                     self.handle_move(now, from, shard, epoch, old, to);
                 }
             }
@@ -87,6 +87,7 @@ impl<M: Members> NodeCore<M> {
 
     fn handle_move(&mut self, now: Time, authority: NodeId, shard: ShardKey, epoch: Epoch, from: NodeId, to: NodeId) {
         if from == self.me {
+            self.stranded.remove(&shard.ty);
             match self.refusals.get(&shard) {
                 Some((refused, why)) if *refused == epoch => {
                     let why = why.clone();

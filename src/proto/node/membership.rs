@@ -133,11 +133,15 @@ impl<M: Members> NodeCore<M> {
         let view = self.membership.view();
         let takers = view.members.iter().any(|m| m.id != self.me && m.status == MemberStatus::Up);
         let exits = view.members.iter().any(|m| m.id == self.me && m.status >= MemberStatus::Exiting);
-        let hosts = || !self.region.hosted().all(|shard| self.stranded.contains(&shard.ty));
-        let handed_over = || self.relay.unacknowledged() == 0 && self.coordinator.is_quiet() && self.region.buffered() == 0;
-        // All leave: nobody takes anything over, but who is removed last may still be given what the others ran.
-        let abandons = leaving && exits && !takers;
-        let drained = leaving && !hosts() && (abandons || handed_over());
+        let stranded = |shard: ShardKey| self.stranded.contains(&shard.ty);
+        // What was assigned to this node is on its way to a worker, or to this node, before it runs.
+        let expects = || self.region.heard().any(|(shard, _, home)| home == self.me && !stranded(shard));
+        let handed_over = || !expects() && self.relay.unacknowledged() == 0 && self.coordinator.is_quiet() && self.region.buffered() == 0;
+        let runs = self.region.hosted().next().is_some();
+        // Nobody takes over what runs here, but somebody may be given it the moment this node is removed: all leave, or a host of that type comes.
+        let abandons = leaving && exits && (!takers || (runs && self.region.hosted().all(stranded) && handed_over()));
+        let drained = leaving && !runs && (abandons || handed_over());
+        self.done |= drained && exits;
         if abandons && !std::mem::replace(&mut self.abandoned, true) {
             self.tell_workers(&ShardCommand::Stop);
         }

@@ -25,7 +25,7 @@ use crate::{
     Config, Epoch, NodeAddr, NodeId, ShardKey, Time, TypeId,
     proto::{
         coordinator::{Coordinator, CoordinatorOut},
-        handoff::{DropReason, Envelope, ReplyBody},
+        handoff::{DropReason, Envelope, HandoffItem, ReplyBody},
         lease::LeaseAnswer,
         link::LinkEvent,
         membership::{ClusterView, Identity, MemberFrame, Membership, Pool},
@@ -84,6 +84,8 @@ pub struct NodeCore<M = Membership> {
     /// This node is on its way out, as the newest view says.
     leaving: bool,
     drained: bool,
+    /// It was drained as it was exiting, and so may be removed at any moment: what it is given from now on, somebody else may run already.
+    done: bool,
     /// All leave, and what runs here was told to stop.
     abandoned: bool,
     ended: bool,
@@ -180,6 +182,7 @@ impl<M: Members> NodeCore<M> {
             since_survey: BTreeSet::new(),
             leaving: false,
             drained: false,
+            done: false,
             abandoned: false,
             ended: false,
             timers: Timers::default(),
@@ -243,6 +246,8 @@ impl<M: Members> NodeCore<M> {
                 }
                 self.tell_worker(shard, ShardCommand::Item { stream: peer, shard, item });
             }
+            // Not acknowledged: the sender has it until it hears of this node's removal.
+            Frame::Handoff { item: HandoffItem::Transfer(_), .. } if self.done => self.counts.frames_discarded += 1,
             Frame::Handoff { shard, number, item } => {
                 self.with_relay(|relay, peers, out| relay.receive(peer, shard, number, item, peers, out));
             }

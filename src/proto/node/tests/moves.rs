@@ -2,12 +2,17 @@
 
 use std::time::Duration;
 
-use crate::proto::{
-    membership::{Event, MemberStatus},
-    node::Answer,
+use crate::{
+    Epoch,
+    proto::{
+        membership::{Event, MemberStatus},
+        node::Answer,
+        sharding::ControlFrame,
+        wire::Frame,
+    },
 };
 
-use super::world::*;
+use super::{members::id, world::*};
 
 /// Messages of all producers, with something else now and then.
 fn traffic(world: &mut World, rounds: usize, mut now_and_then: impl FnMut(&mut World, u64)) {
@@ -88,6 +93,43 @@ fn a_leaving_node_hands_everything_off_and_says_when() {
         assert!(world.nodes[leaver].core.membership.drained);
         world.check_order();
     }
+}
+
+#[test]
+fn who_has_said_that_it_is_done_is_given_nothing() {
+    let mut world = World::new(3, 1);
+    world.set_all(MemberStatus::Up);
+    world.calm();
+    world.set_status(2, MemberStatus::Leaving);
+    assert!(world.nodes[2].core.membership.drained);
+    let term = world.nodes[0].core.coordinator.heard();
+    let assign = |epoch| ControlFrame::Assign { shard: shard(0), epoch: Epoch(epoch), home: id(2), base: Epoch(epoch), term };
+    world.control(2, 0, assign(1));
+    assert!(!world.nodes[2].core.membership.drained, "a worker runs it in a moment");
+    world.calm();
+    let home = world.home(shard(0));
+    assert!(home.is_some_and(|home| home < 2), "it ran, and the authority took it away: {home:?}");
+    world.set_status(2, MemberStatus::Exiting);
+    assert!(world.nodes[2].core.membership.drained);
+    world.control(2, 0, assign(9));
+    world.calm();
+    assert!(world.nodes[2].core.membership.drained);
+    assert_eq!(world.home(shard(0)), home, "the others may have removed it already");
+}
+
+#[test]
+fn what_nobody_takes_over_stops_before_its_node_says_that_it_is_done() {
+    let mut world = World::settled(2, 1);
+    world.lose = |_, _, frame| matches!(frame, Frame::Control(ControlFrame::Move { .. }));
+    world.set_status(1, MemberStatus::Leaving);
+    world.calm();
+    world.control(1, 0, ControlFrame::NoHost { ty: shard(0).ty });
+    assert!(!world.nodes[1].core.membership.drained, "it hosts");
+    world.set_status(1, MemberStatus::Exiting);
+    assert!(!world.nodes[1].core.membership.drained, "it hosts until its workers have stopped");
+    world.calm();
+    assert!((0..SHARDS).all(|s| world.home(shard(s)) != Some(1)));
+    assert!(world.nodes[1].core.membership.drained);
 }
 
 #[test]

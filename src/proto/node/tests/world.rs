@@ -15,7 +15,7 @@ use crate::{
         node::{Answer, Command, Effect, NodeCore},
         rng::Rng,
         shard::{LaneId, LaneItem, ShardCommand},
-        sharding::TypeInfo,
+        sharding::{ControlFrame, TypeInfo},
         wire::Frame,
     },
 };
@@ -207,6 +207,12 @@ impl World {
             self.sessions.remove(&(from, to));
             self.link_event(from, LinkEvent::Down { peer: Some(id(to)), addr: addr(to), cause: LinkDown::Reset, lost });
         }
+    }
+
+    /// A control frame of that node arrives.
+    pub fn control(&mut self, n: usize, from: usize, frame: ControlFrame) {
+        self.nodes[n].core.handle_frame(self.now, id(from), Frame::Control(frame));
+        self.take_effects(n);
     }
 
     pub fn link_event(&mut self, n: usize, event: LinkEvent) {
