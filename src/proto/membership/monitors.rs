@@ -119,11 +119,6 @@ impl Ring {
         Places { ring: self, ids: Cursor::of(&self.of) }
     }
 
-    /// The places before one, the nearest first; all but that one.
-    pub(crate) fn before(&self, at: usize) -> impl Iterator<Item = usize> + use<> {
-        (0..at).rev().chain((at + 1..self.places.len()).rev())
-    }
-
     /// Those after a node, the nearest first; all but itself.
     pub(crate) fn after(&self, id: NodeId) -> impl Iterator<Item = NodeId> + '_ {
         let n = self.places.len();

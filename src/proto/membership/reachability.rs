@@ -51,7 +51,54 @@ struct Case {
     place: Option<usize>,
     /// In the marks.
     against: Range<usize>,
+    /// What the judge holds itself.
+    own: Option<Mark>,
     convicted: bool,
+}
+
+/// Who elects whom, for as long as nobody else is discounted: where the electors of a place stand is found by counting, not by walking.
+struct Electors {
+    /// How many are not discounted before each place, and in all.
+    before: Vec<u32>,
+    most: usize,
+}
+
+impl Electors {
+    fn new(discounted: &[bool], most: usize) -> Self {
+        let mut count = 0;
+        let counts = discounted.iter().map(|&discounted| {
+            let before = count;
+            count += u32::from(!discounted);
+            before
+        });
+        let mut before: Vec<u32> = counts.collect();
+        before.push(count);
+        Self { before, most }
+    }
+
+    /// How many elect who stands there: the nearest before it that are not discounted.
+    fn of(&self, at: usize) -> usize {
+        let others = self.before[self.before.len() - 1] - (self.before[at + 1] - self.before[at]);
+        self.most.min(others as usize)
+    }
+
+    /// Whether one that is not discounted is among those.
+    fn has(&self, at: usize, by: usize) -> bool {
+        let between = if by < at { 0 } else { self.before[self.before.len() - 1] } + self.before[at] - self.before[by + 1];
+        by != at && (between as usize) < self.most
+    }
+}
+
+/// Places of those that each accuses, by its own.
+struct Accused {
+    starts: Vec<u32>,
+    places: Vec<u32>,
+}
+
+impl Accused {
+    fn of(&self, by: usize) -> &[u32] {
+        &self.places[self.starts[by] as usize..self.starts[by + 1] as usize]
+    }
 }
 
 /// The cases, and who is no elector of others, by place on the ring.
@@ -145,7 +192,7 @@ impl<'a> Docket<'a> {
         for rank in 0..ids.len() {
             if next[rank + 1] > 0 {
                 let (subject, against) = (ids[rank], next[rank]..next[rank] + next[rank + 1]);
-                docket.cases.push(Case { subject, place: places.of(subject), against, convicted: false });
+                docket.cases.push(Case { subject, place: places.of(subject), against, own: None, convicted: false });
             }
             next[rank + 1] += next[rank];
         }
@@ -154,6 +201,11 @@ impl<'a> Docket<'a> {
             let at = &mut next[rank as usize];
             docket.marks[*at] = (observer, mark);
             *at += 1;
+        }
+        if let Some(judge) = judge {
+            let marks = &docket.marks;
+            let own = |case: &Case| marks[case.against.clone()].iter().find(|&&(by, _)| by as usize == judge).map(|&(_, mark)| mark);
+            docket.cases.iter_mut().for_each(|case| case.own = own(case));
         }
         docket.discounted = docket.discounted_at_first();
         docket
@@ -170,7 +222,7 @@ impl<'a> Docket<'a> {
     }
 
     fn accused_by_judge(&self) -> impl Iterator<Item = &Case> {
-        self.cases.iter().filter(|case| self.judge.is_some_and(|judge| self.mark(case, judge).is_some()))
+        self.cases.iter().filter(|case| case.own.is_some())
     }
 
     /// Whether the judge itself holds others unreachable than were convicted.
@@ -193,8 +245,9 @@ impl<'a> Docket<'a> {
     /// Convicts until nobody is left to be convicted; who is convicted together is judged together.
     fn decide(&mut self) {
         loop {
+            let electors = self.electors();
             let open = |case: &Case| !case.convicted && Some(case.subject) != self.exempt;
-            let convicts = |(_, case): &(usize, &Case)| open(case) && self.convicts(case, Mark::Silent);
+            let convicts = |(_, case): &(usize, &Case)| open(case) && self.convicts(case, Mark::Silent, &electors);
             let more: Vec<usize> = self.cases.iter().enumerate().filter(convicts).map(|(at, _)| at).collect();
             if more.is_empty() {
                 return;
@@ -230,16 +283,19 @@ impl<'a> Docket<'a> {
     fn hear_own_side(&mut self) {
         let n = self.ring.len();
         let Some(mine) = self.judge else { return };
-        let mut case_at = vec![None; n];
-        self.cases.iter().filter_map(|case| Some((case, case.place?))).for_each(|(case, at)| case_at[at] = Some(case));
+        let mut silent_to_me = vec![false; n];
+        self.cases.iter().filter(|case| case.own.is_some()).filter_map(|case| case.place).for_each(|at| silent_to_me[at] = true);
+        let accused_by = self.accused_by();
         let needed = self.court.monitors.min(2);
         let (mut reached, mut replies_to, mut open) = (vec![false; n], vec![0; n], vec![mine]);
+        // By whom each was accused last of those that are looked at, one after the other.
+        let mut accuser = vec![n; n];
         reached[mine] = true;
         while let Some(at) = open.pop() {
-            let accused = |place: usize, by: usize| case_at[place].is_some_and(|case| self.mark(case, by).is_some());
+            accused_by.of(at).iter().for_each(|&place| accuser[place as usize] = at);
             // It observes one more for each whom it holds unreachable.
-            let replies = (at + 1..n).chain(0..at).filter(|&place| !accused(place, at));
-            for place in replies.take(self.court.monitors).filter(|&place| !accused(place, mine)) {
+            let replies = (at + 1..n).chain(0..at).filter(|&place| accuser[place] != at);
+            for place in replies.take(self.court.monitors).filter(|&place| !silent_to_me[place]) {
                 replies_to[place] += 1;
                 if (at == mine || replies_to[place] >= needed) && !std::mem::replace(&mut reached[place], true) {
                     open.push(place);
@@ -249,48 +305,58 @@ impl<'a> Docket<'a> {
         self.discounted.iter_mut().zip(reached).for_each(|(discounted, reached)| *discounted |= !reached);
     }
 
-    /// What who stands at that place holds.
-    fn mark(&self, case: &Case, observer: usize) -> Option<Mark> {
-        let against = &self.marks[case.against.clone()];
-        against.iter().find(|&&(by, _)| by as usize == observer).map(|&(_, mark)| mark)
+    /// The marks again, by who holds them.
+    fn accused_by(&self) -> Accused {
+        let against = |case: &Case| self.marks[case.against.clone()].iter().map(|&(by, _)| by as usize);
+        let placed = || self.cases.iter().filter_map(|case| Some((case, case.place?)));
+        let mut ends = vec![0u32; self.ring.len() + 1];
+        placed().flat_map(|(case, _)| against(case)).for_each(|by| ends[by] += 1);
+        let mut all = 0;
+        for end in &mut ends {
+            all += *end;
+            *end = all;
+        }
+        let mut places = vec![0; all as usize];
+        for (case, place) in placed() {
+            for by in against(case) {
+                ends[by] -= 1;
+                places[ends[by] as usize] = place as u32;
+            }
+        }
+        Accused { starts: ends, places }
     }
 
-    fn convicts(&self, case: &Case, least: Mark) -> bool {
-        let Court { rule, monitors, .. } = self.court;
+    fn electors(&self) -> Electors {
+        Electors::new(&self.discounted, self.court.monitors)
+    }
+
+    fn convicts(&self, case: &Case, least: Mark, all: &Electors) -> bool {
+        let rule = self.court.rule;
+        let against = &self.marks[case.against.clone()];
+        let heard = || against.iter().filter(|&&(by, _)| !self.discounted[by as usize]);
         if rule == DetectorVerdict::One && least == Mark::Silent {
             // Once the judge counts its own side alone, so it does with these.
-            return self.marks[case.against.clone()].iter().any(|&(by, _)| !self.contested || !self.discounted[by as usize]);
+            return !self.contested || heard().next().is_some();
         }
-        if self.marks[case.against.clone()].iter().all(|&(_, mark)| mark < least) {
+        if against.iter().all(|&(_, mark)| mark < least) {
             return false;
         }
         // Whoever is down has no monitors any more. The same for every judge: nobody is shown to have come back because it was downed.
         let Some(at) = case.place else { return true };
         let pooled = rule == DetectorVerdict::Pooled;
-        let (mut electors, mut accusers, mut tested) = (0, 0, false);
-        let mut hear = |mark: Option<Mark>| {
-            electors += 1;
-            accusers += usize::from(mark.is_some_and(|mark| mark >= least));
-            tested |= mark == Some(Mark::Convicted);
-        };
-        let mut heard: Vec<usize> = vec![];
-        for elector in self.ring.before(at).filter(|&place| !self.discounted[place]).take(monitors) {
-            debug_assert!(elector != at, "nobody observes itself");
-            hear(self.mark(case, elector));
-            if !pooled {
-                heard.push(elector);
-            }
-        }
-        if !pooled {
-            for &(observer, mark) in &self.marks[case.against.clone()] {
-                let observer = observer as usize;
-                if !self.discounted[observer] && !heard.contains(&observer) {
-                    hear(Some(mark));
+        let (mut electors, mut accusers, mut tested) = (all.of(at), 0, false);
+        for &(by, mark) in heard() {
+            if !all.has(at, by as usize) {
+                if pooled {
+                    continue;
                 }
+                electors += 1;
             }
+            accusers += usize::from(mark >= least);
+            tested |= mark == Mark::Convicted;
         }
         if electors == 0 {
-            return self.judge.and_then(|judge| self.mark(case, judge)).is_some_and(|mark| mark >= least);
+            return case.own.is_some_and(|mark| mark >= least);
         }
         // Who convicts has counted the others' runs; one of them must have come to the same.
         (pooled && least == Mark::Silent && accusers > 1 && tested) || accusers * 2 > electors
@@ -298,7 +364,8 @@ impl<'a> Docket<'a> {
 
     fn verdict(&self, prior: &Verdict) -> Verdict {
         let convicted = || self.cases.iter().filter(|case| case.convicted);
-        let gone = convicted().filter(|case| self.convicts(case, Mark::Refused)).map(|case| case.subject).collect();
+        let electors = self.electors();
+        let gone = convicted().filter(|case| self.convicts(case, Mark::Refused, &electors)).map(|case| case.subject).collect();
         let mut before = Cursor::of(prior.unreachable.keys().as_slice());
         let mut known = |case: &Case| {
             let by = || self.marks[case.against.clone()].iter().map(|&(by, _)| self.ring.at(by as usize));
@@ -357,6 +424,24 @@ mod tests {
                 .collect::<BTreeSet<_>>()
                 .into_iter()
                 .collect()
+        }
+    }
+
+    #[test]
+    fn electors_are_counted_as_they_would_be_walked() {
+        let mut rng = crate::proto::rng::Rng::new(7);
+        for round in 0..500 {
+            let (n, most) = (1 + round % 12, 1 + rng.below(6) as usize);
+            let discounted: Vec<bool> = (0..n).map(|_| rng.below(3) == 0).collect();
+            let electors = Electors::new(&discounted, most);
+            for at in 0..n {
+                let before = (0..at).rev().chain((at + 1..n).rev());
+                let walked: Vec<usize> = before.filter(|&place| !discounted[place]).take(most).collect();
+                assert_eq!(electors.of(at), walked.len(), "of {at} in {discounted:?}");
+                for by in (0..n).filter(|&by| !discounted[by]) {
+                    assert_eq!(electors.has(at, by), walked.contains(&by), "{by} of {at} in {discounted:?}");
+                }
+            }
         }
     }
 
