@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Runs mixes of everything a scenario file can say, drawn by number, and prints those that do not hold.
 
-    perf/random_mixes.py A..B [FOLDER]
+    perf/random_mixes.py A..B [FOLDER [KINDS]]
 
 Wider than random_scenarios.py, and rougher: every action and selector, all strategies and verdicts, presets, regions, bursts, clocks, deaf nodes, moves;
 then everything is healed, and who is not running is started, twice. Each number from A to B (excluded) is one file, written to FOLDER (default:
-target/mixes) and kept there if its run does not hold, or ends in an error. WINGBEAT names the program (default: target/release/wingbeat).
+target/mixes) and kept there if its run does not hold, or ends in an error. With KINDS, like leave,pause,restart,crash,move, the files are others: of two
+to eight nodes, with up to twelve of those actions alone. WINGBEAT names the program (default: target/release/wingbeat).
 
 Many that are printed are no fault: who was removed may stay away when it ends after the last start, and a first seed that starts in a partition founds
 a cluster of its own. Worth a look is whatever panics, hangs, breaks an invariant without such a start, or never becomes one cluster.
@@ -130,11 +131,11 @@ def fields(r, kind, n, started):
     return [f"groups = {json.dumps(groups)}"]
 
 
-def mix(number):
-    """The file of that number."""
-    r = random.Random(f"mix {number}")
-    n = r.choice([1, 2, 3, 3, 4, 5, 5, 6, 7, 8, 9, 10, 12, 15, 20, 25, 30])
-    started = n if r.random() < 0.6 else r.randint(max(1, n // 2), n)
+def mix(number, only=()):
+    """The file of that number, with those kinds of actions or with all."""
+    r = random.Random(f"mix {number}" + "".join(f" {kind}" for kind in only))
+    n = r.randint(2, 8) if only else r.choice([1, 2, 3, 3, 4, 5, 5, 6, 7, 8, 9, 10, 12, 15, 20, 25, 30])
+    started = n if only or r.random() < 0.6 else r.randint(max(1, n // 2), n)
     seeds = r.randint(1, min(n, 3)) if r.random() < 0.5 else 1
     healed = r.choice([60, 100, 150])
     end = healed + 240
@@ -143,16 +144,16 @@ def mix(number):
         f'start_spread = "{r.choice(["0s", "1s", "10s"])}"', f"seed = {r.randint(1, 1000)}", f'duration = "{end}s"',
         "[config]", *config(r, n), "[network]", *network(r, n),
     ]
-    load = r.random() < 0.8
+    load = only or r.random() < 0.8
     if load:
         lines += [
             "[workload]", f"entities = {r.choice([5, 30, 100])}", f"shards = {r.choice([3, 10, 24])}", f"senders = {r.randint(1, min(n, 5))}",
             f"rate = {r.choice([20, 100, 200])}", f'mode = "{r.choice(["tell", "ask"])}"', 'from = "10s"', f'until = "{end - 20}s"',
         ]
     all_kinds = ["crash", "restart", "pause", "resume", "join", "leave", "down", "partition", "heal", "link", "clock", "deaf"]
-    kinds = r.sample(all_kinds + (["move"] if load else []), r.randint(2, 6))
+    kinds = only or r.sample(all_kinds + (["move"] if load else []), r.randint(2, 6))
     actions = []
-    for _ in range(r.randint(1, 10)):
+    for _ in range(r.randint(2, 12) if only else r.randint(1, 10)):
         kind, time = r.choice(kinds), round(r.uniform(15, healed - 1), r.choice([0, 1, 3]))
         said = [] if kind == "heal" else fields(r, kind, n, started)
         if said is not None:
@@ -172,11 +173,12 @@ def main():
     first, last = (int(x) for x in sys.argv[1].split(".."))
     folder = pathlib.Path(sys.argv[2] if len(sys.argv) > 2 else "target/mixes")
     folder.mkdir(parents=True, exist_ok=True)
+    only = sys.argv[3].split(",") if len(sys.argv) > 3 else ()
     program = os.environ.get("WINGBEAT", "target/release/wingbeat")
     held = 0
     for number in range(first, last):
         file = folder / f"mix-{number}.toml"
-        file.write_text(mix(number))
+        file.write_text(mix(number, only))
         try:
             run = subprocess.run([program, "sim", file, "--json"], capture_output=True, text=True, timeout=300)
         except subprocess.TimeoutExpired:
