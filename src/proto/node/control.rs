@@ -32,12 +32,12 @@ impl<M: Members> NodeCore<M> {
             }
             ControlFrame::Route { shard, epoch, home } => self.learn(now, shard, epoch, home),
             ControlFrame::Assign { shard, epoch, home, base, term } => {
-                if self.is_current(term) && home == self.me && base <= epoch && epoch < Epoch::MAX && !self.done {
+                if self.is_current(term) && home == self.me && base <= epoch && epoch < Epoch::MAX && self.takes_shards() {
                     self.handle_assign(now, from, shard, epoch, base);
                 }
             }
             ControlFrame::Move { shard, epoch, from: old, to, term, .. } => {
-                if self.is_current(term) && old != to && epoch < Epoch::MAX && !(self.done && to == self.me) {
+                if self.is_current(term) && old != to && epoch < Epoch::MAX && (to != self.me || self.takes_shards()) {
                     self.handle_move(now, from, shard, epoch, old, to);
                 }
             }
@@ -61,6 +61,12 @@ impl<M: Members> NodeCore<M> {
         let current = self.coordinator.hear(term);
         self.counts.control_dropped += u64::from(!current);
         current
+    }
+
+    /// Whether this node may be given anything. If not, the authority says it again until it hears of this node's removal.
+    fn takes_shards(&mut self) -> bool {
+        self.counts.control_dropped += u64::from(self.done);
+        !self.done
     }
 
     /// Takes a record in: this node's stream follows it, and the worker hears of it.

@@ -141,7 +141,7 @@ impl<M: Members> NodeCore<M> {
         // Nobody takes over what runs here, but somebody may be given it the moment this node is removed: all leave, or a host of that type comes.
         let abandons = leaving && exits && (!takers || (runs && self.region.hosted().all(stranded) && handed_over()));
         let drained = leaving && !runs && (abandons || handed_over());
-        self.done |= drained && exits;
+        self.done |= abandons || (drained && exits);
         if abandons && !std::mem::replace(&mut self.abandoned, true) {
             self.tell_workers(&ShardCommand::Stop);
         }

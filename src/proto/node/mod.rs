@@ -84,7 +84,7 @@ pub struct NodeCore<M = Membership> {
     /// This node is on its way out, as the newest view says.
     leaving: bool,
     drained: bool,
-    /// It was drained as it was exiting, and so may be removed at any moment: what it is given from now on, somebody else may run already.
+    /// It was drained as it was exiting, or has stopped its workers to be: it may be removed at any moment, and somebody else run what it is given.
     done: bool,
     /// All leave, and what runs here was told to stop.
     abandoned: bool,
