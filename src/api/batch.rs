@@ -176,9 +176,18 @@ impl<T: EntityType> Batch<T> {
         stuck.clear();
         let sent = node.batch(|exits| {
             let Waiting { ids, drafts, odd } = &mut waiting;
-            for (at, id) in ids.drain(..).enumerate() {
+            let (mut at, mut ids) = (0, ids.drain(..));
+            loop {
+                if stuck.is_empty() && odd.is_empty() {
+                    let straight = exits.send_drafts(entry, drafts);
+                    ids.by_ref().take(straight).for_each(drop);
+                    (at, report.accepted) = (at + straight, report.accepted + straight);
+                }
+                let Some(id) = ids.next() else { break };
                 let stuck_by = if stuck.is_empty() { None } else { stuck.get(&id).cloned() };
-                let sent = match (next_odd(odd, at), stuck_by) {
+                let odd_one = next_odd(odd, at);
+                at += 1;
+                let sent = match (odd_one, stuck_by) {
                     (None, None) => drafts.next().map_or(Ok(()), |draft| exits.send_draft(node, entry, draft)),
                     (None, Some(refusal)) => drafts.next().map_or(Ok(()), |mut draft| Err((refusal, draft.take()))),
                     (Some((_, key, msg)), refusal) => {

@@ -11,7 +11,7 @@ use crate::{
     Epoch, Refusal, ShardId, TypeId, Wire,
     engine::{
         lane::{Item, LaneSender},
-        letter::{Address, Draft, LETTER_MAX, fits},
+        letter::{Address, Draft, Drafts, LETTER_MAX, fits},
         message::AnyMessage,
         node::{Node, ToNet, ToWorker},
         parcel::{EngineParcel, Key, message_of, with_scratch},
@@ -137,6 +137,22 @@ impl Exits {
         let mut msg = draft.take();
         let letter = Outgoing { key: draft.key(), hash: draft.hash(), ask: None, reads: 0, msg: &mut msg };
         self.send_item(node, entry, letter).map_err(|refusal| (refusal, msg))
+    }
+
+    /// Sends those of the drafts at the front for which nothing has changed since the last message to their shards, and that stay on this node, as
+    /// [`send_draft`](Self::send_draft) would: how many. In a loop of its own, as they are nearly all.
+    #[inline(never)]
+    pub fn send_drafts<M: Wire>(&mut self, entry: &TypeEntry, drafts: &mut Drafts<M>) -> usize {
+        debug_assert!(self.held, "who sends many rings the bells at the end");
+        let Some((_, last)) = self.last.iter().find(|(id, _)| *id == entry.id) else { return 0 };
+        drafts.send_while(|draft| {
+            let (shard, word) = entry.route(draft.hash());
+            if let Some((worker, tag)) = word.exit()
+                && last.get(shard.shard.0 as usize) == Some(&word)
+            {
+                self.workers[usize::from(worker)].draft(draft, shard, tag);
+            }
+        })
     }
 
     /// Writes a message to a shard elsewhere, encoded, into the ring of the network thread, where the last one to that shard went too. One that

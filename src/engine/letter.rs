@@ -348,6 +348,24 @@ impl<M: Wire> Drafts<M> {
         Some(draft)
     }
 
+    /// Offers them to `send`, the oldest first, until it leaves one as it was, which stays: how many it moved or took out.
+    #[inline(always)]
+    pub fn send_while(&mut self, mut send: impl FnMut(&mut Draft<'_, M>)) -> usize {
+        let mut sent = 0;
+        while self.next != self.units.len() {
+            // SAFETY: a draft that was not handed out before begins there.
+            let place = unsafe { self.units.as_mut_ptr().add(self.next).cast() };
+            let draft = ManuallyDrop::new(Draft { place, taken: false, _values: PhantomData });
+            let mut offered = Offered { draft, next: &mut self.next };
+            send(&mut offered.draft);
+            if !offered.draft.taken {
+                break;
+            }
+            sent += 1;
+        }
+        sent
+    }
+
     /// Drops what is left, and keeps the room.
     pub fn clear(&mut self) {
         while let Some(draft) = self.next() {
@@ -355,6 +373,21 @@ impl<M: Wire> Drafts<M> {
         }
         self.units.clear();
         self.next = 0;
+    }
+}
+
+/// A draft that is still among the others; no more once it is taken, also if whoever was offered it has panicked.
+struct Offered<'a, 'b, M: Wire> {
+    draft: ManuallyDrop<Draft<'a, M>>,
+    next: &'b mut usize,
+}
+
+impl<M: Wire> Drop for Offered<'_, '_, M> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.draft.taken {
+            *self.next += self.draft.size().div_ceil(ALIGN);
+        }
     }
 }
 
@@ -418,15 +451,20 @@ impl<M: Wire> Draft<'_, M> {
     /// `size()` bytes, aligned to [`ALIGN`], are the caller's there, and hold nothing.
     #[inline]
     pub unsafe fn move_to(&mut self, place: *mut u8, shard: ShardKey, tag: Epoch) {
-        let size = self.size();
         debug_assert!(!self.taken, "what was sent is dropped at once");
         self.taken = true;
-        // SAFETY: the caller's bytes; head and value are moved there, and nobody uses them here any more.
+        let head = *self.head();
+        let body = usize::from(head.body);
+        // SAFETY: the caller's bytes; head, key and value are moved there, and nobody uses them here any more. In pieces whose lengths are known,
+        // as most keys are words: a copy of unknown length is a call.
         unsafe {
-            place.copy_from_nonoverlapping(self.place, size);
-            let head = place.cast::<Head>();
-            (&raw mut (*head).shard).write(shard);
-            (&raw mut (*head).tag).write(tag);
+            place.cast::<Head>().write(Head { shard, tag, ..head });
+            if body == KEY + 8 {
+                place.add(KEY).cast::<MaybeUninit<[u8; 8]>>().copy_from_nonoverlapping(self.place.add(KEY).cast(), 1);
+            } else {
+                place.add(KEY).copy_from_nonoverlapping(self.place.add(KEY), usize::from(head.key));
+            }
+            place.add(body).cast::<M>().copy_from_nonoverlapping(self.place.add(body).cast::<M>(), 1);
         }
     }
 }
@@ -545,7 +583,34 @@ mod tests {
             drafts.clear();
             assert!(Arc::strong_count(&alive) == 1 && drafts.next().is_none());
         }
-        drafts.push(&[1], 1, tests::Counted::<3>(alive.clone(), [0; 3]));
+        for n in 0..9u64 {
+            drafts.push(&vec![n as u8; 2 * n as usize], n, tests::Counted::<3>(alive.clone(), [n; 3]));
+        }
+        let mut met = 0;
+        let sent = drafts.send_while(|draft| {
+            assert_eq!(draft.hash(), met);
+            met += 1;
+            if met < 6 {
+                let (mut room, mut taken) = (Room([0; 512]), false);
+                // SAFETY: as above.
+                let mut letter = unsafe {
+                    draft.move_to(room.0.as_mut_ptr(), ShardKey { ty: TypeId(4), shard: ShardId(5) }, Epoch(6));
+                    Letter::at(room.0.as_mut_ptr(), &mut taken)
+                };
+                assert_eq!((letter.key(), letter.take::<Counted>().unwrap().1), (draft.key(), [draft.hash(); 3]));
+            }
+        });
+        assert_eq!((sent, met, Arc::strong_count(&alive)), (5, 6, 5), "the first that was left alone was the last one offered");
+        assert_eq!(drafts.next().map(|draft| draft.hash()), Some(5), "and it is still there");
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drafts.send_while(|_| panic!("as asked"))));
+        assert!(caught.is_err() && drafts.next().is_some_and(|draft| draft.hash() == 6), "what nobody has taken stays, also if they panic");
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            drafts.send_while(|draft| {
+                drop(draft.take());
+                panic!("as asked");
+            })
+        }));
+        assert!(caught.is_err() && drafts.next().is_some_and(|draft| draft.hash() == 8), "what was taken is gone");
         drop(drafts);
         assert_eq!(Arc::strong_count(&alive), 1);
     }

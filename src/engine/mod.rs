@@ -14,7 +14,8 @@
 //!
 //! Turns of the network are the network thread's, or of whoever waits for it: see [duty].
 //!
-//! A [`Batch`](crate::Batch) writes its messages as [drafts](letter::Drafts) of letters; `exits::Exits::send_draft` finds the ring and copies them.
+//! A [`Batch`](crate::Batch) writes its messages as [drafts](letter::Drafts) of letters; `exits::Exits::send_drafts` finds their
+//! rings and copies them.
 //!
 //! What cannot go the short way (a route that changes, an entity that is not live, or one with something in its mailbox) is made a
 //! [parcel](parcel) where that turns out, and goes on by `NodeCore::handle_lane`, `ShardCore::handle_lane` and the host's `handle`, which know

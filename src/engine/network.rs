@@ -49,7 +49,7 @@ const BATCH: usize = 256;
 const BATCH_BYTES: usize = 32 << 10;
 /// The network thread's ring to a worker is so many times as large as that of other threads: many senders stand behind it, and what finds no
 /// room in it goes a long way.
-const PORT_FACTOR: usize = 16;
+const PORT_FACTOR: usize = 8;
 /// Messages that may wait for a worker whose ring is full, before newer ones are refused.
 const WAITING_MAX: usize = 1 << 16;
 /// Their bytes, with those of long messages in its ring.
