@@ -8,10 +8,13 @@ use super::{
 };
 use crate::NodeId;
 
+/// Where a member stands on the ring.
+type Placed = (u64, NodeId);
+
 /// Members sorted by their place on the ring.
 #[derive(Debug)]
 pub(crate) struct Ring {
-    places: Vec<(u64, NodeId)>,
+    places: Vec<Placed>,
     /// The members in the order in which they were given.
     of: Vec<NodeId>,
     /// Where each of those stands.
@@ -121,9 +124,19 @@ impl Ring {
 
     /// Those after a node, the nearest first; all but itself.
     pub(crate) fn after(&self, id: NodeId) -> impl Iterator<Item = NodeId> + '_ {
-        let n = self.places.len();
-        let from = self.place_of(id);
-        (1..n).filter_map(move |step| from.map(|at| self.places[(at + step) % n].1))
+        let (before, after) = self.around(id);
+        after.iter().chain(before).map(|&(_, id)| id)
+    }
+
+    /// Those before a node, the nearest first; all but itself.
+    pub(crate) fn before(&self, id: NodeId) -> impl Iterator<Item = NodeId> + '_ {
+        let (before, after) = self.around(id);
+        before.iter().rev().chain(after.iter().rev()).map(|&(_, id)| id)
+    }
+
+    /// Whose places are lower, and whose are higher.
+    fn around(&self, id: NodeId) -> (&[Placed], &[Placed]) {
+        self.place_of(id).map_or((&[], &[]), |at| (&self.places[..at], &self.places[at + 1..]))
     }
 
     fn walk(&self, from: NodeId, count: usize, skip: impl Fn(NodeId) -> bool, place: impl Fn(usize, usize, usize) -> usize) -> Vec<NodeId> {
@@ -189,6 +202,17 @@ mod tests {
             assert!(ids(|_| true).into_iter().all(|id| made.place_of(id) == made.places.iter().position(|place| place.1 == id)));
             assert_eq!(Arc::ptr_eq(&prior, &made), prior.of == made.of);
         }
+    }
+
+    #[test]
+    fn before_is_where_the_observers_are_and_after_where_the_subjects_are() {
+        let (ring, ids) = ring(9);
+        for &id in &ids {
+            let (before, after): (Vec<_>, Vec<_>) = (ring.before(id).collect(), ring.after(id).collect());
+            assert_eq!((before.len(), &before[..4]), (8, &ring.observers(id, 4, |_| false)[..]));
+            assert_eq!((after.len(), &after[..4]), (8, &ring.subjects(id, 4, |_| false)[..]));
+        }
+        assert_eq!(ring.before(NodeId::from_raw(99)).count(), 0);
     }
 
     #[test]

@@ -175,8 +175,11 @@ impl<'a> Docket<'a> {
         for (&observer, row) in court.version.rows.iter().filter(|(_, row)| !row.marks.is_empty()) {
             // The dead stand nowhere on the ring.
             let Some(place) = places.of(observer) else { continue };
+            // Who accuses many has them side by side.
+            let mut dense = (row.marks.len() * 8 > ids.len()).then(|| Cursor::of(ids));
             for (subject, mark) in row.marks.iter().filter(|&(subject, _)| subject != observer) {
-                if let Some(rank) = roster.rank(subject) {
+                let rank = dense.as_mut().map_or_else(|| roster.rank(subject), |dense| dense.find(subject));
+                if let Some(rank) = rank {
                     found.push((rank as u32, place as u32, mark));
                 }
             }

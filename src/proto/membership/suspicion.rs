@@ -144,8 +144,8 @@ impl Membership {
             return;
         }
         let cut_off = LazyCell::new(|| self.cut_off_convicts(now));
-        let accused = |id: NodeId| self.accusation(now, id, || *cut_off).map(|mark| (id, mark));
-        let silent: Vec<(NodeId, Mark)> = self.watch.subjects().filter(|&id| self.own_mark(id).is_none()).filter_map(accused).collect();
+        let accused = |(id, subject)| self.accusation(now, id, subject, || *cut_off).map(|mark| (id, mark));
+        let silent: Vec<(NodeId, Mark)> = self.unaccused().filter_map(accused).collect();
         for (id, mark) in silent {
             self.watch.interrupt(id);
             self.set_mark(id, Some(mark));
@@ -157,14 +157,15 @@ impl Membership {
         if self.phase != Phase::Member || self.suspicion.sick || self.suspicion.isolated || self.own_mark(id).is_some() {
             return;
         }
-        if let Some(mark) = self.accusation(now, id, || self.cut_off_convicts(now)) {
+        let subject = self.watch.subject(id);
+        if let Some(mark) = subject.and_then(|subject| self.accusation(now, id, subject, || self.cut_off_convicts(now))) {
             self.watch.interrupt(id);
             self.set_mark(id, Some(mark));
         }
     }
 
-    fn accusation(&self, now: Time, id: NodeId, cut_off: impl Fn() -> bool) -> Option<Mark> {
-        let (subject, tuning) = (self.watch.subject(id)?, &self.watch.tuning);
+    fn accusation(&self, now: Time, id: NodeId, subject: &Subject, cut_off: impl Fn() -> bool) -> Option<Mark> {
+        let tuning = &self.watch.tuning;
         if subject.is_stranger(now) {
             return None;
         }
@@ -193,15 +194,14 @@ impl Membership {
         self.watch.subject(id).map_or(0, |subject| self.missing(now, subject))
     }
 
-    /// The monitors of a subject that can be asked, this node left out.
+    /// The monitors of a subject that can be asked, this node left out. One of those whom it accuses, or suspects, is no monitor to it: the next one is.
     fn fellows(&self, now: Time, id: NodeId) -> Vec<NodeId> {
         let own = self.state.rows.get(&self.me).map(|row| &row.marks);
         let silent = |id: NodeId| self.watch.subject(id).is_some_and(|s| s.suspect(now, &self.watch.tuning));
         let skip =
             |id: NodeId| id != self.me && (own.is_some_and(|own| own.has(id)) || self.verdict.unreachable.contains_key(&id) || silent(id));
-        let mut fellows = self.state.members.ring().observers(id, usize::from(self.config.detector.monitors), skip);
-        fellows.retain(|&other| other != self.me && other != id && !skip(other));
-        fellows
+        let monitors = self.state.members.ring().before(id).filter(|&other| !skip(other)).take(usize::from(self.config.detector.monitors));
+        monitors.filter(|&other| other != self.me).collect()
     }
 
     /// The run test over all monitors of a subject.
@@ -271,7 +271,7 @@ impl Membership {
         }
         self.suspicion.sick = sick;
         // What it misses by its own fault says nothing of its links; but who was not heard at all meanwhile may be gone.
-        let open: Vec<NodeId> = self.watch.subjects().filter(|&id| self.own_mark(id).is_none()).collect();
+        let open: Vec<NodeId> = self.unaccused().map(|(id, _)| id).collect();
         let since = self.suspicion.deaf_since;
         open.into_iter().for_each(|id| if sick { self.watch.interrupt(id) } else { self.watch.excuse(now, id, since) });
         if sick {
@@ -305,10 +305,8 @@ impl Membership {
     /// The share of missed beats on the link at that place among all, the best first, and what few samples leave open. `missed`: how many beats of how many.
     fn loss_by(&self, missed: impl Fn(&Subject) -> (u32, u32), place: impl Fn(usize) -> usize) -> Option<f64> {
         let (mut shares, mut judged_all) = (vec![], 0);
-        for id in self.watch.subjects().filter(|&id| self.own_mark(id).is_none()) {
-            if let Some((missed, judged)) = self.watch.subject(id).map(&missed)
-                && judged > 0
-            {
+        for (missed, judged) in self.unaccused().map(|(_, subject)| missed(subject)) {
+            if judged > 0 {
                 shares.push(f64::from(missed) / f64::from(judged));
                 judged_all += judged;
             }

@@ -453,9 +453,7 @@ impl Membership {
         let pause = if self.watch.subjects.len() > FEW { self.watch.tuning.heartbeat / 20 } else { Duration::ZERO };
         let earliest = self.suspicion.judged().map(|at| at + pause);
         let floor = self.floor();
-        let own = self.state.rows.get(&self.me).map(|row| &row.marks).filter(|marks| !marks.is_empty());
-        let open = self.watch.subjects.iter().filter(|(id, _)| own.is_none_or(|marks| !marks.has(**id)));
-        let dues = open.flat_map(|(_, s)| s.silent_for(floor).into_iter().chain([s.deadline(&self.watch.tuning)])).flatten();
+        let dues = self.unaccused().flat_map(|(_, s)| s.silent_for(floor).into_iter().chain([s.deadline(&self.watch.tuning)])).flatten();
         let judged = self.suspicion.judged();
         let dues = dues.filter(|&at| judged.is_none_or(|judged| at > judged)).map(|at| earliest.map_or(at, |earliest| at.max(earliest)));
         dues.chain(self.watch.beat_at).chain(self.watch.again_at).min()
@@ -488,8 +486,7 @@ impl Membership {
                 self.send_parts(id, &[Part::Beat(seq)]);
             }
             if now < self.watch.joined + NEW_BEATS * self.watch.tuning.heartbeat {
-                let strange = |id: NodeId| self.watch.subject(id).is_some_and(Subject::ignores) && self.own_mark(id).is_none();
-                let strangers: Vec<NodeId> = self.watch.subjects().filter(|&id| strange(id)).collect();
+                let strangers: Vec<NodeId> = self.unaccused().filter(|(_, s)| s.ignores()).map(|(id, _)| id).collect();
                 strangers.into_iter().for_each(|id| self.introduce_myself(now, id));
             }
         }
@@ -548,6 +545,17 @@ impl Membership {
 
     pub(super) fn own_mark(&self, id: NodeId) -> Option<Mark> {
         self.state.rows.get(&self.me).and_then(|r| r.marks.get(id))
+    }
+
+    /// The subjects that this node does not accuse. Both stand in order of the ids, and there can be a thousand of each.
+    pub(super) fn unaccused(&self) -> impl Iterator<Item = (NodeId, &Subject)> {
+        let row = self.state.rows.get(&self.me);
+        let mut accused = row.into_iter().flat_map(|row| row.marks.subjects()).peekable();
+        let subjects = self.watch.subjects.iter().map(|(&id, subject)| (id, subject));
+        subjects.filter(move |&(id, _)| {
+            while accused.next_if(|&other| other < id).is_some() {}
+            accused.peek() != Some(&id)
+        })
     }
 
     /// Changes this node's row.
