@@ -358,10 +358,8 @@ impl<'a, E: Entity> Cx<'a, E> {
     /// # Errors
     /// [`Failure`]: the state cannot be encoded. Give it on, and the move is called off.
     pub fn hand_over<S: Wire>(&mut self, state: &S) -> Result<Handoff, Failure> {
-        let mut bytes = std::mem::take(&mut self.out.state);
-        bytes.clear();
-        super::wire::encode_versions(state, &mut bytes)?;
-        Ok(Handoff { state: Some(bytes) })
+        super::wire::encode_versions(state, self.out.states.open())?;
+        Ok(Handoff { given: true })
     }
 }
 

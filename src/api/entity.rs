@@ -85,16 +85,16 @@ pub struct PanicInfo {
     pub handling: &'static str,
 }
 
-/// State on its way to the next owner. Made by [`Cx::hand_over`].
+/// What an entity gives to its next owner. Made by [`Cx::hand_over`], which has taken the state, so it is good for that turn alone.
 #[derive(Debug)]
 pub struct Handoff {
-    pub(crate) state: Option<Vec<u8>>,
+    pub(crate) given: bool,
 }
 
 impl Handoff {
     /// The next instance starts fresh.
     pub fn nothing() -> Self {
-        Self { state: None }
+        Self { given: false }
     }
 }
 

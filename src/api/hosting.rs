@@ -78,9 +78,6 @@ impl<E: Entity> TypeHost for HostOf<E> {
     }
 }
 
-/// Room for a state that a worker keeps for the next one.
-const STATE_ROOM: usize = 64 << 10;
-
 impl<E: Entity> Live<E> {
     fn with<R>(&mut self, env: &mut Env<'_>, f: impl FnOnce(&mut E, &mut Cx<'_, E>) -> R) -> R {
         let mut cx = Cx::new(&self.id, self.cause, None, 0, env);
@@ -99,13 +96,8 @@ impl<E: Entity> Instance for Live<E> {
         turn.unwrap_or_else(|error| unreadable(env, mail, E::Type::TYPE, &error))
     }
 
-    fn hand_over(&mut self, env: &mut Env<'_>, out: &mut Vec<u8>) -> Result<bool, String> {
-        let Some(state) = self.with(env, |entity, cx| entity.handoff(cx)).map_err(|f| f.to_string())?.state else { return Ok(false) };
-        out.extend_from_slice(&state);
-        if state.capacity() <= STATE_ROOM {
-            env.out.state = state;
-        }
-        Ok(true)
+    fn hand_over(&mut self, env: &mut Env<'_>) -> Result<bool, Box<str>> {
+        self.with(env, |entity, cx| entity.handoff(cx)).map(|handoff| handoff.given).map_err(|why| why.to_string().into())
     }
 
     fn key(&self) -> Vec<u8> {

@@ -49,10 +49,38 @@ pub struct Out {
     topics: BTreeMap<u64, Subscribers>,
     /// Entities that this worker's entities watch.
     pub watches: Watches,
-    /// Room for the state of the next entity that hands it over.
-    pub state: Vec<u8>,
+    /// Where entities that hand over put their states.
+    pub states: StateBuffer,
     /// Messages of entities to themselves that come in the next turn of the worker.
     pub own_later: Vec<(ShardKey, Envelope)>,
+}
+
+/// Where an entity that hands over puts its state: behind what is to travel already, so that nothing is copied once more.
+#[derive(Default)]
+pub struct StateBuffer {
+    bytes: Vec<u8>,
+    begin: usize,
+}
+
+impl StateBuffer {
+    /// The next state goes behind these bytes.
+    pub fn lend(&mut self, bytes: &mut Vec<u8>) {
+        self.bytes.clear();
+        std::mem::swap(&mut self.bytes, bytes);
+        self.begin = self.bytes.len();
+    }
+
+    /// Back to whom they belong.
+    pub fn give_back(&mut self, bytes: &mut Vec<u8>) {
+        std::mem::swap(&mut self.bytes, bytes);
+        self.begin = 0;
+    }
+
+    /// An empty place for the state: one that was written before is replaced. Nobody looks at what is written while nothing is lent.
+    pub fn open(&mut self) -> &mut Vec<u8> {
+        self.bytes.truncate(self.begin);
+        &mut self.bytes
+    }
 }
 
 /// Makes a message of a published value, if it is of the right type.
@@ -91,7 +119,7 @@ impl Out {
             rng: Rng::new(seed),
             topics: BTreeMap::new(),
             watches: Watches::default(),
-            state: vec![],
+            states: StateBuffer::default(),
             own_later: vec![],
         }
     }

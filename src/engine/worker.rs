@@ -76,22 +76,22 @@ impl WorkerHost {
         &self.node.metrics.workers[usize::from(self.index)]
     }
 
-    fn turn<R>(&mut self, at: Place, key: &[u8], what: &'static str, f: impl FnOnce(&mut Env<'_>) -> R) -> Result<R, Box<PanicInfo>> {
+    fn turn<R>(&mut self, at: &Place, key: &[u8], what: &'static str, f: impl FnOnce(&mut Env<'_>) -> R) -> Result<R, Box<PanicInfo>> {
         self.busy.enter(at.shard, key);
         let result = self.entered(at, what, f);
         if let Some(took) = self.slow.take() {
-            self.tell_slow(at, key, took);
+            self.tell_slow(*at, key, took);
         }
         result
     }
 
     /// As [`turn`](Self::turn), where the watch knows already who it is, and the caller says so of a slow turn.
-    fn entered<R>(&mut self, at: Place, what: &'static str, f: impl FnOnce(&mut Env<'_>) -> R) -> Result<R, Box<PanicInfo>> {
-        let mut env = Env { node: &self.node, at: &at, out: &mut self.out };
+    fn entered<R>(&mut self, at: &Place, what: &'static str, f: impl FnOnce(&mut Env<'_>) -> R) -> Result<R, Box<PanicInfo>> {
+        let mut env = Env { node: &self.node, at, out: &mut self.out };
         // The entity is dropped after a panic, so no broken state is seen again.
         let result = catch_unwind(AssertUnwindSafe(|| f(&mut env)));
         self.leave();
-        result.map_err(|panic| self.panic_info(&at, what, &*panic))
+        result.map_err(|panic| self.panic_info(at, what, &*panic))
     }
 
     /// A turn is over.
@@ -167,7 +167,7 @@ impl WorkerHost {
     /// What the ask's answer becomes: a message to the entity that asked.
     fn then(&mut self, at: Place, open: OpenAsk, answered: Result<Answered, AskError>) -> Option<EngineParcel> {
         let OpenAsk { key, then, .. } = open;
-        match self.turn(at, key.bytes(), "then", |_| then(answered)) {
+        match self.turn(&at, key.bytes(), "then", |_| then(answered)) {
             Ok(msg) => Some(EngineParcel::told(key, msg)),
             Err(panic) => {
                 self.tell_panic(at, key.bytes(), &panic);
@@ -191,11 +191,11 @@ impl Host for WorkerHost {
     type Parcel = EngineParcel;
     type Entity = Box<dyn Instance>;
 
-    fn start(&mut self, at: Place, key: &[u8], cause: StartCause, state: Option<(&[u8], NodeId)>) -> Result<Self::Entity, String> {
+    fn start(&mut self, at: &Place, key: &[u8], cause: StartCause, state: Option<(&[u8], NodeId)>) -> Result<Self::Entity, String> {
         let host = self.types.get(at.shard.ty).and_then(|e| e.host.get()).cloned();
         let Some(host) = host else { return Err("the type is not hosted here".to_owned()) };
         let started = self.turn(at, key, "start", |env| host.start(env, key, cause, state)).unwrap_or_else(|panic| {
-            self.tell_panic(at, key, &panic);
+            self.tell_panic(*at, key, &panic);
             Err(panic.message)
         });
         if started.is_err() {
@@ -206,7 +206,7 @@ impl Host for WorkerHost {
         started
     }
 
-    fn handle(&mut self, at: Place, entity: &mut Self::Entity, parcel: EngineParcel) -> Turn {
+    fn handle(&mut self, at: &Place, entity: &mut Self::Entity, parcel: EngineParcel) -> Turn {
         self.handled += 1;
         let keeps = self.types.keeps(at.shard.ty);
         self.busy.enter(at.shard, parcel.key());
@@ -219,22 +219,25 @@ impl Host for WorkerHost {
             }
             entity.handle(env, &mut mail)
         });
-        self.was_slow(&at, &**entity);
-        turn.unwrap_or_else(|panic| self.panicked(&at, &entity.key(), &mut mail, *panic))
+        self.was_slow(at, &**entity);
+        turn.unwrap_or_else(|panic| self.panicked(at, &entity.key(), &mut mail, *panic))
     }
 
-    fn hand_over(&mut self, at: Place, key: &[u8], entity: &mut Self::Entity, out: &mut Vec<u8>) -> Result<bool, String> {
-        self.turn(at, key, "handoff", |env| entity.hand_over(env, out)).unwrap_or_else(|panic| {
-            self.tell_panic(at, key, &panic);
-            Err(panic.message)
-        })
+    fn hand_over(&mut self, at: &Place, key: &[u8], entity: &mut Self::Entity, out: &mut Vec<u8>) -> Result<bool, Box<str>> {
+        self.out.states.lend(out);
+        let given = self.turn(at, key, "handoff", |env| entity.hand_over(env)).unwrap_or_else(|panic| {
+            self.tell_panic(*at, key, &panic);
+            Err(panic.message.into())
+        });
+        self.out.states.give_back(out);
+        given
     }
 
-    fn stop(&mut self, at: Place, key: &[u8], entity: Self::Entity, why: StopReason) {
+    fn stop(&mut self, at: &Place, key: &[u8], entity: Self::Entity, why: StopReason) {
         self.counters().entities_stopped.bump(1);
         // The instance is gone either way.
         if let Err(panic) = self.turn(at, key, "stopped", |env| entity.stop(env, why)) {
-            self.tell_panic(at, key, &panic);
+            self.tell_panic(*at, key, &panic);
         }
         self.out.unsubscribe(None, at.shard, key);
         self.out.watches.close(&self.node, at.shard, key, None);
@@ -268,7 +271,7 @@ impl Host for WorkerHost {
         // An entity that gave up by itself was not asked.
         let Some(panic) = self.panicked.take() else { return Aftermath { directive: Directive::Restart, parcel } };
         let host = self.types.get(at.shard.ty).and_then(|e| e.host.get()).cloned();
-        let directive = match host.map(|host| self.turn(at, &[], "supervise", |_| host.supervise(&panic, failures - 1))) {
+        let directive = match host.map(|host| self.turn(&at, &[], "supervise", |_| host.supervise(&panic, failures - 1))) {
             Some(Ok(directive)) => directive,
             Some(Err(panic)) => {
                 self.tell_panic(at, &[], &panic);
@@ -359,6 +362,13 @@ pub fn run(node: Arc<Node>, index: u16, seed: u64) {
                     continue;
                 }
             }
+            Step::Timers => {
+                idler.worked(now);
+                // More of them may be due, and none of them is waited for as what comes in is.
+                if worker.abroad {
+                    worker.node.help_network();
+                }
+            }
             Step::Idle => match idler.rest(now) {
                 // Its last work came from another node, and so does the next.
                 Rest::Spin | Rest::Yield if worker.abroad && worker.node.help_network() => {}
@@ -397,6 +407,8 @@ struct Ran {
 pub enum Step {
     /// There was something to do.
     Worked,
+    /// Nothing but timers had something to do.
+    Timers,
     /// There was nothing to do.
     Idle,
     /// It was told to quit.
@@ -476,11 +488,11 @@ impl Worker {
             self.own(now, shard, EngineParcel::from_envelope(message));
             worked = true;
         }
-        if self.core.poll_timeout().is_some_and(|due| due <= now) {
+        let timers = self.core.poll_timeout().is_some_and(|due| due <= now);
+        if timers {
             self.core.handle_timeout(now, &mut self.host);
-            worked = true;
         }
-        if cfg!(debug_assertions) && worked {
+        if cfg!(debug_assertions) && (worked || timers) {
             self.core.check();
         }
         if !ended.is_empty() {
@@ -500,9 +512,10 @@ impl Worker {
         let used = std::mem::take(&mut self.host.out.used);
         worked |= used;
         self.abroad |= used || !worked && abroad;
-        match (quit, worked) {
-            (true, _) => Step::Quit,
-            (_, true) => Step::Worked,
+        match (quit, worked, timers) {
+            (true, ..) => Step::Quit,
+            (_, true, _) => Step::Worked,
+            (_, _, true) => Step::Timers,
             _ => Step::Idle,
         }
     }

@@ -177,12 +177,12 @@ impl Host for SimHost {
     type Parcel = SimParcel;
     type Entity = Probe;
 
-    fn start(&mut self, at: Place, key: &[u8], _cause: StartCause, state: Option<(&[u8], NodeId)>) -> Result<Probe, String> {
+    fn start(&mut self, at: &Place, key: &[u8], _cause: StartCause, state: Option<(&[u8], NodeId)>) -> Result<Probe, String> {
         let Some(entity) = entity_of(key) else {
             self.happened.push(Happened::Wrong(format!("an entity with the key {key:?}, which nobody uses, was started")));
             return Err("no such key".into());
         };
-        self.happened.push(Happened::Started { entity, at, state: state.map(|(s, _)| xxhash_rust::xxh3::xxh3_64(s)) });
+        self.happened.push(Happened::Started { entity, at: *at, state: state.map(|(s, _)| xxhash_rust::xxh3::xxh3_64(s)) });
         match state {
             None => Ok(Probe { entity, senders: Vec::new() }),
             Some((bytes, _)) => Ok(Probe::decode(entity, bytes).unwrap_or_else(|| {
@@ -192,7 +192,7 @@ impl Host for SimHost {
         }
     }
 
-    fn handle(&mut self, at: Place, entity: &mut Probe, parcel: SimParcel) -> Turn {
+    fn handle(&mut self, at: &Place, entity: &mut Probe, parcel: SimParcel) -> Turn {
         let Some(note) = Note::decode(parcel.0.payload()) else {
             self.happened.push(Happened::Wrong(format!("entity {} got a message that nobody sent", entity.entity)));
             return Turn::Continue;
@@ -212,14 +212,14 @@ impl Host for SimHost {
         Turn::Continue
     }
 
-    fn hand_over(&mut self, _at: Place, _key: &[u8], entity: &mut Probe, out: &mut Vec<u8>) -> Result<bool, String> {
+    fn hand_over(&mut self, _at: &Place, _key: &[u8], entity: &mut Probe, out: &mut Vec<u8>) -> Result<bool, Box<str>> {
         let bytes = entity.encode();
         self.happened.push(Happened::HandedOver { entity: entity.entity, state: xxhash_rust::xxh3::xxh3_64(&bytes) });
         out.extend_from_slice(&bytes);
         Ok(true)
     }
 
-    fn stop(&mut self, _at: Place, _key: &[u8], entity: Probe, why: StopReason) {
+    fn stop(&mut self, _at: &Place, _key: &[u8], entity: Probe, why: StopReason) {
         self.happened.push(Happened::Stopped { entity: entity.entity, why });
     }
 

@@ -4,11 +4,13 @@ use std::collections::VecDeque;
 
 use super::{
     Host, Parcel, StopReason, Wish,
+    coming::Coming,
     env::{Env, Turns},
     index::{Index, Tag},
     keys::{self, KeyAt, Keys},
     own::Own,
-    transfer::{Cargo, States, TRANSFER_BYTES},
+    states::States,
+    transfer::{Cargo, TRANSFER_BYTES},
 };
 use crate::{NodeId, Time, proto::handoff::DropReason};
 
@@ -82,6 +84,8 @@ pub(super) struct Entities<H: Host> {
     pub(super) swept: usize,
     /// Some entity has watched a node.
     pub(super) watching: bool,
+    /// Moved in, and not started.
+    pub(super) coming: Option<Box<Coming>>,
 }
 
 impl<H: Host> Default for Entities<H> {
@@ -97,6 +101,7 @@ impl<H: Host> Default for Entities<H> {
             sweeping: false,
             swept: 0,
             watching: false,
+            coming: None,
         }
     }
 }
@@ -109,7 +114,7 @@ impl<H: Host> Entities<H> {
 
     /// No instance, and nothing that waits for one.
     pub fn is_empty(&self) -> bool {
-        self.index.len() == 0
+        self.index.len() == 0 && self.coming.is_none()
     }
 
     /// Keys of the live instances.
@@ -203,7 +208,7 @@ impl<H: Host> Entities<H> {
     pub(super) fn stop_one(&mut self, t: &mut Turns<'_, H>, at: u32, why: StopReason) -> bool {
         let Some(slot) = self.slots.get_mut(at as usize).and_then(Option::as_mut) else { return false };
         let Some(entity) = slot.entity.take() else { return false };
-        t.host.stop(t.place(), self.keys.get(slot.key), entity, why);
+        t.host.stop(&t.place(), self.keys.get(slot.key), entity, why);
         discard_wishes(t);
         self.count_live(t.env, t.number, false);
         true
@@ -213,21 +218,23 @@ impl<H: Host> Entities<H> {
     pub fn hand_over(&mut self, t: &mut Turns<'_, H>) -> Result<States, String> {
         let place = t.place();
         let mut states = States::default();
-        let Self { slots, keys, .. } = self;
+        let Self { slots, keys, coming, .. } = self;
         for slot in slots.iter_mut().flatten() {
             let key = keys.get(slot.key);
             if let Some(entity) = &mut slot.entity {
                 states
-                    .add(key, |out| t.host.hand_over(place, key, entity, out))
+                    .add(key, |out| t.host.hand_over(&place, key, entity, out))
                     .map_err(|why| format!("entity {}: its state cannot be handed over: {why}", key.escape_ascii()))?;
             } else if let Some((state, _)) = slot.side.as_ref().and_then(|side| side.adopted.as_ref()) {
                 states.push(key, state);
             }
             if states.bytes() > TRANSFER_BYTES {
-                return Err(format!(
-                    "the states of its entities exceed {TRANSFER_BYTES} bytes, the most that moves at once; use more shards"
-                ));
+                break;
             }
+        }
+        coming.iter().flat_map(|coming| coming.states().iter()).for_each(|record| states.push(record.key, record.state));
+        if states.bytes() > TRANSFER_BYTES {
+            return Err(format!("the states of its entities exceed {TRANSFER_BYTES} bytes, the most that moves at once; use more shards"));
         }
         Ok(states)
     }
@@ -235,10 +242,11 @@ impl<H: Host> Entities<H> {
     /// Stops every instance, and takes everything that waited out: per entity in its order. `cargo` takes what goes with the entities.
     pub fn stop_all(&mut self, t: &mut Turns<'_, H>, why: StopReason, mut cargo: Option<&mut Cargo>) -> Vec<H::Parcel> {
         let (place, mut waiting) = (t.place(), vec![]);
+        self.coming = None;
         for (slot, at) in std::mem::take(&mut self.slots).into_iter().zip(0..) {
             let Some(mut slot) = slot else { continue };
             if let Some(entity) = slot.entity {
-                t.host.stop(place, self.keys.get(slot.key), entity, why);
+                t.host.stop(&place, self.keys.get(slot.key), entity, why);
                 discard_wishes(t);
                 self.count_live(t.env, t.number, false);
             }

@@ -84,6 +84,11 @@ pub(super) enum Timer {
         /// Number of the shard.
         shard: u32,
     },
+    /// Set while entities that moved in have not started: some of them do.
+    Coming {
+        /// Number of the shard.
+        shard: u32,
+    },
     /// Set while messages wait for an epoch: the first of them has waited for too long.
     Wait {
         /// Number of the shard.

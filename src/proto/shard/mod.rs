@@ -1,8 +1,10 @@
 //! `ShardCore`: everything that happens to the entities of one worker's shards.
 //!
 //! The home side of moving a shard: its states and routes (`stay`, `routes`), the gate (`gate`), lanes with two exits (`exits`), what
-//! travels (`transfer`), and the entities themselves (`entities`, `index`, `supervise`).
+//! travels (`transfer`, `states`), and the entities themselves (`entities`, `index`, `supervise`), those among them that moved in and have not
+//! started (`coming`).
 
+mod coming;
 mod entities;
 mod env;
 mod exits;
@@ -14,6 +16,7 @@ mod messages;
 mod numbers;
 mod own;
 mod routes;
+mod states;
 mod stay;
 mod supervise;
 #[cfg(test)]
@@ -331,6 +334,11 @@ impl<H: Host> ShardCore<H> {
                     let shard = &mut self.shards[shard as usize];
                     let mut turns = shard.turns(&mut cx);
                     shard.entities.sweep(&mut turns);
+                }
+                Timer::Coming { shard } => {
+                    let shard = &mut self.shards[shard as usize];
+                    let mut turns = shard.turns(&mut cx);
+                    shard.entities.take_in_some(&mut turns);
                 }
                 Timer::Wait { shard } => self.shards[shard as usize].expire(&mut cx),
                 Timer::Route { shard, route } => self.shards[shard as usize].linger(&mut cx, route),

@@ -283,7 +283,7 @@ impl<H: Host> Shard<H> {
             cargo.floors.push((stream, entry.floor));
             cargo.held.extend(entry.held.into_iter().map(|held| (stream, held)));
         }
-        let mut chunks = transfer::encode(&cargo, cx.env.now).into_iter().peekable();
+        let mut chunks = transfer::encode(cargo, cx.env.now).into_iter().peekable();
         while let Some(bytes) = chunks.next() {
             let chunk = TransferChunk { epoch, base: self.base, last: chunks.peek().is_none(), bytes };
             cx.report(ShardReport::Handoff { to, shard: self.key, item: HandoffItem::Transfer(chunk) });
@@ -366,11 +366,7 @@ impl<H: Host> Shard<H> {
             let at = turns.place();
             turns.host.watch(at, watch);
         }
-        let (count, bytes) = cargo.states.keys();
-        self.entities.reserve(count, bytes);
-        for (key, state) in cargo.states.iter() {
-            self.entities.adopt(&mut self.turns(cx), xxhash_rust::xxh3::xxh3_64(key), key, state, from);
-        }
+        self.entities.expect(&mut self.turns(cx), cargo.states, from);
         for envelope in cargo.mail {
             self.deliver(cx, H::Parcel::from_envelope(envelope));
         }

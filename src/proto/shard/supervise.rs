@@ -28,11 +28,12 @@ impl<H: Host> Entities<H> {
             return t.undelivered(parcel, DropReason::Expired);
         }
         let tag = t.env.tag(parcel.hash());
-        let found = self.find(tag, parcel.key());
         if let Some(watch) = parcel.watch() {
+            self.take_in_one(t, parcel.key());
+            let found = self.find(tag, parcel.key());
             return self.watched(t, found, watch);
         }
-        let at = match found {
+        let at = match self.find(tag, parcel.key()) {
             Some(at) => {
                 if self.is_steady(at) && t.env.may_run() {
                     return self.run_next(t, at, parcel);
@@ -228,20 +229,26 @@ impl<H: Host> Entities<H> {
         }
     }
 
-    /// Makes the instance, of what it `brings` along or of what has waited for that. False if it failed; it is tried again after a back-off.
+    /// Makes the instance, of what it `brings` along, or of what has waited for that, or came with its shard. False if it failed; it is tried again
+    /// after a back-off.
     fn start(&mut self, t: &mut Turns<'_, H>, at: u32, brings: Option<(&[u8], NodeId)>) -> bool {
         let place = t.place();
-        let Self { slots, keys, .. } = self;
+        let Self { slots, keys, coming, .. } = self;
         let Some(slot) = slots.get_mut(at as usize).and_then(Option::as_mut) else { return false };
         // Absent for an entity that starts at once.
         let side = slot.side.as_deref();
-        let state = brings.or_else(|| side?.adopted.as_ref().map(|(state, from)| (state.as_slice(), *from)));
+        let waited = side.and_then(|side| side.adopted.as_ref()).map(|(state, from)| (state.as_slice(), *from));
+        let brings = match (brings, coming) {
+            (None, Some(coming)) if waited.is_none() => coming.take(keys.get(slot.key)),
+            _ => brings,
+        };
+        let state = brings.or(waited);
         let cause = match side.map_or(0, |side| side.failures) {
             _ if state.is_some() => StartCause::Moved,
             0 => StartCause::FirstMessage,
             _ => StartCause::Restarted,
         };
-        match t.host.start(place, keys.get(slot.key), cause, state) {
+        match t.host.start(&place, keys.get(slot.key), cause, state) {
             Ok(entity) => {
                 if let Some(side) = &mut slot.side {
                     (side.adopted, side.start_failures) = (None, 0);
@@ -277,7 +284,7 @@ impl<H: Host> Entities<H> {
         self.touch(t.env, t.number);
         let Some(slot) = self.slot(at) else { return false };
         let Some(entity) = slot.entity.as_mut() else { return false };
-        let turn = t.host.handle(place, entity, parcel);
+        let turn = t.host.handle(&place, entity, parcel);
         slot.used = own::stamp(t.env.now);
         self.ended(t, at, turn)
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::{
     WatchRecord,
     gate::{Held, Weight},
+    states::{ENTITY, Record, States},
 };
 use crate::{
     Epoch, NodeId, ShardKey, Time, TypeId,
@@ -25,7 +26,6 @@ const FIELDS_BYTES: usize = 80;
 /// Largest whole transfer: a shard with more state does not move, and nothing beyond it is taken in.
 pub(super) const TRANSFER_BYTES: usize = 256 << 20;
 
-const ENTITY: u8 = 1;
 const MORE: u8 = 2;
 const MAIL: u8 = 3;
 const STREAM: u8 = 4;
@@ -33,62 +33,6 @@ const HELD: u8 = 5;
 const TIMER: u8 = 6;
 const NODE: u8 = 7;
 const WATCH: u8 = 8;
-
-/// Key and state of each entity that hands one over, one behind the other: a shard has many, and most of them are small.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub(super) struct States {
-    bytes: Vec<u8>,
-    /// Of each key and its state.
-    lengths: Vec<(usize, usize)>,
-}
-
-impl States {
-    /// Adds a key and the state that `write` appends, unless it says that there is none.
-    pub fn add(&mut self, key: &[u8], write: impl FnOnce(&mut Vec<u8>) -> Result<bool, String>) -> Result<(), String> {
-        let before = self.bytes.len();
-        self.bytes.extend_from_slice(key);
-        let given = write(&mut self.bytes);
-        if given == Ok(true) {
-            self.lengths.push((key.len(), self.bytes.len() - before - key.len()));
-        } else {
-            self.bytes.truncate(before);
-        }
-        given.map(|_| ())
-    }
-
-    pub fn push(&mut self, key: &[u8], state: &[u8]) {
-        self.bytes.extend_from_slice(key);
-        self.bytes.extend_from_slice(state);
-        self.lengths.push((key.len(), state.len()));
-    }
-
-    /// More of the state that was added last. False if none was.
-    fn extend_last(&mut self, part: &[u8]) -> bool {
-        let Some((_, state)) = self.lengths.last_mut() else { return false };
-        *state += part.len();
-        self.bytes.extend_from_slice(part);
-        true
-    }
-
-    /// Of all keys and states.
-    pub fn bytes(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// How many there are, and the bytes of their keys.
-    pub fn keys(&self) -> (usize, usize) {
-        (self.lengths.len(), self.lengths.iter().map(|&(key, _)| key).sum())
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        let mut rest = self.bytes.as_slice();
-        self.lengths.iter().map(move |&(key, state)| {
-            let (this, behind) = rest.split_at(key + state);
-            rest = behind;
-            this.split_at(key)
-        })
-    }
-}
 
 /// A timer of an entity on its way.
 #[derive(Clone, PartialEq, Debug)]
@@ -129,20 +73,10 @@ impl Weight for Envelope {
 }
 
 /// Cuts a cargo into chunks; at least one, if only an empty one.
-pub(super) fn encode(cargo: &Cargo, now: Time) -> Vec<Box<[u8]>> {
-    let mut out = Chunks::default();
+pub(super) fn encode(cargo: Cargo, now: Time) -> Vec<Box<[u8]>> {
+    let mut out = put_states(cargo.states);
     for &(stream, floor) in &cargo.floors {
         out.next(0).u8(STREAM).u128(stream.raw()).u64(floor.get());
-    }
-    for (key, state) in cargo.states.iter() {
-        let (head, mut rest) = state.split_at(state.len().min(PART_BYTES));
-        let key_len = u8::try_from(key.len()).expect("keys are at most 255 bytes long, or they would not have fitted an envelope");
-        out.next(key.len() + head.len()).u8(ENTITY).u8(key_len).bytes(key).count(head.len()).bytes(head);
-        while !rest.is_empty() {
-            let (part, behind) = rest.split_at(rest.len().min(PART_BYTES));
-            out.next(part.len()).u8(MORE).count(part.len()).bytes(part);
-            rest = behind;
-        }
     }
     for timer in &cargo.timers {
         let (rest, every) = (nanos(timer.due.since(now)), timer.every.map_or(0, nanos));
@@ -177,12 +111,18 @@ pub(super) fn decode(cargo: &mut Cargo, shard: ShardKey, chunk: &[u8], now: Time
     cargo.bytes += chunk.len();
     let mut r = Reader::new(chunk);
     while r.left() > 0 {
+        let taken = cargo.states.take_front(&chunk[chunk.len() - r.left()..]);
+        r.bytes("states", taken)?;
+        if r.left() == 0 {
+            break;
+        }
         match r.u8("kind")? {
+            // Those that are whole were taken above.
             ENTITY => {
                 let n = usize::from(r.u8("key length")?);
-                let key = r.bytes("key", n)?;
+                r.bytes("key", n)?;
                 let n = r.count("state", 1, TRANSFER_BYTES)?;
-                cargo.states.push(key, r.bytes("state", n)?);
+                r.bytes("state", n)?;
             }
             MORE => {
                 let n = r.count("state", 1, TRANSFER_BYTES)?;
@@ -238,6 +178,34 @@ pub(crate) fn messages_of(shard: ShardKey, chunk: &[u8], now: Time) -> Vec<Envel
         tracing::error!(?shard, %error, "malformed transfer: the rest of this chunk is not given up");
     }
     cargo.mail.into_iter().chain(cargo.held.into_iter().map(|(_, held)| held.item)).collect()
+}
+
+/// States of most shards are a chunk as they are.
+fn put_states(states: States) -> Chunks {
+    if states.bytes() <= PART_BYTES {
+        return Chunks { done: vec![], open: Writer(states.into_bytes()) };
+    }
+    let mut out = Chunks::default();
+    for run in states.runs(PART_BYTES) {
+        if run.len() <= PART_BYTES {
+            out.next(run.len()).bytes(run);
+        } else {
+            put_large(&mut out, run);
+        }
+    }
+    out
+}
+
+/// An entity that no chunk has room for.
+fn put_large(out: &mut Chunks, record: &[u8]) {
+    let Some(Record { key, state, .. }) = Record::at(record, 0) else { return };
+    let (first, rest) = state.split_at(state.len().min(PART_BYTES));
+    let mut whole = States::default();
+    whole.push(key, first);
+    whole.runs(0).for_each(|first| _ = out.next(first.len()).bytes(first));
+    for part in rest.chunks(PART_BYTES) {
+        out.next(part.len()).u8(MORE).count(part.len()).bytes(part);
+    }
 }
 
 fn nanos(d: Duration) -> u64 {
@@ -340,7 +308,7 @@ mod tests {
     #[test]
     fn what_was_packed_is_unpacked_and_asks_keep_their_remaining_time() {
         let sent = cargo(&[0, 10, CHUNK_BYTES, 3 * CHUNK_BYTES + 1]);
-        let chunks = encode(&sent, Time::from_nanos(100));
+        let chunks = encode(sent.clone(), Time::from_nanos(100));
         assert!(chunks.len() > 4 && chunks.iter().all(|c| c.len() <= CHUNK_BYTES));
         let mut got = Cargo::default();
         for chunk in &chunks {
@@ -359,7 +327,7 @@ mod tests {
     #[test]
     fn each_chunk_gives_up_the_messages_in_it() {
         let sent = cargo(&[0, 10, CHUNK_BYTES, 3 * CHUNK_BYTES + 1]);
-        let chunks = encode(&sent, Time::ZERO);
+        let chunks = encode(sent.clone(), Time::ZERO);
         assert!(chunks.len() > 3, "states are cut");
         let lost: Vec<Envelope> = chunks.iter().flat_map(|chunk| messages_of(S, chunk, Time::ZERO)).collect();
         assert_eq!(lost, sent.mail.into_iter().chain(sent.held.into_iter().map(|(_, held)| held.item)).collect::<Vec<_>>());
@@ -367,12 +335,12 @@ mod tests {
 
     #[test]
     fn an_empty_shard_is_one_empty_chunk() {
-        assert_eq!(encode(&Cargo::default(), Time::ZERO).len(), 1);
+        assert_eq!(encode(Cargo::default(), Time::ZERO).len(), 1);
     }
 
     #[test]
     fn every_cut_is_refused() {
-        let [chunk] = &encode(&cargo(&[10]), Time::ZERO)[..] else { panic!("one chunk") };
+        let [chunk] = &encode(cargo(&[10]), Time::ZERO)[..] else { panic!("one chunk") };
         let mut whole = 0;
         for cut in 0..chunk.len() {
             whole += usize::from(decode(&mut Cargo::default(), S, &chunk[..cut], Time::ZERO).is_ok());
@@ -385,12 +353,12 @@ mod tests {
         fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), kind in 0u8..10) {
             let mut cargo = Cargo::default();
             let _ = decode(&mut cargo, S, &[&[kind][..], &bytes].concat(), Time::MAX);
-            let _ = encode(&cargo, Time::MAX);
+            let _ = encode(cargo, Time::MAX);
         }
 
         #[test]
         fn a_flipped_byte_never_panics(at in 0usize..200, to in any::<u8>()) {
-            let mut chunk = encode(&cargo(&[10, 20]), Time::ZERO)[0].to_vec();
+            let mut chunk = encode(cargo(&[10, 20]), Time::ZERO)[0].to_vec();
             let at = at % chunk.len();
             chunk[at] = to;
             let _ = decode(&mut Cargo::default(), S, &chunk, Time::ZERO);

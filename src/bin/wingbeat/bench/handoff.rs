@@ -17,7 +17,7 @@ use super::{
 /// Requests per second: a wait is seen short by at most the time between two.
 const PER_S: f64 = 10_000.0;
 /// Between the end of a move and the next one.
-const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE: Duration = Duration::from_millis(5);
 /// A request that waited for the shard has been meant to go by then, behind the news of the move.
 const NEWS: Duration = Duration::from_millis(1);
 

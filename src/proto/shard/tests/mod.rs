@@ -1,5 +1,6 @@
 //! A host that records, and a bed for one core.
 
+mod coming;
 mod entities;
 mod lanes;
 mod moves;
@@ -50,6 +51,11 @@ impl Parcel for Letter {
     fn size(&self) -> usize {
         self.envelope.bytes.len()
     }
+    /// A letter that says `watch` is one; its number is the length of the key.
+    fn watch(&self) -> Option<Ask> {
+        let ask = || Ask { node: R, correlation: self.key().len() as u64, deadline: Time::MAX };
+        (self.envelope.payload() == b"watch").then(ask)
+    }
 }
 
 /// What a host saw, as text: `start k FirstMessage`, `k:m1`, `stop k moved`, `drop m1 late`.
@@ -78,12 +84,12 @@ impl Host for Book {
     /// Key, and what it handled, in one text.
     type Entity = (String, String);
 
-    fn start(&mut self, at: Place, key: &[u8], cause: StartCause, state: Option<(&[u8], NodeId)>) -> Result<Self::Entity, String> {
+    fn start(&mut self, at: &Place, key: &[u8], cause: StartCause, state: Option<(&[u8], NodeId)>) -> Result<Self::Entity, String> {
         let state = state.map_or(String::new(), |(state, _)| text(state));
         self.log.push(format!("start {}@{} {cause:?} {state}", text(key), at.epoch.get()).trim_end().into());
         if self.fail_start.contains(key) { Err("cannot".into()) } else { Ok((text(key), state)) }
     }
-    fn handle(&mut self, _: Place, entity: &mut Self::Entity, parcel: Letter) -> Turn {
+    fn handle(&mut self, _: &Place, entity: &mut Self::Entity, parcel: Letter) -> Turn {
         let payload = text(parcel.envelope.payload());
         self.log.push(format!("{}:{payload}", entity.0));
         entity.1 += &payload;
@@ -95,14 +101,14 @@ impl Host for Book {
             _ => Turn::Continue,
         }
     }
-    fn hand_over(&mut self, _: Place, _: &[u8], entity: &mut Self::Entity, out: &mut Vec<u8>) -> Result<bool, String> {
+    fn hand_over(&mut self, _: &Place, _: &[u8], entity: &mut Self::Entity, out: &mut Vec<u8>) -> Result<bool, Box<str>> {
         if self.refuse_hand_over {
             return Err("not now".into());
         }
         out.extend_from_slice(entity.1.as_bytes());
         Ok(!self.stateless)
     }
-    fn stop(&mut self, _: Place, _: &[u8], entity: Self::Entity, why: StopReason) {
+    fn stop(&mut self, _: &Place, _: &[u8], entity: Self::Entity, why: StopReason) {
         self.log.push(format!("stop {} {why}", entity.0));
     }
     fn undelivered(&mut self, _: ShardKey, parcel: Letter, reason: DropReason) {
@@ -121,6 +127,9 @@ impl Host for Book {
         let Some(directive) = self.directive else { return Aftermath { directive: Directive::Restart, parcel: None } };
         self.log.push(format!("failure {failures}"));
         Aftermath { directive, parcel: self.failed_on.take() }
+    }
+    fn watched_ended(&mut self, watch: Ask, _: bool) {
+        self.log.push(format!("watch {} has ended", watch.correlation));
     }
     fn leaving(&mut self, _: Place) -> Vec<Letter> {
         std::mem::take(&mut self.open_asks)
