@@ -78,7 +78,13 @@ pub fn ask(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     if let Some(rate) = args.rate {
         let rate = open_loop::rate_of(rate, &pair.all, args.window())?;
         report.compare_tails();
-        return report.rounds(trip_name(args), args.runs, || trip(args), || open_loop::at_rate(&pair.all, rate, args.window()));
+        // What the machine itself does to requests at this rate: one stall of milliseconds delays all that are due meanwhile.
+        let limit = || {
+            let raw = Run::of(&limits::ping_pong_at_rate(args.window() / 2, rate)?, None);
+            let [.., p999, longest] = raw.latency.unwrap_or_default().map(|ns| ns as f64 / 1e3);
+            Ok(Run { details: vec![("at_this_rate_p999_us", p999), ("at_this_rate_longest_us", longest)], ..trip(args)? })
+        };
+        return report.rounds(trip_name(args), args.runs, limit, || open_loop::at_rate(&pair.all, rate, args.window()));
     }
     if args.window > 1 {
         return report.rounds(STREAM, args.runs, || stream(args), || ask_many(&pair.all, args.window, args.window()));
