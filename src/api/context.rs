@@ -358,8 +358,8 @@ impl<'a, E: Entity> Cx<'a, E> {
     /// # Errors
     /// [`Failure`]: the state cannot be encoded. Give it on, and the move is called off.
     pub fn hand_over<S: Wire>(&mut self, state: &S) -> Result<Handoff, Failure> {
-        super::wire::encode_versions(state, self.out.states.open())?;
-        Ok(Handoff { given: true })
+        let given = self.out.states.put(|out| super::wire::encode_versions(state, out))?;
+        Ok(Handoff { given: Some(given) })
     }
 }
 

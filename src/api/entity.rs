@@ -88,13 +88,14 @@ pub struct PanicInfo {
 /// What an entity gives to its next owner. Made by [`Cx::hand_over`], which has taken the state, so it is good for that turn alone.
 #[derive(Debug)]
 pub struct Handoff {
-    pub(crate) given: bool,
+    /// The turn in which a state was put into the worker's buffer.
+    pub(crate) given: Option<u64>,
 }
 
 impl Handoff {
     /// The next instance starts fresh.
     pub fn nothing() -> Self {
-        Self { given: false }
+        Self { given: None }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{panic::catch_unwind, sync::Arc};
 
 use crate::{
-    CodecError, Cx, Entity, EntityKey, EntityType, HandedOver, KeyOf, MsgOf, NodeId, PanicInfo, StartCause, StopReason,
+    CodecError, Cx, Entity, EntityKey, EntityType, HandedOver, Handoff, KeyOf, MsgOf, NodeId, PanicInfo, StartCause, StopReason,
     engine::{
         parcel::{Answered, Key, with_scratch},
         types::{Env, Instance, Mail, TypeHost},
@@ -96,8 +96,13 @@ impl<E: Entity> Instance for Live<E> {
         turn.unwrap_or_else(|error| unreadable(env, mail, E::Type::TYPE, &error))
     }
 
-    fn hand_over(&mut self, env: &mut Env<'_>) -> Result<bool, Box<str>> {
-        self.with(env, |entity, cx| entity.handoff(cx)).map(|handoff| handoff.given).map_err(|why| why.to_string().into())
+    fn hand_over(&mut self, env: &mut Env<'_>, out: &mut Vec<u8>) -> Result<bool, Box<str>> {
+        env.out.states.begin();
+        let Handoff { given } = self.with(env, |entity, cx| entity.handoff(cx)).map_err(|why| why.to_string())?;
+        let Some(given) = given else { return Ok(false) };
+        let state = env.out.states.get(given).ok_or("its `Handoff` was made in another turn; `cx.hand_over` makes one for each")?;
+        out.extend_from_slice(state);
+        Ok(true)
     }
 
     fn key(&self) -> Vec<u8> {

@@ -59,27 +59,38 @@ pub struct Out {
 #[derive(Default)]
 pub struct StateBuffer {
     bytes: Vec<u8>,
-    begin: usize,
+    /// Of the turn.
+    number: u64,
 }
 
+/// Room for a state that is kept for the next one.
+const STATE_KEPT_BYTES: usize = 64 << 10;
+
 impl StateBuffer {
-    /// The next state goes behind these bytes.
-    pub fn lend(&mut self, bytes: &mut Vec<u8>) {
+    /// A turn begins in which one may be put here.
+    pub fn begin(&mut self) {
         self.bytes.clear();
-        std::mem::swap(&mut self.bytes, bytes);
-        self.begin = self.bytes.len();
+        self.bytes.shrink_to(STATE_KEPT_BYTES);
+        self.number += 1;
     }
 
-    /// Back to whom they belong.
-    pub fn give_back(&mut self, bytes: &mut Vec<u8>) {
-        std::mem::swap(&mut self.bytes, bytes);
-        self.begin = 0;
+    /// Puts a state here: one that stands there already is replaced, if this one can be written. The number of the turn, to know it by.
+    pub fn put<E>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<u64, E> {
+        let end = self.bytes.len();
+        let written = write(&mut self.bytes);
+        // An encoder that takes away what was there has broken its contract, and has nothing but its own.
+        let end = end.min(self.bytes.len());
+        if let Err(why) = written {
+            self.bytes.truncate(end);
+            return Err(why);
+        }
+        self.bytes.drain(..end);
+        Ok(self.number)
     }
 
-    /// An empty place for the state: one that was written before is replaced. Nobody looks at what is written while nothing is lent.
-    pub fn open(&mut self) -> &mut Vec<u8> {
-        self.bytes.truncate(self.begin);
-        &mut self.bytes
+    /// What was put here in the turn with that number, if that was the last one.
+    pub fn get(&self, number: u64) -> Option<&[u8]> {
+        (number == self.number).then_some(&self.bytes)
     }
 }
 
@@ -220,6 +231,30 @@ impl Out {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_state_is_replaced_only_by_one_that_could_be_written() {
+        let mut buffer = StateBuffer::default();
+        let put = |buffer: &mut StateBuffer, state: &[u8], result: Result<(), ()>| {
+            buffer.put(|out| {
+                out.extend_from_slice(state);
+                result
+            })
+        };
+        buffer.begin();
+        assert_eq!(put(&mut buffer, b"one", Ok(())), Ok(1));
+        assert_eq!((put(&mut buffer, b"half of tw", Err(())), buffer.get(1)), (Err(()), Some(&b"one"[..])));
+        assert_eq!((put(&mut buffer, b"three", Ok(())), buffer.get(1)), (Ok(1), Some(&b"three"[..])));
+        // An encoder that breaks its contract spoils nothing but its own entity's.
+        let clears = |out: &mut Vec<u8>| {
+            out.clear();
+            out.push(4);
+            Ok::<_, ()>(())
+        };
+        assert_eq!(buffer.put(clears).map(|turn| buffer.get(turn).is_some()), Ok(true));
+        buffer.begin();
+        assert_eq!((buffer.get(1), buffer.get(2)), (None, Some(&b""[..])), "it was for that turn");
+    }
 
     #[test]
     fn room_for_answers_that_once_waited_by_the_thousand_is_given_back() {

@@ -137,8 +137,8 @@ impl<'m, 'r> Mail<'m, 'r> {
 pub trait Instance {
     /// One message, one turn. What is left of `mail` can be given to another instance should this one fail.
     fn handle(&mut self, turn: &mut Env<'_>, mail: &mut Mail<'_, '_>) -> Turn;
-    /// Puts the state for the next owner into the worker's [`StateBuffer`](crate::engine::out::StateBuffer); false if there is none.
-    fn hand_over(&mut self, turn: &mut Env<'_>) -> Result<bool, Box<str>>;
+    /// Appends the state for the next owner; false if there is none.
+    fn hand_over(&mut self, turn: &mut Env<'_>, out: &mut Vec<u8>) -> Result<bool, Box<str>>;
     /// Canonical bytes of its key.
     fn key(&self) -> Vec<u8>;
     /// The user's value, for tests.

@@ -224,13 +224,10 @@ impl Host for WorkerHost {
     }
 
     fn hand_over(&mut self, at: &Place, key: &[u8], entity: &mut Self::Entity, out: &mut Vec<u8>) -> Result<bool, Box<str>> {
-        self.out.states.lend(out);
-        let given = self.turn(at, key, "handoff", |env| entity.hand_over(env)).unwrap_or_else(|panic| {
+        self.turn(at, key, "handoff", |env| entity.hand_over(env, out)).unwrap_or_else(|panic| {
             self.tell_panic(*at, key, &panic);
             Err(panic.message.into())
-        });
-        self.out.states.give_back(out);
-        given
+        })
     }
 
     fn stop(&mut self, at: &Place, key: &[u8], entity: Self::Entity, why: StopReason) {

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::{
-    Host,
+    Host, Parcel,
     entities::Entities,
     env::{Timer, Turns},
     states::States,
@@ -70,8 +70,23 @@ impl<H: Host> Entities<H> {
         t.env.timers.insert((t.env.now + Duration::from_nanos(1), Timer::Coming { shard: t.number }));
     }
 
-    /// Starts that one now, if it is among them.
-    pub fn take_in_one(&mut self, t: &mut Turns<'_, H>, key: &[u8]) {
+    /// All of them start.
+    pub fn take_in_all(&mut self, t: &mut Turns<'_, H>) {
+        self.take_in(t, usize::MAX);
+    }
+
+    /// A message is for an entity that has not started: if it is among these and the message could not wait for that, it starts now. If they
+    /// have been searched as often as would have started them, all do.
+    pub fn take_in_for(&mut self, t: &mut Turns<'_, H>, parcel: &H::Parcel) {
+        let Some(coming) = &self.coming else { return };
+        if coming.searched > SEARCH * COMING_MAX {
+            self.take_in_all(t);
+        } else if parcel.watch().is_some() || !t.env.has_room(parcel.size()) {
+            self.take_in_one(t, parcel.key());
+        }
+    }
+
+    fn take_in_one(&mut self, t: &mut Turns<'_, H>, key: &[u8]) {
         let Some(mut coming) = self.coming.take() else { return };
         if let Some((state, from)) = coming.take(key) {
             self.adopt(t, xxhash_rust::xxh3::xxh3_64(key), key, state, from);

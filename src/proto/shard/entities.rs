@@ -214,17 +214,34 @@ impl<H: Host> Entities<H> {
         true
     }
 
-    /// Asks every live entity for its state. Nothing is changed: if one refuses, all live on.
+    /// Asks every live entity for its state. If one refuses, all live on.
     pub fn hand_over(&mut self, t: &mut Turns<'_, H>) -> Result<States, String> {
+        let mut wished = vec![];
+        let states = self.ask_for_states(t, &mut wished);
+        // What they asked for meanwhile is theirs, wherever they live next.
+        for (at, wishes) in wished {
+            self.grant(t, at, wishes);
+            if states.is_err() {
+                self.go_on(t, at);
+            }
+        }
+        states
+    }
+
+    fn ask_for_states(&mut self, t: &mut Turns<'_, H>, wished: &mut Vec<(u32, Vec<Wish<H::Parcel>>)>) -> Result<States, String> {
         let place = t.place();
         let mut states = States::default();
         let Self { slots, keys, coming, .. } = self;
-        for slot in slots.iter_mut().flatten() {
+        for (slot, at) in slots.iter_mut().zip(0..) {
+            let Some(slot) = slot else { continue };
             let key = keys.get(slot.key);
             if let Some(entity) = &mut slot.entity {
-                states
-                    .add(key, |out| t.host.hand_over(&place, key, entity, out))
-                    .map_err(|why| format!("entity {}: its state cannot be handed over: {why}", key.escape_ascii()))?;
+                let added = states.add(key, |out| t.host.hand_over(&place, key, entity, out));
+                let wishes = if t.host.has_wishes() { t.host.take_wishes() } else { vec![] };
+                if !wishes.is_empty() {
+                    wished.push((at, wishes));
+                }
+                added.map_err(|why| format!("entity {}: its state cannot be handed over: {why}", key.escape_ascii()))?;
             } else if let Some((state, _)) = slot.side.as_ref().and_then(|side| side.adopted.as_ref()) {
                 states.push(key, state);
             }

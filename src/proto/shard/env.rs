@@ -11,11 +11,11 @@ use crate::{Config, Epoch, NodeId, ShardKey, Time, TypeId, proto::handoff::DropR
 /// Mailboxes of one worker hold this many times `limits.mailbox` in all: a few entities may be at their limit, not all of them.
 const MAILBOXES: usize = 10;
 /// All mailboxes of one worker, in bytes.
-const MAILBOX_BYTES: usize = 256 << 20;
+pub(super) const MAILBOX_BYTES: usize = 256 << 20;
 /// A shard holds this many times as many messages as one of its streams.
 const HELD_STREAMS: usize = 4;
 /// One shard's held messages, in bytes.
-const HELD_BYTES: usize = 64 << 20;
+pub(super) const HELD_BYTES: usize = 64 << 20;
 
 /// Bounds, from the configuration and the constants of this room.
 #[derive(Copy, Clone, Debug)]

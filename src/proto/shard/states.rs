@@ -1,5 +1,7 @@
 //! Keys and states of entities on their way, one behind the other: a shard has many, and most of them are small.
 
+use super::transfer::TRANSFER_BYTES;
+
 /// The first byte of a record.
 pub(super) const ENTITY: u8 = 1;
 /// That of one that was taken.
@@ -34,7 +36,10 @@ impl States {
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(&[0; 4]);
         let behind = self.bytes.len();
-        let given = write(&mut self.bytes);
+        let mut given = write(&mut self.bytes);
+        if self.bytes.len() - before > TRANSFER_BYTES {
+            given = Err(format!("it has {} bytes, and no more than {TRANSFER_BYTES} move at once", self.bytes.len() - behind).into());
+        }
         if given == Ok(true) {
             (self.count, self.key_bytes, self.last) = (self.count + 1, self.key_bytes + key.len(), before);
             self.set_length(behind);
@@ -219,6 +224,18 @@ mod tests {
         }
         let mut none = States::default();
         assert_eq!((none.take_front(&[TAKEN, 0, 0, 0, 0, 0]), none.len()), (0, 0), "what was taken does not travel");
+    }
+
+    #[test]
+    fn a_state_that_is_too_large_to_move_is_refused_and_leaves_nothing() {
+        let mut all = states(&[(b"a", b"one")]);
+        let before = all.clone();
+        let why = all.add(b"b", |out| {
+            out.resize(out.len() + TRANSFER_BYTES, 0);
+            Ok(true)
+        });
+        assert!(why.is_err_and(|why| why.contains("268435456 bytes")));
+        assert_eq!(all, before);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::{
     env::{Cx, Timer, Turns},
     gate::{Gate, Held, Out, Weight},
     routes::{Linger, Route, Routes},
-    transfer::{self, Cargo, TRANSFER_BYTES},
+    transfer::{self, Cargo, TAKEN_IN_BYTES},
 };
 use crate::{
     Epoch, NodeId, ShardKey, Time,
@@ -329,9 +329,11 @@ impl<H: Host> Shard<H> {
         self.confirm(cx);
     }
 
-    fn unpack(&self, cx: &Cx<'_, H>, cargo: &mut Cargo, bytes: &[u8]) {
-        if cargo.bytes + bytes.len() > TRANSFER_BYTES {
-            return tracing::error!(shard = ?self.key, limit = TRANSFER_BYTES, "transfer exceeds its limit: the rest is not taken in");
+    fn unpack(&mut self, cx: &mut Cx<'_, H>, cargo: &mut Cargo, bytes: &[u8]) {
+        if cargo.bytes + bytes.len() > TAKEN_IN_BYTES {
+            tracing::error!(shard = ?self.key, limit = TAKEN_IN_BYTES, "transfer exceeds its limit: the rest is not taken in");
+            let mail = transfer::messages_of(self.key, bytes, cx.env.now);
+            return self.give_up(cx, Cargo { mail, ..Cargo::default() }, DropReason::MoveBufferFull);
         }
         if let Err(error) = transfer::decode(cargo, self.key, bytes, cx.env.now) {
             tracing::error!(shard = ?self.key, %error, "malformed transfer: the rest of this chunk is not taken in");
@@ -428,7 +430,7 @@ impl<H: Host> Shard<H> {
             let (bytes, limits) = (weight(&item), cx.env.limits);
             let queue = self.stalled.entry(from).or_default();
             let full = match item {
-                HandoffItem::Transfer(_) => self.stalled_bytes + bytes > TRANSFER_BYTES,
+                HandoffItem::Transfer(_) => self.stalled_bytes + bytes > TAKEN_IN_BYTES,
                 _ => queue.len() >= limits.awaiting || self.stalled_bytes + bytes > limits.awaiting_bytes,
             };
             if full {
@@ -695,6 +697,10 @@ impl<H: Host> Shard<H> {
         let reason = if why == StopReason::Fenced { DropReason::Fenced } else { DropReason::Shutdown };
         let here = matches!(self.state, State::Running | State::Stopping { .. });
         let mut turns = self.turns(cx);
+        if why == StopReason::Shutdown {
+            // What they were handed over is nowhere else, and they may save it as they stop.
+            self.entities.take_in_all(&mut turns);
+        }
         for parcel in self.entities.stop_all(&mut turns, why, None) {
             turns.undelivered(parcel, reason);
         }

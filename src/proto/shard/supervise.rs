@@ -28,12 +28,15 @@ impl<H: Host> Entities<H> {
             return t.undelivered(parcel, DropReason::Expired);
         }
         let tag = t.env.tag(parcel.hash());
+        let mut found = self.find(tag, parcel.key());
+        if found.is_none() && self.coming.is_some() {
+            self.take_in_for(t, &parcel);
+            found = self.find(tag, parcel.key());
+        }
         if let Some(watch) = parcel.watch() {
-            self.take_in_one(t, parcel.key());
-            let found = self.find(tag, parcel.key());
             return self.watched(t, found, watch);
         }
-        let at = match self.find(tag, parcel.key()) {
+        let at = match found {
             Some(at) => {
                 if self.is_steady(at) && t.env.may_run() {
                     return self.run_next(t, at, parcel);
@@ -355,9 +358,12 @@ impl<H: Host> Entities<H> {
                 self.rest(t, at);
             }
             Directive::Escalate => {
+                // Those that have not started are no instances, and their states are nowhere else.
+                let coming = self.coming.take();
                 for parcel in self.stop_all(t, StopReason::Failed, None) {
                     t.undelivered(parcel, DropReason::Stopped);
                 }
+                self.coming = coming;
             }
         }
         false

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::{
     WatchRecord,
+    env::{HELD_BYTES, MAILBOX_BYTES},
     gate::{Held, Weight},
     states::{ENTITY, Record, States},
 };
@@ -23,8 +24,10 @@ pub(super) const CHUNK_BYTES: usize = 64 << 10;
 const PART_BYTES: usize = CHUNK_BYTES - 512;
 /// At least as large as the fields of any record without key, state and message.
 const FIELDS_BYTES: usize = 80;
-/// Largest whole transfer: a shard with more state does not move, and nothing beyond it is taken in.
+/// Most state of one shard: one with more does not move.
 pub(super) const TRANSFER_BYTES: usize = 256 << 20;
+/// Largest whole transfer that is taken in: so much state, all that waits for entities or is held of streams, and the fields of the records.
+pub(super) const TAKEN_IN_BYTES: usize = (TRANSFER_BYTES + MAILBOX_BYTES + HELD_BYTES) / 4 * 5;
 
 const MORE: u8 = 2;
 const MAIL: u8 = 3;
@@ -277,6 +280,16 @@ mod tests {
     use crate::ShardId;
 
     const S: ShardKey = ShardKey { ty: TypeId(1), shard: ShardId(2) };
+
+    #[test]
+    fn as_much_state_as_moves_is_taken_in() {
+        let mut states = States::default();
+        states.push(b"k", &vec![1; TRANSFER_BYTES - 7]);
+        assert_eq!(states.bytes(), TRANSFER_BYTES);
+        let chunks = encode(Cargo { states, ..Cargo::default() }, Time::ZERO);
+        let bytes: usize = chunks.iter().map(|chunk| chunk.len()).sum();
+        assert!((TRANSFER_BYTES + 1..TAKEN_IN_BYTES).contains(&bytes), "{bytes}");
+    }
 
     fn cargo(states: &[usize]) -> Cargo {
         let ask = Ask { node: NodeId::from_raw(9), correlation: 4, deadline: Time::from_nanos(150) };

@@ -179,11 +179,57 @@ fn who_watches_an_entity_that_has_not_started_waits_for_its_end() {
 }
 
 #[test]
-fn what_has_not_started_when_the_node_stops_never_does() {
+fn what_has_not_started_when_the_node_stops_starts_for_that_as_it_may_save_its_state() {
+    let stops = |log: &[String]| log.iter().filter(|line| line.starts_with("stop ")).count();
     let mut b = arrived(200);
-    b.log();
+    let began = starts(&b.log()).len();
     b.command(ShardCommand::Stop);
-    assert_eq!(starts(&b.log()).len(), 0);
+    let log = b.log();
+    assert_eq!((began + starts(&log).len(), stops(&log)), (200, 200));
     b.pass(Duration::from_secs(1));
     assert_eq!((b.log(), b.core.entities()), (vec![], 0));
+    let mut b = arrived(200);
+    b.until(b.now);
+    let began = starts(&b.log()).len();
+    b.command(ShardCommand::Stop);
+    let log = b.log();
+    assert_eq!((starts(&log).len(), stops(&log)), (0, began), "who may not run does not start");
+}
+
+/// Ten entities that do not start, with as many messages as may wait on the worker.
+fn fill(bed: &mut Bed) {
+    for n in 0..10 {
+        bed.host.fail_start.insert(format!("full{n}").into_bytes());
+        (0..4).for_each(|m| tell(bed, &format!("full{n}"), &format!("w{m}")));
+    }
+}
+
+#[test]
+fn a_message_that_could_not_wait_for_its_entity_starts_it() {
+    let mut b = arrived(200);
+    fill(&mut b);
+    b.log();
+    tell(&mut b, "k3", "n");
+    tell(&mut b, "k150", "n");
+    assert_eq!(b.log(), ["k3:n", "start k150@2 Moved m150", "k150:n"]);
+}
+
+#[test]
+fn who_is_searched_for_in_vain_many_times_has_all_of_them_started() {
+    let mut b = arrived(4_000);
+    for n in 0..30 {
+        tell(&mut b, &format!("new{n}"), "m");
+    }
+    assert_eq!(b.core.entities(), 4_030);
+}
+
+#[test]
+fn an_entity_that_escalates_ends_the_instances_and_no_state_that_has_none() {
+    let mut b = arrived(200);
+    let began = starts(&b.log()).len();
+    b.host.directive = Some(Directive::Escalate);
+    tell(&mut b, "k3", "boom");
+    let stops = b.log().iter().filter(|line| line.starts_with("stop ")).count();
+    tell(&mut b, "k150", "n");
+    assert_eq!((stops, b.log()), (began, vec!["start k150@2 Moved m150".to_owned(), "k150:n".to_owned()]));
 }

@@ -89,6 +89,36 @@ fn a_state_that_cannot_be_handed_over_refuses_the_move_and_all_live_on() {
 }
 
 #[test]
+fn what_an_entity_asks_for_as_it_hands_over_is_its_own_if_the_move_is_called_off() {
+    let mut a = Bed::new(A);
+    a.assign(1, 1);
+    let mut tell = |a: &mut Bed, key: &str, what: &str| {
+        a.lane(LaneItem::Msg { shard: S, tag: Epoch(1), enter: None, parcel: letter(key, what) });
+    };
+    tell(&mut a, "one", "m");
+    tell(&mut a, "two", "m");
+    a.log();
+    a.host.wishes.push(Wish::Own(letter("one", "note")));
+    a.host.refuse_hand_over = true;
+    a.move_to(2, B);
+    assert_eq!(a.log(), ["one:note"]);
+    tell(&mut a, "two", "n");
+    assert_eq!(a.log(), ["two:n"]);
+}
+
+#[test]
+fn what_an_entity_asks_for_as_it_hands_over_travels_with_it() {
+    let mut a = Bed::new(A);
+    a.assign(1, 1);
+    a.lane(LaneItem::Msg { shard: S, tag: Epoch(1), enter: None, parcel: letter("one", "m") });
+    a.host.wishes.push(Wish::Own(letter("one", "note")));
+    a.move_to(2, B);
+    let mut b = Bed::new(B);
+    b.take_from(A, a.handed_to(B));
+    assert_eq!(b.log(), ["start one@2 Moved m", "one:note"]);
+}
+
+#[test]
 fn a_running_home_takes_a_higher_epoch_and_what_waited_for_it() {
     // CE-16: the sender knew record 3 first.
     let mut a = Bed::new(A);
