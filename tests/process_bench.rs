@@ -72,6 +72,15 @@ fn messages_of_serde_and_requests_on_one_core_arrive() {
 }
 
 #[test]
+fn entities_tell_and_ask_each_other() {
+    for args in [&["local-tell", "--inside"][..], &["local-tell", "--inside", "--single"]] {
+        assert!(number(&measured(&[args, &["--entities", "10"]].concat()), "/throughput_per_s") > 0.0);
+    }
+    let said = measured(&["local-ask", "--inside", "--entities", "10"]);
+    assert!(number(&said, "/latency_ns/p50") > 0.0 && number(&said, "/latency_ns/p99") > 0.0, "{said}");
+}
+
+#[test]
 fn what_does_not_exist_is_refused_by_name() {
     for (args, named) in [
         (&["journal"][..], "no journal"),

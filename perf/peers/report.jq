@@ -5,7 +5,7 @@ def columns: ["local-tell", "local-ask", "remote-ask", "remote-ask-128", "remote
 def by_latency: . == "local-ask" or . == "remote-ask";
 # The least is the best.
 def ascends: by_latency or . == "memory";
-def order: ["wingbeat", "wingbeat, batches", "pekko", "pekko, direct", "pekko (Aeron)", "actix", "coerce", "kameo", "ractor", "tellus", "protoactor-go", "crossbeam-channel", "raw TCP"];
+def order: ["wingbeat", "wingbeat, batches", "wingbeat, inside", "pekko", "pekko, direct", "pekko (Aeron)", "actix", "coerce", "kameo", "ractor", "tellus", "protoactor-go", "crossbeam-channel", "raw TCP"];
 def place: . as $peer | order | index($peer) // 99;
 def ours: startswith("wingbeat");
 def floor_: . == "crossbeam-channel" or . == "raw TCP";

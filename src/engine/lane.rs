@@ -12,6 +12,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    thread::{self, ThreadId},
 };
 
 use crossbeam::queue::SegQueue;
@@ -68,6 +69,9 @@ pub struct Ring<T> {
     /// Whose lane it is.
     pub id: LaneId,
     consumer: Consumer,
+    opened_by: ThreadId,
+    /// Who takes from it puts into it as well, so nobody has its lines meanwhile.
+    pub own: bool,
     /// The letter at the front has lost its value.
     taken: bool,
     /// Bytes of the items in it that stand outside. A bound, nothing that memory is handed over by: no order is needed.
@@ -343,7 +347,8 @@ impl<T: Item> Door<T> {
         // SAFETY: only `LaneSender` writes, and `discard` knows its kinds.
         let (producer, consumer) = unsafe { ring::ring(bytes, discard::<T>) };
         let outside = Arc::new(AtomicUsize::new(0));
-        self.new.push(Ring { id, consumer, taken: false, outside: outside.clone(), _items: PhantomData });
+        let opened_by = thread::current().id();
+        self.new.push(Ring { id, consumer, opened_by, own: false, taken: false, outside: outside.clone(), _items: PhantomData });
         self.bell.ring();
         LaneSender { producer, items, news: Cell::new(false), bell: self.bell.clone(), outside, _items: PhantomData }
     }
@@ -356,7 +361,9 @@ impl<T: Item> Door<T> {
 
     /// Consumer: the next new lane.
     pub fn take_new(&self) -> Option<Ring<T>> {
-        self.new.pop()
+        let mut ring = self.new.pop()?;
+        ring.own = ring.opened_by == thread::current().id();
+        Some(ring)
     }
 
     /// Consumer: the next posted item.

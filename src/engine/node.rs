@@ -417,10 +417,18 @@ impl Node {
 
     /// Completes an ask of this node.
     pub fn complete(&self, correlation: u64, answered: Answered) {
-        match self.slots.take(correlation) {
-            Some(waiter) => waiter.answer(correlation, answered, &self.workers),
-            None => self.metrics.shared.replies_late.add(1),
+        if let Some(waiter) = self.take_waiter(correlation) {
+            waiter.answer(correlation, answered, &self.workers);
         }
+    }
+
+    /// Who waits for an answer that has come. One that nobody waits for any more is counted.
+    pub fn take_waiter(&self, correlation: u64) -> Option<Waiter> {
+        let waiter = self.slots.take(correlation);
+        if waiter.is_none() {
+            self.metrics.shared.replies_late.add(1);
+        }
+        waiter
     }
 
     /// As [`complete`](Self::complete) in a turn of the network; by a guest, with what is `left` to the network thread. A thread that waits for the

@@ -15,6 +15,7 @@ use crate::{
         message::AnyMessage,
         node::{Node, ToNet},
         parcel::{Answered, EngineParcel, Key},
+        slot::Waiter,
         topics::{TopicEntry, Value},
         watches::Watches,
     },
@@ -42,6 +43,8 @@ pub struct Out {
     pub wishes: Vec<Wish<EngineParcel>>,
     /// Asks of this worker's entities that have no answer yet.
     pub asks: HashMap<u64, OpenAsk, FixedState>,
+    /// Answers of this worker's entities to each other, by the number of the ask. No more than there are slots.
+    answers: VecDeque<(u64, Answered)>,
     /// Number of the message that is being handled.
     pub handling: u16,
     /// For entities.
@@ -55,7 +58,7 @@ pub struct Out {
     pub own_later: Vec<(ShardKey, Envelope)>,
 }
 
-/// Where an entity that hands over puts its state: behind what is to travel already, so that nothing is copied once more.
+/// Where an entity that hands over puts its state. Apart from what is to travel already, which an encoder of the user's could spoil.
 #[derive(Default)]
 pub struct StateBuffer {
     bytes: Vec<u8>,
@@ -126,6 +129,7 @@ impl Out {
             index,
             wishes: vec![],
             asks: HashMap::default(),
+            answers: VecDeque::new(),
             handling: 0,
             rng: Rng::new(seed),
             topics: BTreeMap::new(),
@@ -194,10 +198,14 @@ impl Out {
         true
     }
 
-    /// Brings an answer to its asker.
+    /// Brings an answer to its asker. One of this very worker gets it by no way that other threads use.
     pub fn answer(&mut self, ask: Ask, answered: Answered) {
         if ask.node == self.node.id {
-            self.node.complete(ask.correlation, answered);
+            match self.node.take_waiter(ask.correlation) {
+                Some(Waiter::Entity(worker)) if worker == self.index => self.answers.push_back((ask.correlation, answered)),
+                Some(waiter) => waiter.answer(ask.correlation, answered, &self.node.workers),
+                None => {}
+            }
             return;
         }
         let body = match answered {
@@ -212,9 +220,19 @@ impl Out {
         ask.node == self.node.id
     }
 
-    /// Everything pushed is in the ring, and no entity has a message for itself under way.
+    /// Answers that wait for their askers on this worker.
+    pub fn answers(&self) -> usize {
+        self.answers.len()
+    }
+
+    /// The oldest of them.
+    pub fn take_answer(&mut self) -> Option<(u64, Answered)> {
+        take(&mut self.answers)
+    }
+
+    /// Everything pushed is in the ring, and no entity has an answer or a message for itself under way.
     pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty() && self.own_later.is_empty()
+        self.waiting.is_empty() && self.answers.is_empty() && self.own_later.is_empty()
     }
 
     /// What the subscribers of a topic get for a published value.

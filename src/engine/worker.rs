@@ -131,6 +131,26 @@ impl WorkerHost {
         turn
     }
 
+    /// One message, one turn, on its own.
+    fn handle_parcel(&mut self, at: &Place, entity: &mut Box<dyn Instance>, slot: &mut Option<EngineParcel>) -> Turn {
+        let Some(parcel) = slot.as_ref() else { return Turn::Continue };
+        self.handled += 1;
+        let keeps = self.types.keeps(at.shard.ty);
+        self.busy.enter(at.shard, parcel.key());
+        let ask = parcel.ask();
+        let mut mail = Mail::parcel(slot, &ask);
+        let turn = self.entered(at, HANDLE, |env| {
+            if keeps {
+                mail.keep(at.shard);
+            }
+            entity.handle(env, &mut mail)
+        });
+        if self.slow.is_some() {
+            self.was_slow(at, &**entity);
+        }
+        turn.unwrap_or_else(|panic| self.panicked(at, &entity.key(), &mut mail, *panic))
+    }
+
     /// Names the entity of the turn that has just ended, if that was slow.
     #[cold]
     fn was_slow(&mut self, at: &Place, entity: &dyn Instance) {
@@ -207,20 +227,7 @@ impl Host for WorkerHost {
     }
 
     fn handle(&mut self, at: &Place, entity: &mut Self::Entity, parcel: EngineParcel) -> Turn {
-        self.handled += 1;
-        let keeps = self.types.keeps(at.shard.ty);
-        self.busy.enter(at.shard, parcel.key());
-        let ask = parcel.ask();
-        let mut parcel = Some(parcel);
-        let mut mail = Mail::parcel(&mut parcel, &ask);
-        let turn = self.entered(at, HANDLE, |env| {
-            if keeps {
-                mail.keep(at.shard);
-            }
-            entity.handle(env, &mut mail)
-        });
-        self.was_slow(at, &**entity);
-        turn.unwrap_or_else(|panic| self.panicked(at, &entity.key(), &mut mail, *panic))
+        self.handle_parcel(at, entity, &mut Some(parcel))
     }
 
     fn hand_over(&mut self, at: &Place, key: &[u8], entity: &mut Self::Entity, out: &mut Vec<u8>) -> Result<bool, Box<str>> {
@@ -448,7 +455,7 @@ impl Worker {
         let mut lanes = std::mem::take(&mut self.lanes);
         for lane in &mut lanes {
             let (id, mut left) = (lane.id, BATCH);
-            if !self.core.has_room(id, BATCH) {
+            if lane.is_empty() || !self.core.has_room(id, BATCH) {
                 continue;
             }
             loop {
@@ -481,8 +488,14 @@ impl Worker {
                 }
             }
         }
+        // Those that are there now: what they lead to comes in the next turn.
+        for _ in 0..self.host.out.answers().min(BATCH) {
+            let Some((correlation, answered)) = self.host.out.take_answer() else { break };
+            worked = true;
+            self.answer(now, correlation, answered);
+        }
         for (shard, message) in std::mem::take(&mut self.host.out.own_later) {
-            self.own(now, shard, EngineParcel::from_envelope(message));
+            self.own(now, shard, &mut Some(EngineParcel::from_envelope(message)));
             worked = true;
         }
         let timers = self.core.poll_timeout().is_some_and(|due| due <= now);
@@ -524,7 +537,7 @@ impl Worker {
         let mut approaches = [Approach::default(); GROUP];
         while short && done < most {
             // A worker that is close behind a producer takes the lines from it that are written to, so it takes its time then.
-            if self.core.is_small() && lane.is_busy() {
+            if self.core.is_small() && (lane.own || lane.is_busy()) {
                 let ran = self.run_straight(now, lane, most - done);
                 (done, short) = (done + ran.done, ran.short);
                 continue;
@@ -695,7 +708,7 @@ impl Worker {
     /// Looks into the lanes again, so often at most, if the last turn's work was of this node. If there is more, when that was not yet known: the clock
     /// is read between the looks, where nobody waits for it.
     fn awaits_more(&mut self, looks: u32) -> Option<Time> {
-        let local = std::mem::take(&mut self.local);
+        let local = std::mem::take(&mut self.local) && self.host.out.answers() == 0;
         (0..if local { looks } else { 0 }).find_map(|_| {
             let now = sys::now();
             self.lanes.iter().any(|lane| !lane.is_empty()).then_some(now)
@@ -731,19 +744,28 @@ impl Worker {
         let Some(open) = self.host.out.asks.remove(&correlation) else {
             let ended = self.host.out.watches.answered(&self.node, self.index, correlation, &answered);
             if let Some((shard, Ended::Tell(message))) = ended {
-                self.own(now, shard, EngineParcel::from_envelope(message));
+                self.own(now, shard, &mut Some(EngineParcel::from_envelope(message)));
             }
             return;
         };
         let shard = open.shard;
         let at = Place { shard, epoch: crate::Epoch::ZERO, now };
-        if let Some(parcel) = self.host.then(at, open, Ok(answered)) {
-            self.own(now, shard, parcel);
-        }
+        let mut message = self.host.then(at, open, Ok(answered));
+        self.own(now, shard, &mut message);
     }
 
-    /// A message of an entity to itself, wherever it lives now.
-    fn own(&mut self, now: Time, shard: ShardKey, parcel: EngineParcel) {
+    /// A message of an entity to itself, wherever it lives now. By reference, because each move of it costs: to a live entity for which nothing else
+    /// waits it goes at once.
+    fn own(&mut self, now: Time, shard: ShardKey, slot: &mut Option<EngineParcel>) {
+        if let Some(EngineParcel::Typed { key, .. }) = slot {
+            let Self { core, host, .. } = self;
+            let key = key.clone();
+            let turn = core.own_way(now, shard, key.bytes(), key.hash, host, |host, at, entity| host.handle_parcel(at, entity, slot));
+            if turn.is_ok() {
+                return;
+            }
+        }
+        let Some(parcel) = slot.take() else { return };
         if let Err(parcel) = self.core.handle_own(now, shard, parcel, &mut self.host) {
             // It moved, or the node stops: the message goes the way of any other.
             let entry = self.host.types.get(shard.ty).cloned();

@@ -3,7 +3,7 @@
 #
 # Not tuned: the settings are those that nobody changed. On one core the idle preset `low_cpu`, which is meant for that, is tried beside the default.
 # Entities are sharded, by key, on every path; the others' local actors are reached by a reference to each. Batches are rows of their own, as no
-# other peer has them. The raw limits that `bench` measures in the same run are printed as the peer "raw TCP".
+# other peer has them; and so is what an entity among the others on their worker tells and asks, as Pekko's driver is an actor among the actors. The raw limits that `bench` measures in the same run are printed as the peer "raw TCP".
 set -euo pipefail
 group=$1 secs=$2
 : "${WINGBEAT:?is the program to measure}"
@@ -39,6 +39,8 @@ case $group in
 local)
     bench local-tell "" wingbeat local-tell --single
     bench local-tell "" "wingbeat, batches" local-tell
+    bench local-tell "" "wingbeat, inside" local-tell --inside --single
+    bench local-ask "" "wingbeat, inside" local-ask --inside
     for preset in "${idle[@]}"; do
         bench local-ask "$preset" wingbeat local-ask ${preset:+--idle "$preset"}
     done

@@ -212,6 +212,25 @@ impl<H: Host> ShardCore<H> {
         self.short_way(approach, key, host, turn)
     }
 
+    /// A turn for a message of this worker's own, without a stop. `Err`: it has to go by [`handle_own`](Self::handle_own).
+    pub fn own_way(
+        &mut self,
+        now: Time,
+        shard: ShardKey,
+        key: &[u8],
+        hash: u64,
+        host: &mut H,
+        turn: impl FnOnce(&mut H, &Place, &mut H::Entity) -> Turn,
+    ) -> Result<(), NoShortWay> {
+        if !self.opens_short_way(now) {
+            return Err(NoShortWay);
+        }
+        let at = self.find(shard).filter(|at| self.shards[*at].runs()).ok_or(NoShortWay)?;
+        let tag = self.env.tag(hash);
+        let slot = self.shards[at].entities.slot_of(tag).ok_or(NoShortWay)?;
+        self.short_way(Approach { shard: at as u32, tag, slot }, key, host, turn).map(drop)
+    }
+
     /// Whether entities are so few that what they are made of stays in the cache.
     #[inline]
     pub fn is_small(&self) -> bool {

@@ -7,13 +7,14 @@ use wingbeat::{EntityRef, HostOptions, Region};
 use super::{
     BenchArgs, alloc,
     entity::{Bench, BenchEntity, Echo, Payload, Told},
+    inside::Inside,
     limits, open_loop,
     report::{Report, Run},
     rig::{self, Error, PATIENCE},
 };
 
 /// Notes between two looks at the clock.
-const STRIDE: u64 = 64;
+pub const STRIDE: u64 = 64;
 
 /// Sends notes round robin for about `window`, in batches if there is a region, then waits until all were handled: the run, and how many were
 /// sent.
@@ -62,6 +63,7 @@ pub fn tell(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     let cluster = rig::start(&args.settings(), &[])?;
     let region = cluster.host::<BenchEntity>(HostOptions::new(), |_| BenchEntity::default())?;
     let all = rig::warm(&region, args.entities())?;
+    let inside = args.inside.then(|| Inside::new(&cluster, &region, &all)).transpose()?;
     let mut total = 0;
     report.rounds(
         "Q_xb: crossbeam channel with entity look-up",
@@ -71,7 +73,10 @@ pub fn tell(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
             Ok(Run { throughput, ..Run::default() })
         },
         || {
-            let (run, sent) = tell_for(&all, (!args.single).then_some(&region), args.window())?;
+            let (run, sent) = match &inside {
+                Some(inside) => inside.tell_for(!args.single, args.window())?,
+                None => tell_for(&all, (!args.single).then_some(&region), args.window())?,
+            };
             total += sent;
             Ok(run)
         },
@@ -84,6 +89,7 @@ pub fn ask(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     let cluster = rig::start(&args.settings(), &[])?;
     let region = cluster.host::<BenchEntity>(HostOptions::new(), |_| BenchEntity::default())?;
     let all = rig::warm(&region, args.entities())?;
+    let inside = args.inside.then(|| Inside::new(&cluster, &region, &all)).transpose()?;
     let rate = args.rate.map(|rate| open_loop::rate_of(rate, &all, args.window())).transpose()?;
     if rate.is_some() {
         report.compare_tails();
@@ -92,9 +98,10 @@ pub fn ask(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
         "X_ask: crossbeam channels with entity look-up",
         args.runs,
         || Ok(Run::of(&limits::channel_ask(args.window() / 2, args.entities()), None)),
-        || match rate {
-            Some(rate) => open_loop::at_rate(&all, rate, args.window()),
-            None => ask_for(&all, args.window()),
+        || match (rate, &inside) {
+            (Some(rate), _) => open_loop::at_rate(&all, rate, args.window()),
+            (_, Some(inside)) => inside.ask_for(args.window()),
+            _ => ask_for(&all, args.window()),
         },
     )
 }

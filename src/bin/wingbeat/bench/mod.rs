@@ -11,6 +11,7 @@ mod handoff;
 mod heartbeat;
 mod homes;
 mod idle;
+mod inside;
 mod leave;
 mod limits;
 mod load;
@@ -78,6 +79,9 @@ pub struct BenchArgs {
     /// One message at a time instead of batches of 64, for `local-tell` and `remote-tell`
     #[arg(long)]
     single: bool,
+    /// Sent by an entity among the others on their worker instead of a thread of its own, for `local-tell` and `local-ask`
+    #[arg(long, conflicts_with = "rate")]
+    inside: bool,
     /// Messages declared by `messages!` and written by serde, for `remote-tell`
     #[arg(long)]
     serde: bool,
@@ -232,6 +236,9 @@ impl BenchArgs {
         if self.one_core && !messages && self.name != Name::Peer {
             return Some(format!("--one-core is for messages and requests, whose limits know of it; the limit of {name} does not"));
         }
+        if self.inside && !matches!(self.name, Name::LocalTell | Name::LocalAsk) {
+            return Some(format!("--inside is for local-tell and local-ask; what {name} measures is sent from elsewhere"));
+        }
         if self.serde && !matches!(self.name, Name::RemoteTell | Name::Peer) {
             return Some(format!("--serde is for remote-tell, which writes a message each time; {name} has no such messages"));
         }
@@ -332,7 +339,7 @@ fn write_files(args: &BenchArgs, report: &Report) -> Result<(), Error> {
 fn report(args: &BenchArgs) -> Report {
     let config = serde_json::json!({
         "secs": args.secs, "runs": args.runs, "window": args.window, "entities": args.entities(), "single": args.single,
-        "serde": args.serde, "one_core": args.one_core,
+        "inside": args.inside, "serde": args.serde, "one_core": args.one_core,
         "rate": args.rate.map(|rate| rate.to_string()), "idle": args.idle(),
         "set": args.set.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>(), "payload_bytes": entity::PAYLOAD_BYTES,
     });

@@ -214,6 +214,16 @@ pub const ROWS: &[Row] = &[
         checks: &[p50("local ask p50", AtMost(1.0), AtMost(0.5)), p99("local ask p99", AtMost(1.0), AtMost(0.3))],
     },
     Row {
+        id: "local-tell-inside",
+        args: &["local-tell", "--inside"],
+        checks: &[throughput("tell between entities of one worker, batches", Free, Free)],
+    },
+    Row {
+        id: "local-ask-inside",
+        args: &["local-ask", "--inside"],
+        checks: &[p50("ask between entities of one worker, p50", Free, Free), p99("ask between entities of one worker, p99", Free, Free)],
+    },
+    Row {
         id: "local-ask-half",
         args: &["local-ask", "--rate", "half-of-peak"],
         checks: &[p999("local ask at half of peak, p99.9", Free, Free), longest("local ask at half of peak, longest")],

@@ -92,7 +92,7 @@ fn a_state_that_cannot_be_handed_over_refuses_the_move_and_all_live_on() {
 fn what_an_entity_asks_for_as_it_hands_over_is_its_own_if_the_move_is_called_off() {
     let mut a = Bed::new(A);
     a.assign(1, 1);
-    let mut tell = |a: &mut Bed, key: &str, what: &str| {
+    let tell = |a: &mut Bed, key: &str, what: &str| {
         a.lane(LaneItem::Msg { shard: S, tag: Epoch(1), enter: None, parcel: letter(key, what) });
     };
     tell(&mut a, "one", "m");
