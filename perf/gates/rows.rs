@@ -5,9 +5,9 @@
 use std::{hint::black_box, time::Duration};
 
 use wingbeat::{
-    Cluster, EntityRef, Epoch, HostOptions, NodeId, ShardId, ShardKey, Time, TypeId,
+    AskError, Cluster, Cx, Entity, EntityRef, Epoch, HostOptions, NodeId, Promise, ShardId, ShardKey, Time, TypeId,
     proto::{
-        handoff::Ask,
+        handoff::Ask as Asker,
         wire::{Context, Cut, Message, cut, encode_message, message_in},
     },
     testkit::World,
@@ -51,6 +51,8 @@ pub const ROWS: &[Row] = &[
     Row { name: "local tell: handle", is_codec: false, run: |_| tell(1, Part::Handle) },
     // With the steps of virtual time, which are most of it.
     Row { name: "local ask in virtual time", is_codec: false, run: |_| ask(1) },
+    // With the asking entity's own turn, and those of the worker.
+    Row { name: "ask between entities", is_codec: false, run: |_| ask_inside() },
     Row { name: "remote tell: send", is_codec: false, run: |_| tell(2, Part::Send) },
 ];
 
@@ -87,7 +89,7 @@ fn context() -> Context {
 
 fn append(i: u64, asked: bool, out: &mut Vec<u8>) {
     let shard = ShardKey { ty: TypeId(0x9e37_79b9), shard: ShardId(77) };
-    let ask = asked.then(|| Ask { node: NodeId::from_raw(7), correlation: i, deadline: Time::from_nanos(2_000_000) });
+    let ask = asked.then(|| Asker { node: NodeId::from_raw(7), correlation: i, deadline: Time::from_nanos(2_000_000) });
     let message = Message { shard, tag: Epoch::ZERO.next(), ask, key: &i.to_le_bytes(), payload: &[7; PAYLOAD_BYTES] };
     encode_message(black_box(&message), context(), FRAME_MAX, out).expect("a message of 64 bytes is shorter than any frame may be");
 }
@@ -188,4 +190,48 @@ fn ask(nodes: usize) {
             }
         });
     });
+}
+
+wingbeat::messages! {
+    /// Messages of an entity that asks others, one after the other.
+    pub enum ChainMsg for Chain(u64) = "gates.chain" {
+        /// So many times.
+        Ask { times: u64 } -> u64,
+        Answered { was: u64 },
+    }
+}
+
+/// Asks the entities of the measurement in turn.
+struct Asking {
+    all: Vec<EntityRef<Bench>>,
+    left: u64,
+    over: Option<Promise<u64>>,
+}
+
+impl Entity for Asking {
+    type Type = Chain;
+
+    fn handle(&mut self, msg: ChainMsg, cx: &mut Cx<'_, Self>) {
+        match msg {
+            ChainMsg::Ask(Ask { times }, reply) => (self.left, self.over) = (times, Some(cx.defer(reply))),
+            ChainMsg::Answered(Answered { was }) => self.left = was - 1,
+        }
+        let left = self.left;
+        if left > 0 {
+            let then = move |answer: Result<Payload, AskError>| {
+                assert!(answer.is_ok_and(|words| words.0 == [left; 8]));
+                Answered { was: left }
+            };
+            cx.ask(&self.all[(left % ENTITIES) as usize], Echo(Payload([left; 8])), PATIENCE, then);
+        } else if let Some(over) = self.over.take() {
+            over.fulfil(left);
+        }
+    }
+}
+
+fn ask_inside() {
+    let (world, all) = world(1);
+    let hosted = world.node(0).host::<Asking>(HostOptions::new(), move |_| Asking { all: all.clone(), left: 0, over: None });
+    let asking = hosted.expect("nobody else has that type").get(0);
+    rounds(|count| count(&mut || assert_eq!(asking.ask(Ask { times: ROUND }, PATIENCE), Ok(0))));
 }

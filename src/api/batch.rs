@@ -14,7 +14,13 @@ use super::{
 };
 use crate::{
     Deadline, EntityKey, EntityType, IntoKey, Message, Refusal, TellError,
-    engine::{exits::Outgoing, letter::Drafts, node::Node, parcel::Key, types::TypeEntry},
+    engine::{
+        exits::{Nobody, Outgoing},
+        letter::Drafts,
+        node::Node,
+        parcel::Key,
+        types::TypeEntry,
+    },
 };
 
 /// Messages for many entities, sent together; what is refused comes back in one list. Its memory is kept from round to round.
@@ -192,7 +198,7 @@ impl<T: EntityType> Batch<T> {
                     (None, Some(refusal)) => drafts.next().map_or(Ok(()), |mut draft| Err((refusal, draft.take()))),
                     (Some((_, key, msg)), refusal) => {
                         let mut msg = Some(msg);
-                        let letter = Outgoing { key: key.bytes(), hash: key.hash, ask: None, reads: 0, msg: &mut msg };
+                        let letter = Outgoing { key: key.bytes(), hash: key.hash, asks: Nobody, msg: &mut msg };
                         let sent = refusal.or_else(|| bad_key(key.bytes())).map_or_else(|| exits.send_letter(node, entry, letter), Err);
                         sent.map_err(|refusal| (refusal, msg))
                     }

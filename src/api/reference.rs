@@ -11,7 +11,7 @@ use crate::{
     engine::{
         asker::Asker,
         clock::Clock,
-        exits::Outgoing,
+        exits::{Nobody, Outgoing},
         node::{Node, Timed},
         parcel::{Key, version_byte},
         slot::Waiter,
@@ -135,12 +135,13 @@ impl<T: EntityType> EntityRef<T> {
         self.node.metrics.shared.sends_refused.add(1);
     }
 
-    /// Sends the message, or leaves it in its place. By reference, because each move of it costs.
-    #[inline(always)]
+    /// Sends the message, or leaves it in its place. By reference, because each move of it costs. A function of its own, so that what it takes
+    /// does not depend on how many call it.
+    #[inline(never)]
     fn offer(&self, msg: &mut Option<T::Msg>) -> Result<(), Refusal> {
         match bad_key(self.key.bytes()) {
             Some(refusal) => Err(refusal),
-            None => self.node.send_letter(&self.entry, Outgoing { key: self.key.bytes(), hash: self.key.hash, ask: None, reads: 0, msg }),
+            None => self.node.send_letter(&self.entry, Outgoing { key: self.key.bytes(), hash: self.key.hash, asks: Nobody, msg }),
         }
     }
 
@@ -252,7 +253,7 @@ impl<T: EntityType> EntityRef<T> {
         loop {
             match self
                 .node
-                .send_letter(&self.entry, Outgoing { key: self.key.bytes(), hash: self.key.hash, ask: Some(ask), reads, msg: &mut msg })
+                .send_letter(&self.entry, Outgoing { key: self.key.bytes(), hash: self.key.hash, asks: (Some(ask), reads), msg: &mut msg })
             {
                 Ok(()) => {
                     slot.sent();
@@ -279,7 +280,7 @@ impl<T: EntityType> EntityRef<T> {
         if let Some(refusal) = bad_key(self.key.bytes()) {
             return Err(refusal);
         }
-        self.node.send_letter(&self.entry, Outgoing { key: self.key.bytes(), hash: self.key.hash, ask, reads, msg: &mut Some(msg) })
+        self.node.send_letter(&self.entry, Outgoing { key: self.key.bytes(), hash: self.key.hash, asks: (ask, reads), msg: &mut Some(msg) })
     }
 
     /// Asks; the number of the ask. On `Err` nothing was sent, and `waiter` is dropped unanswered.
@@ -326,14 +327,14 @@ impl<T: EntityType> EntityRef<T> {
         deadline: Time,
         timed: Timed,
         waiter: Waiter,
-        send: impl FnOnce(Outgoing<'_, T::Msg>) -> Result<S, Refusal>,
+        send: impl FnOnce(Outgoing<'_, T::Msg, (Option<Ask>, u8)>) -> Result<S, Refusal>,
     ) -> Result<(u64, S), Refusal> {
         if let Some(refusal) = bad_key(self.key.bytes()) {
             return Err(refusal);
         }
         let ask = self.node.open_ask(deadline, timed, waiter).ok_or(Refusal::Overloaded)?;
         let slot = Unsent { node: &self.node, correlation: ask.correlation };
-        let letter = Outgoing { key: self.key.bytes(), hash: self.key.hash, ask: Some(ask), reads, msg };
+        let letter = Outgoing { key: self.key.bytes(), hash: self.key.hash, asks: (Some(ask), reads), msg };
         match send(letter) {
             Err(refusal) if slot.withdraw() => Err(refusal),
             sent => Ok((slot.sent(), sent.unwrap_or_default())),

@@ -23,7 +23,7 @@ use crate::{
         clock::{Clock, Waited},
         deadlines,
         duty::{Did, Duty},
-        exits::{self, Exits, Outgoing, Way},
+        exits::{self, Asks, Exits, Outgoing, Way},
         lane::{Door, Item},
         letter::{Address, Letter},
         parcel::{Answered, EngineParcel},
@@ -340,22 +340,36 @@ impl Node {
 
     /// Sends a message from the calling thread. On `Err` it is still in its place: nothing was queued.
     #[inline(always)]
-    pub fn send_letter<M: Wire>(self: &Arc<Self>, entry: &TypeEntry, mut letter: Outgoing<'_, M>) -> Result<(), crate::Refusal> {
+    pub fn send_letter<M: Wire, A: Asks>(
+        self: &Arc<Self>,
+        entry: &TypeEntry,
+        mut letter: Outgoing<'_, M, A>,
+    ) -> Result<(), crate::Refusal> {
         if self.closing.load(Ordering::Relaxed) {
             return Err(crate::Refusal::Shutdown);
         }
         match exits::with(self, |exits| exits.short_way(self, entry, &mut letter)) {
             Some(Way::Sent) => Ok(()),
             Some(Way::Full) => Err(crate::Refusal::Full),
-            Some(Way::Long) => exits::with(self, |exits| exits.send_item(self, entry, letter)).unwrap_or(Err(crate::Refusal::Shutdown)),
+            Some(Way::Long) => self.send_long(entry, letter),
             None => Err(crate::Refusal::Shutdown),
         }
+    }
+
+    /// A message that cannot go the short way.
+    #[inline(never)]
+    fn send_long<M: Wire, A: Asks>(self: &Arc<Self>, entry: &TypeEntry, letter: Outgoing<'_, M, A>) -> Result<(), crate::Refusal> {
+        exits::with(self, |exits| exits.send_item(self, entry, letter)).unwrap_or(Err(crate::Refusal::Shutdown))
     }
 
     /// As [`send_letter`](Self::send_letter), by a thread that waits for the answer next. True: the message is in the ring of the network thread,
     /// which was not told; [`pass_on`](Self::pass_on) comes next.
     #[inline]
-    pub fn send_and_wait<M: Wire>(self: &Arc<Self>, entry: &TypeEntry, mut letter: Outgoing<'_, M>) -> Result<bool, crate::Refusal> {
+    pub fn send_and_wait<M: Wire, A: Asks>(
+        self: &Arc<Self>,
+        entry: &TypeEntry,
+        mut letter: Outgoing<'_, M, A>,
+    ) -> Result<bool, crate::Refusal> {
         if self.closing.load(Ordering::Relaxed) {
             return Err(crate::Refusal::Shutdown);
         }
