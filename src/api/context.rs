@@ -208,7 +208,7 @@ impl<'a, E: Entity> Cx<'a, E> {
             }
             Err(error) => {
                 let msg = AnyMessage::new(then(Err(error)).into_msg());
-                self.out.wishes.push(Wish::Own(EngineParcel::told(key, msg)));
+                self.out.own_later(self.at.shard, EngineParcel::told(key, msg));
             }
         }
     }
@@ -296,11 +296,11 @@ impl<'a, E: Entity> Cx<'a, E> {
         let Some(message) = self.encoded(msg.into_msg()) else { return };
         let (ty, target) = to.address();
         if bad_key(target.bytes()).is_some() {
-            return self.out.wishes.push(Wish::Own(EngineParcel::from_envelope(message)));
+            return self.out.own_later(self.at.shard, EngineParcel::from_envelope(message));
         }
         let (node, shard) = (self.node, self.at.shard);
         if let Err(message) = self.out.watches.open(node, self.out.index, shard, ty, target, message) {
-            self.out.wishes.push(Wish::Own(EngineParcel::from_envelope(message)));
+            self.out.own_later(shard, EngineParcel::from_envelope(message));
         }
     }
 
@@ -316,7 +316,11 @@ impl<'a, E: Entity> Cx<'a, E> {
     pub fn watch_node(&mut self, node: NodeId, msg: impl Message<E::Type>) {
         let Some(message) = self.encoded(msg.into_msg()) else { return };
         let gone = self.node.view().member(node).is_none();
-        self.out.wishes.push(if gone { Wish::Own(EngineParcel::from_envelope(message)) } else { Wish::WatchNode { node, message } });
+        if gone {
+            self.out.own_later(self.at.shard, EngineParcel::from_envelope(message));
+        } else {
+            self.out.wishes.push(Wish::WatchNode { node, message });
+        }
     }
 
     /// No more of that.

@@ -100,9 +100,10 @@ impl<E: Entity> Instance for Live<E> {
         env.out.states.begin();
         let Handoff { given } = self.with(env, |entity, cx| entity.handoff(cx)).map_err(|why| why.to_string())?;
         let Some(given) = given else { return Ok(false) };
-        let state = env.out.states.get(given).ok_or("its `Handoff` was made in another turn; `cx.hand_over` makes one for each")?;
-        out.extend_from_slice(state);
-        Ok(true)
+        match env.out.states.take(given, out) {
+            true => Ok(true),
+            false => Err("its `Handoff` was made in another turn; `cx.hand_over` makes one for each".into()),
+        }
     }
 
     fn key(&self) -> Vec<u8> {

@@ -20,10 +20,10 @@ use crate::{
         watches::Watches,
     },
     proto::{
-        handoff::{Ask, Envelope},
+        handoff::{Ask, DropReason},
         queue::take,
         rng::Rng,
-        shard::Wish,
+        shard::{Wish, mailboxes},
     },
 };
 
@@ -54,14 +54,16 @@ pub struct Out {
     pub watches: Watches,
     /// Where entities that hand over put their states.
     pub states: StateBuffer,
-    /// Messages of entities to themselves that come in the next turn of the worker.
-    pub own_later: Vec<(ShardKey, Envelope)>,
+    /// Messages of entities to themselves that come in the next turns of the worker.
+    own_later: VecDeque<(ShardKey, EngineParcel)>,
 }
 
 /// Where an entity that hands over puts its state. Apart from what is to travel already, which an encoder of the user's could spoil.
 #[derive(Default)]
 pub struct StateBuffer {
     bytes: Vec<u8>,
+    /// Bytes of the state; what stands behind it is half of one.
+    len: usize,
     /// Of the turn.
     number: u64,
 }
@@ -74,26 +76,31 @@ impl StateBuffer {
     pub fn begin(&mut self) {
         self.bytes.clear();
         self.bytes.shrink_to(STATE_KEPT_BYTES);
+        self.len = 0;
         self.number += 1;
     }
 
     /// Puts a state here: one that stands there already is replaced, if this one can be written. The number of the turn, to know it by.
     pub fn put<E>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<u64, E> {
-        let end = self.bytes.len();
+        // An encoder may have panicked, and somebody may have caught that.
+        self.bytes.truncate(self.len);
         let written = write(&mut self.bytes);
-        // An encoder that takes away what was there has broken its contract, and has nothing but its own.
-        let end = end.min(self.bytes.len());
-        if let Err(why) = written {
-            self.bytes.truncate(end);
-            return Err(why);
-        }
-        self.bytes.drain(..end);
+        // One that takes away what was there has broken its contract, and has nothing but its own.
+        self.len = self.len.min(self.bytes.len());
+        written?;
+        self.bytes.drain(..self.len);
+        self.len = self.bytes.len();
         Ok(self.number)
     }
 
-    /// What was put here in the turn with that number, if that was the last one.
-    pub fn get(&self, number: u64) -> Option<&[u8]> {
-        (number == self.number).then_some(&self.bytes)
+    /// Appends what was put here in the turn with that number, and forgets it. False if that was not the last one.
+    pub fn take(&mut self, number: u64, out: &mut Vec<u8>) -> bool {
+        let same = number == self.number;
+        if same {
+            out.extend_from_slice(&self.bytes[..self.len]);
+            self.begin();
+        }
+        same
     }
 }
 
@@ -135,7 +142,7 @@ impl Out {
             topics: BTreeMap::new(),
             watches: Watches::default(),
             states: StateBuffer::default(),
-            own_later: vec![],
+            own_later: VecDeque::new(),
         }
     }
 
@@ -230,6 +237,26 @@ impl Out {
         take(&mut self.answers)
     }
 
+    /// A message of an entity to itself that comes in a later turn of the worker: who reacts to a refusal by trying again must not keep the worker
+    /// from making room. As many may wait as in mailboxes.
+    pub fn own_later(&mut self, shard: ShardKey, parcel: EngineParcel) {
+        if self.own_later.len() < mailboxes(&self.node.config) {
+            self.own_later.push_back((shard, parcel));
+        } else {
+            self.node.bury(shard, &parcel, DropReason::MailboxFull);
+        }
+    }
+
+    /// How many of those wait.
+    pub fn owns_later(&self) -> usize {
+        self.own_later.len()
+    }
+
+    /// The oldest of them.
+    pub fn take_own(&mut self) -> Option<(ShardKey, EngineParcel)> {
+        take(&mut self.own_later)
+    }
+
     /// Everything pushed is in the ring, and no entity has an answer or a message for itself under way.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.answers.is_empty() && self.own_later.is_empty()
@@ -261,17 +288,31 @@ mod tests {
         };
         buffer.begin();
         assert_eq!(put(&mut buffer, b"one", Ok(())), Ok(1));
-        assert_eq!((put(&mut buffer, b"half of tw", Err(())), buffer.get(1)), (Err(()), Some(&b"one"[..])));
-        assert_eq!((put(&mut buffer, b"three", Ok(())), buffer.get(1)), (Ok(1), Some(&b"three"[..])));
+        let taken = |buffer: &mut StateBuffer, number| {
+            let mut out = b"before ".to_vec();
+            buffer.take(number, &mut out).then_some(out)
+        };
+        assert_eq!((put(&mut buffer, b"half of tw", Err(())), taken(&mut buffer, 1)), (Err(()), Some(b"before one".to_vec())));
+        buffer.begin();
+        assert_eq!((put(&mut buffer, b"one", Ok(())), put(&mut buffer, b"three", Ok(()))), (Ok(3), Ok(3)));
+        let caught = catch_unwind(AssertUnwindSafe(|| {
+            buffer.put(|out| -> Result<(), ()> {
+                out.push(4);
+                std::panic::resume_unwind(Box::new("an encoder"))
+            })
+        }));
+        assert_eq!((caught.is_err(), taken(&mut buffer, 3)), (true, Some(b"before three".to_vec())));
+        assert_eq!(taken(&mut buffer, 3), None, "it was for that turn");
         // An encoder that breaks its contract spoils nothing but its own entity's.
+        buffer.begin();
+        put(&mut buffer, b"five", Ok(())).unwrap();
         let clears = |out: &mut Vec<u8>| {
             out.clear();
-            out.push(4);
+            out.resize(100 << 10, 6);
             Ok::<_, ()>(())
         };
-        assert_eq!(buffer.put(clears).map(|turn| buffer.get(turn).is_some()), Ok(true));
-        buffer.begin();
-        assert_eq!((buffer.get(1), buffer.get(2)), (None, Some(&b""[..])), "it was for that turn");
+        let turn = buffer.put(clears).unwrap();
+        assert!(taken(&mut buffer, turn).is_some() && buffer.bytes.capacity() <= STATE_KEPT_BYTES, "a large one is not kept");
     }
 
     #[test]

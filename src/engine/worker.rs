@@ -220,7 +220,10 @@ impl Host for WorkerHost {
         });
         if started.is_err() {
             self.out.unsubscribe(None, at.shard, key);
-            self.out.watches.close(&self.node, at.shard, key, None);
+            // What came with a state waits for the next try, as that does.
+            if state.is_none() {
+                self.out.watches.close(&self.node, at.shard, key, None);
+            }
         }
         self.counters().entities_started.bump(u64::from(started.is_ok()));
         started
@@ -299,7 +302,7 @@ impl Host for WorkerHost {
         let WatchRecord { ty, target, message } = watch;
         if let Err(message) = self.out.watches.open(&self.node, self.index, at.shard, ty, Key::new(&target), message) {
             // Cannot be watched from here, so it counts as ended: behind what is being taken in.
-            self.out.own_later.push((at.shard, message));
+            self.out.own_later(at.shard, EngineParcel::from_envelope(message));
         }
     }
 
@@ -440,7 +443,9 @@ impl Worker {
     /// One turn without waiting, by the thread that has the worker's lanes.
     pub fn turn(&mut self, now: Time) -> Step {
         let door = &self.node.workers[usize::from(self.index)];
-        while let Some(lane) = door.take_new() {
+        while let Some(mut lane) = door.take_new() {
+            // Where one thread does everybody's work, its messages go the ways that they go on threads of their own.
+            lane.own &= !self.node.clock.is_virtual();
             self.lanes.push(lane);
         }
         let until = self.node.hosting_until();
@@ -494,9 +499,10 @@ impl Worker {
             worked = true;
             self.answer(now, correlation, answered);
         }
-        for (shard, message) in std::mem::take(&mut self.host.out.own_later) {
-            self.own(now, shard, &mut Some(EngineParcel::from_envelope(message)));
+        for _ in 0..self.host.out.owns_later().min(BATCH) {
+            let Some((shard, parcel)) = self.host.out.take_own() else { break };
             worked = true;
+            self.own(now, shard, &mut Some(parcel));
         }
         let timers = self.core.poll_timeout().is_some_and(|due| due <= now);
         if timers {

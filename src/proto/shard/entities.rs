@@ -219,11 +219,12 @@ impl<H: Host> Entities<H> {
         let mut wished = vec![];
         let states = self.ask_for_states(t, &mut wished);
         // What they asked for meanwhile is theirs, wherever they live next.
+        let slots: Vec<u32> = wished.iter().map(|(at, _)| *at).collect();
         for (at, wishes) in wished {
             self.grant(t, at, wishes);
-            if states.is_err() {
-                self.go_on(t, at);
-            }
+        }
+        if states.is_err() {
+            slots.into_iter().for_each(|at| self.go_on(t, at));
         }
         states
     }

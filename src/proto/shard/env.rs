@@ -17,6 +17,11 @@ const HELD_STREAMS: usize = 4;
 /// One shard's held messages, in bytes.
 pub(super) const HELD_BYTES: usize = 64 << 20;
 
+/// Messages that may wait for the entities of one worker.
+pub fn mailboxes(config: &Config) -> usize {
+    (config.limits.mailbox as usize).saturating_mul(MAILBOXES)
+}
+
 /// Bounds, from the configuration and the constants of this room.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Limits {
@@ -40,7 +45,7 @@ impl Limits {
         let (mailbox, held) = (config.limits.mailbox as usize, config.limits.held_items as usize);
         Self {
             mailbox,
-            mailboxes: mailbox.saturating_mul(MAILBOXES),
+            mailboxes: mailboxes(config),
             mailbox_bytes: MAILBOX_BYTES,
             backoff: config.sharding.restart_backoff.get(),
             room: Room { stream_items: held, shard_items: held.saturating_mul(HELD_STREAMS), shard_bytes: HELD_BYTES },

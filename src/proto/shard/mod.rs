@@ -24,6 +24,7 @@ mod tests;
 mod transfer;
 mod wish;
 
+pub use env::mailboxes;
 pub use host::{Host, Parcel, Place, StartCause, StopReason, Turn};
 pub use messages::{LaneId, LaneItem, ShardCommand, ShardReport};
 pub(crate) use transfer::messages_of;

@@ -100,7 +100,7 @@ impl<H: Host> Entities<H> {
                 }
             }
             Wish::Stash(parcel) => {
-                if own.stash.len() >= most || t.env.waiting >= t.env.limits.mailboxes {
+                if own.stash.len() >= most || !t.env.has_room(parcel.size()) {
                     return t.undelivered(parcel, DropReason::StashFull);
                 }
                 t.env.waiting += 1;

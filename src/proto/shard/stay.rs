@@ -332,6 +332,7 @@ impl<H: Host> Shard<H> {
     fn unpack(&mut self, cx: &mut Cx<'_, H>, cargo: &mut Cargo, bytes: &[u8]) {
         if cargo.bytes + bytes.len() > TAKEN_IN_BYTES {
             tracing::error!(shard = ?self.key, limit = TAKEN_IN_BYTES, "transfer exceeds its limit: the rest is not taken in");
+            cargo.bytes = TAKEN_IN_BYTES;
             let mail = transfer::messages_of(self.key, bytes, cx.env.now);
             return self.give_up(cx, Cargo { mail, ..Cargo::default() }, DropReason::MoveBufferFull);
         }
@@ -453,9 +454,8 @@ impl<H: Host> Shard<H> {
     fn give_up_item(&mut self, cx: &mut Cx<'_, H>, item: HandoffItem, reason: DropReason) {
         match item {
             HandoffItem::Transfer(chunk) => {
-                let mut cargo = Cargo::default();
-                self.unpack(cx, &mut cargo, &chunk.bytes);
-                self.give_up(cx, cargo, reason);
+                let mail = transfer::messages_of(self.key, &chunk.bytes, cx.env.now);
+                self.give_up(cx, Cargo { mail, ..Cargo::default() }, reason);
             }
             HandoffItem::Forwarded(f) => self.undelivered_what(cx, What::Item { stream: f.stream, item: f.item }, reason),
             HandoffItem::Probe { .. } => {}

@@ -29,7 +29,7 @@ impl<H: Host> Entities<H> {
         }
         let tag = t.env.tag(parcel.hash());
         let mut found = self.find(tag, parcel.key());
-        if found.is_none() && self.coming.is_some() {
+        if self.coming.is_some() && found.is_none_or(|at| self.slot(at).is_some_and(|s| s.entity.is_none())) {
             self.take_in_for(t, &parcel);
             found = self.find(tag, parcel.key());
         }
@@ -358,12 +358,18 @@ impl<H: Host> Entities<H> {
                 self.rest(t, at);
             }
             Directive::Escalate => {
-                // Those that have not started are no instances, and their states are nowhere else.
-                let coming = self.coming.take();
-                for parcel in self.stop_all(t, StopReason::Failed, None) {
-                    t.undelivered(parcel, DropReason::Stopped);
+                // Those that have not started are no instances, and what they were handed over is nowhere else.
+                for other in self.numbers() {
+                    if other == at || self.slot(other).is_some_and(|s| s.entity.is_some()) {
+                        self.stop_one(t, other, StopReason::Failed);
+                        self.end_own(t, other);
+                        self.empty(t, other, DropReason::Stopped);
+                        if let Some(side) = self.slot(other).and_then(|s| s.side.as_mut()) {
+                            (side.failures, side.attempts) = (0, 0);
+                        }
+                        self.rest(t, other);
+                    }
                 }
-                self.coming = coming;
             }
         }
         false

@@ -233,3 +233,64 @@ fn an_entity_that_escalates_ends_the_instances_and_no_state_that_has_none() {
     tell(&mut b, "k150", "n");
     assert_eq!((stops, b.log()), (began, vec!["start k150@2 Moved m150".to_owned(), "k150:n".to_owned()]));
 }
+
+/// Entities `k0` to `k..` with a timer each, moved from A to B.
+fn arrived_with_timers(count: usize) -> Bed {
+    let mut a = Bed::new(A);
+    a.assign(1, 1);
+    for n in 0..count {
+        a.lane(LaneItem::Msg { shard: S, tag: Epoch(1), enter: None, parcel: letter(&format!("k{n}"), "once:1:20000:tick") });
+    }
+    a.move_to(2, B);
+    let mut b = Bed::new(B);
+    b.take_from(A, a.handed_to(B));
+    b.log();
+    b
+}
+
+#[test]
+fn who_watches_one_that_came_with_a_timer_waits_for_its_end_too() {
+    let mut b = arrived_with_timers(200);
+    tell(&mut b, "k150", "watch");
+    assert_eq!(b.log(), ["start k150@2 Moved once:1:20000:tick"]);
+}
+
+#[test]
+fn a_message_that_could_not_wait_starts_one_that_came_with_a_timer_too() {
+    let mut b = arrived_with_timers(200);
+    fill(&mut b);
+    b.log();
+    tell(&mut b, "k150", "n");
+    assert_eq!(b.log(), ["start k150@2 Moved once:1:20000:tick", "k150:n"]);
+}
+
+#[test]
+fn an_entity_that_escalates_leaves_the_state_of_who_could_not_start_yet() {
+    let mut b = arrived(200);
+    b.log();
+    b.host.fail_start.insert(b"k150".to_vec());
+    tell(&mut b, "k150", "n");
+    b.host.fail_start.clear();
+    b.host.directive = Some(Directive::Escalate);
+    tell(&mut b, "k3", "boom");
+    b.log();
+    b.host.directive = None;
+    b.pass(Duration::from_secs(1));
+    let mut log = b.log();
+    tell(&mut b, "k150", "n2");
+    log.extend(b.log());
+    assert!(log.contains(&"start k150@2 Moved m150".to_owned()), "{log:?}");
+}
+
+#[test]
+fn an_entity_that_escalates_leaves_the_timers_of_who_has_not_started() {
+    let mut b = arrived_with_timers(200);
+    b.host.directive = Some(Directive::Escalate);
+    tell(&mut b, "k3", "boom");
+    b.host.directive = None;
+    b.log();
+    b.pass(Duration::from_secs(21));
+    b.pass(Duration::from_secs(21));
+    let log = b.log();
+    assert_eq!(log.iter().filter(|l| l.starts_with("k") && l.ends_with(":tick")).count(), 200 - 32);
+}

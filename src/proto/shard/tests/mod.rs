@@ -65,6 +65,8 @@ pub(super) struct Book {
     pub reports: Vec<ShardReport>,
     pub fail_start: BTreeSet<Vec<u8>>,
     pub refuse_hand_over: bool,
+    pub at_hand_over: Vec<(Vec<u8>, Wish<Letter>)>,
+    pub refuses: Option<Vec<u8>>,
     pub stateless: bool,
     pub options: TypeOptions,
     /// What becomes of an entity whose turn failed; the message it failed on is given back if `attempts` says so.
@@ -101,8 +103,10 @@ impl Host for Book {
             _ => Turn::Continue,
         }
     }
-    fn hand_over(&mut self, _: &Place, _: &[u8], entity: &mut Self::Entity, out: &mut Vec<u8>) -> Result<bool, Box<str>> {
-        if self.refuse_hand_over {
+    fn hand_over(&mut self, _: &Place, key: &[u8], entity: &mut Self::Entity, out: &mut Vec<u8>) -> Result<bool, Box<str>> {
+        let mine: Vec<_> = self.at_hand_over.extract_if(.., |(of, _)| of == key).map(|(_, wish)| wish).collect();
+        self.wishes.extend(mine);
+        if self.refuse_hand_over || self.refuses.as_deref() == Some(key) {
             return Err("not now".into());
         }
         out.extend_from_slice(entity.1.as_bytes());

@@ -245,3 +245,13 @@ fn what_waits_becomes_dead_letters_if_the_directive_says_so() {
         assert_eq!(said(&mut a).last().unwrap(), "k:m3");
     }
 }
+
+#[test]
+fn what_is_stashed_is_bounded_in_bytes_too() {
+    let mut a = home();
+    a.core.env.limits.mailbox_bytes = 40;
+    for _ in 0..4 {
+        tell(&mut a, "stash:aaaaaaaaaaaaaaaaaaaaaaaaaaaaa");
+    }
+    assert!(a.core.env.waiting_bytes <= 40, "{} bytes wait", a.core.env.waiting_bytes);
+}

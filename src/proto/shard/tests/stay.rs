@@ -396,3 +396,45 @@ fn a_table_of_shards_has_little_room_to_spare() {
     let (len, room) = (bed.core.shards.len(), bed.core.shards.capacity());
     assert!(len == 130 && room <= len + len / 4, "room for {room}");
 }
+
+#[test]
+fn wishes_of_others_are_told_of_when_one_escalates_as_the_move_is_called_off() {
+    let mut a = Bed::new(A);
+    a.assign(1, 1);
+    for key in ["one", "two", "three"] {
+        a.lane(LaneItem::Msg { shard: S, tag: Epoch(1), enter: None, parcel: letter(key, "m") });
+    }
+    a.log();
+    a.host.directive = Some(Directive::Escalate);
+    a.host.at_hand_over = vec![
+        (b"one".to_vec(), Wish::Own(letter("one", "boom"))),
+        (b"two".to_vec(), Wish::Own(letter("two", "note"))),
+        (b"two".to_vec(), Wish::Stash(letter("two", "asked"))),
+    ];
+    a.host.refuses = Some(b"three".to_vec());
+    a.move_to(2, B);
+    let log = a.log();
+    assert!(log.iter().any(|l| l.contains("note")) && log.iter().any(|l| l.contains("asked")), "{log:?}");
+}
+
+#[test]
+fn mail_behind_the_rest_of_a_large_state_in_a_transfer_that_is_given_up_becomes_dead_letters() {
+    let mut a = Bed::new(A);
+    a.assign(1, 1);
+    let tell = |a: &mut Bed, key: &str, what: &str| {
+        a.lane(LaneItem::Msg { shard: S, tag: Epoch(1), enter: None, parcel: letter(key, what) });
+    };
+    tell(&mut a, "big", &"x".repeat(100_000));
+    a.host.fail_start.insert(b"bad".to_vec());
+    tell(&mut a, "bad", "waits");
+    a.log();
+    a.move_to(2, B);
+    let items = a.handed_to(B);
+    assert_eq!(items.len(), 2);
+    let mut b = Bed::new(B);
+    b.forwarded(A, 2, &[R], message(1, Mode::Settled, "first"));
+    b.take_from(A, items);
+    b.log();
+    b.removed(A);
+    assert_eq!(b.log(), ["drop first link_lost", "drop waits link_lost"]);
+}
