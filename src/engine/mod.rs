@@ -55,6 +55,7 @@ pub mod types;
 pub mod watch;
 pub mod watches;
 pub mod worker;
+pub mod worker_host;
 
 use std::{
     io,

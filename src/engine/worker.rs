@@ -8,29 +8,23 @@ use std::{
 };
 
 use crate::{
-    AskError, NodeId, PanicInfo, ShardKey, Time, TypeId,
+    ShardKey, Time, TypeId,
     engine::{
         idle::{Idler, Rest, UNSURE},
         lane::{Front, Item, Look, Ring},
         letter::Letter,
         node::{Node, ToNet, ToWorker},
-        out::{OpenAsk, Out},
         panics,
-        parcel::{Answered, EngineParcel, Key},
-        ring::fetch,
+        parcel::{Answered, EngineParcel},
         sys,
         topics::Value,
-        types::{Env, Instance, Mail, Types, show_bytes},
-        watch::Busy,
+        types::{Instance, Mail},
         watches::Ended,
+        worker_host::{HANDLE, WorkerHost},
     },
-    metrics::WorkerCounters,
     proto::{
-        handoff::{Ask, DropReason, Envelope, ReplyBody},
-        shard::{
-            Aftermath, Approach, Directive, Host, LaneId, LaneItem, NoShortWay, Others, Parcel, Place, ShardCommand, ShardCore,
-            ShardReport, StartCause, StopReason, Turn, TypeOptions, WatchRecord, Wish,
-        },
+        handoff::{DropReason, Envelope},
+        shard::{Approach, Host, LaneId, LaneItem, NoShortWay, Others, Parcel, Place, ShardCommand, ShardCore},
     },
 };
 
@@ -41,300 +35,6 @@ const GROUP: usize = 16;
 
 /// The longest sleep without a timer: a guard, not a tick.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
-
-/// Runs entities for this worker's `ShardCore`.
-struct WorkerHost {
-    node: Arc<Node>,
-    types: Types,
-    /// Messages handled in this turn.
-    handled: u64,
-    out: Out,
-    index: u16,
-    busy: Arc<Busy>,
-    /// How long the last turn took at least, if that is worth a word.
-    slow: Option<Duration>,
-    /// The panic of the turn that failed last, and the message it failed on.
-    panicked: Option<PanicInfo>,
-    failed_on: Option<EngineParcel>,
-}
-
-impl WorkerHost {
-    /// Names the entity whose turn was slow, if the last one was.
-    #[cold]
-    fn tell_slow(&self, at: Place, key: &[u8], took: Duration) {
-        self.counters().slow_turns.bump(1);
-        let (entity_type, key) = self.show(at.shard.ty, key);
-        tracing::warn!(target: "wingbeat::engine", entity_type, %key, shard = at.shard.shard.0, ?took, "slow turn: what else lives on this worker has waited");
-    }
-
-    /// Type and key of an entity for people.
-    fn show(&self, ty: TypeId, key: &[u8]) -> (&str, String) {
-        self.types.get(ty).map_or_else(|| ("?", show_bytes(key)), |entry| (&entry.name, entry.show_key(key)))
-    }
-
-    fn counters(&self) -> &WorkerCounters {
-        &self.node.metrics.workers[usize::from(self.index)]
-    }
-
-    fn turn<R>(&mut self, at: &Place, key: &[u8], what: &'static str, f: impl FnOnce(&mut Env<'_>) -> R) -> Result<R, Box<PanicInfo>> {
-        self.busy.enter(at.shard, key);
-        let result = self.entered(at, what, f);
-        if let Some(took) = self.slow.take() {
-            self.tell_slow(*at, key, took);
-        }
-        result
-    }
-
-    /// As [`turn`](Self::turn), where the watch knows already who it is, and the caller says so of a slow turn.
-    fn entered<R>(&mut self, at: &Place, what: &'static str, f: impl FnOnce(&mut Env<'_>) -> R) -> Result<R, Box<PanicInfo>> {
-        let mut env = Env { node: &self.node, at, out: &mut self.out };
-        // The entity is dropped after a panic, so no broken state is seen again.
-        let result = catch_unwind(AssertUnwindSafe(|| f(&mut env)));
-        self.leave();
-        result.map_err(|panic| self.panic_info(at, what, &*panic))
-    }
-
-    /// A turn is over.
-    #[inline(always)]
-    fn leave(&mut self) {
-        if let Some(since) = self.busy.leave() {
-            self.slow = Some(self.node.now().since(since));
-        }
-    }
-
-    #[cold]
-    fn panic_info(&self, at: &Place, what: &'static str, panic: &(dyn Any + Send)) -> Box<PanicInfo> {
-        let handling = match self.types.get(at.shard.ty).and_then(|entry| entry.host.get()) {
-            Some(host) if what == HANDLE => host.message_name(self.out.handling),
-            _ => what,
-        };
-        let location = panics::take_place().unwrap_or_else(|| "an unknown place".to_owned());
-        Box::new(PanicInfo { message: panic_text(panic), location, handling })
-    }
-
-    /// Whether a message is too late, to be kept, or no message to an instance.
-    #[inline(always)]
-    fn takes_long_way(&self, now: Time, letter: &Letter<'_>, ty: TypeId) -> bool {
-        letter.asker().0.is_some_and(|ask| ask.deadline <= now || letter.is_watch()) || self.types.keeps(ty)
-    }
-
-    /// One message, one turn, where its sender has put it. Whoever calls looks after panics.
-    #[inline(always)]
-    fn handle_letter(&mut self, at: &Place, entity: &mut Box<dyn Instance>, letter: &mut Letter<'_>) -> Turn {
-        self.busy.enter(at.shard, letter.key());
-        let mut env = Env { node: &self.node, at, out: &mut self.out };
-        let turn = entity.handle(&mut env, &mut Mail::letter(letter));
-        self.leave();
-        if self.slow.is_some() {
-            self.was_slow(at, &**entity);
-        }
-        turn
-    }
-
-    /// One message, one turn, on its own.
-    fn handle_parcel(&mut self, at: &Place, entity: &mut Box<dyn Instance>, slot: &mut Option<EngineParcel>) -> Turn {
-        let Some(parcel) = slot.as_ref() else { return Turn::Continue };
-        self.handled += 1;
-        let keeps = self.types.keeps(at.shard.ty);
-        self.busy.enter(at.shard, parcel.key());
-        let ask = parcel.ask();
-        let mut mail = Mail::parcel(slot, &ask);
-        let turn = self.entered(at, HANDLE, |env| {
-            if keeps {
-                mail.keep(at.shard);
-            }
-            entity.handle(env, &mut mail)
-        });
-        if self.slow.is_some() {
-            self.was_slow(at, &**entity);
-        }
-        turn.unwrap_or_else(|panic| self.panicked(at, &entity.key(), &mut mail, *panic))
-    }
-
-    /// Names the entity of the turn that has just ended, if that was slow.
-    #[cold]
-    fn was_slow(&mut self, at: &Place, entity: &dyn Instance) {
-        if let Some(took) = self.slow.take() {
-            self.tell_slow(*at, &entity.key(), took);
-        }
-    }
-
-    #[cold]
-    fn panicked(&mut self, at: &Place, key: &[u8], mail: &mut Mail<'_, '_>, panic: PanicInfo) -> Turn {
-        self.tell_panic(*at, key, &panic);
-        self.panicked = Some(panic);
-        self.failed_on = mail.left();
-        // What is left of the message tells its asker when it is given up.
-        if self.failed_on.is_none() {
-            self.node.bury_parts(at.shard, key, None, DropReason::Poison);
-            // If the handler had answered before it panicked, the slot is empty and this answer is dropped there.
-            if let Some(ask) = mail.ask {
-                self.out.answer(*ask, Answered::Wire(ReplyBody::EntityFailed));
-            }
-        }
-        Turn::Failed
-    }
-
-    /// Counts and reports a panic.
-    #[cold]
-    fn tell_panic(&self, at: Place, key: &[u8], panic: &PanicInfo) {
-        self.counters().handler_panics.bump(1);
-        let (entity_type, key) = self.show(at.shard.ty, key);
-        let PanicInfo { message, location, handling } = panic;
-        tracing::error!(target: "wingbeat::engine", entity_type, %key, shard = at.shard.shard.0, epoch = at.epoch.get(), handling, %location, said = %message, "a handler panicked");
-    }
-
-    /// What the ask's answer becomes: a message to the entity that asked.
-    fn then(&mut self, at: Place, open: OpenAsk, answered: Result<Answered, AskError>) -> Option<EngineParcel> {
-        let OpenAsk { key, then, .. } = open;
-        match self.turn(&at, key.bytes(), "then", |_| then(answered)) {
-            Ok(msg) => Some(EngineParcel::told(key, msg)),
-            Err(panic) => {
-                self.tell_panic(at, key.bytes(), &panic);
-                self.node.bury_parts(at.shard, key.bytes(), None, DropReason::Poison);
-                None
-            }
-        }
-    }
-}
-
-/// What a turn with a message is called.
-const HANDLE: &str = "handle";
-
-/// What a panic said.
-fn panic_text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned()).or_else(|| panic.downcast_ref::<String>().cloned());
-    text.unwrap_or_else(|| "a panic without text".to_owned())
-}
-
-impl Host for WorkerHost {
-    type Parcel = EngineParcel;
-    type Entity = Box<dyn Instance>;
-
-    fn start(&mut self, at: &Place, key: &[u8], cause: StartCause, state: Option<(&[u8], NodeId)>) -> Result<Self::Entity, String> {
-        let host = self.types.get(at.shard.ty).and_then(|e| e.host.get()).cloned();
-        let Some(host) = host else { return Err("the type is not hosted here".to_owned()) };
-        let started = self.turn(at, key, "start", |env| host.start(env, key, cause, state)).unwrap_or_else(|panic| {
-            self.tell_panic(*at, key, &panic);
-            Err(panic.message)
-        });
-        if started.is_err() {
-            self.out.unsubscribe(None, at.shard, key);
-            // What came with a state waits for the next try, as that does.
-            if state.is_none() {
-                self.out.watches.close(&self.node, at.shard, key, None);
-            }
-        }
-        self.counters().entities_started.bump(u64::from(started.is_ok()));
-        started
-    }
-
-    fn handle(&mut self, at: &Place, entity: &mut Self::Entity, parcel: EngineParcel) -> Turn {
-        self.handle_parcel(at, entity, &mut Some(parcel))
-    }
-
-    fn hand_over(&mut self, at: &Place, key: &[u8], entity: &mut Self::Entity, out: &mut Vec<u8>) -> Result<bool, Box<str>> {
-        self.turn(at, key, "handoff", |env| entity.hand_over(env, out)).unwrap_or_else(|panic| {
-            self.tell_panic(*at, key, &panic);
-            Err(panic.message.into())
-        })
-    }
-
-    fn stop(&mut self, at: &Place, key: &[u8], entity: Self::Entity, why: StopReason) {
-        self.counters().entities_stopped.bump(1);
-        // The instance is gone either way.
-        if let Err(panic) = self.turn(at, key, "stopped", |env| entity.stop(env, why)) {
-            self.tell_panic(*at, key, &panic);
-        }
-        self.out.unsubscribe(None, at.shard, key);
-        self.out.watches.close(&self.node, at.shard, key, None);
-    }
-
-    #[inline(always)]
-    fn fetch<T>(what: &T) {
-        fetch(what);
-    }
-
-    #[inline(always)]
-    fn fetch_entity(entity: &Self::Entity) {
-        fetch(&**entity);
-    }
-
-    fn options(&self, ty: TypeId) -> TypeOptions {
-        self.types.get(ty).map_or_else(TypeOptions::default, |entry| entry.options())
-    }
-
-    #[inline]
-    fn has_wishes(&self) -> bool {
-        !self.out.wishes.is_empty()
-    }
-
-    fn take_wishes(&mut self) -> Vec<Wish<EngineParcel>> {
-        std::mem::take(&mut self.out.wishes)
-    }
-
-    fn aftermath(&mut self, at: Place, failures: u32) -> Aftermath<EngineParcel> {
-        let parcel = self.failed_on.take();
-        // An entity that gave up by itself was not asked.
-        let Some(panic) = self.panicked.take() else { return Aftermath { directive: Directive::Restart, parcel } };
-        let host = self.types.get(at.shard.ty).and_then(|e| e.host.get()).cloned();
-        let directive = match host.map(|host| self.turn(&at, &[], "supervise", |_| host.supervise(&panic, failures - 1))) {
-            Some(Ok(directive)) => directive,
-            Some(Err(panic)) => {
-                self.tell_panic(at, &[], &panic);
-                Directive::Restart
-            }
-            None => Directive::Restart,
-        };
-        Aftermath { directive, parcel }
-    }
-
-    fn watched_ended(&mut self, watch: Ask, moved: bool) {
-        let body = if moved { ReplyBody::Dropped(DropReason::HomeLost) } else { ReplyBody::NoReply };
-        self.out.answer(watch, Answered::Wire(body));
-    }
-
-    fn leaving_watches(&mut self, at: Place) -> Vec<WatchRecord> {
-        self.out.watches.leave(&self.node, at.shard)
-    }
-
-    fn watch(&mut self, at: Place, watch: WatchRecord) {
-        let WatchRecord { ty, target, message } = watch;
-        if let Err(message) = self.out.watches.open(&self.node, self.index, at.shard, ty, Key::new(&target), message) {
-            // Cannot be watched from here, so it counts as ended: behind what is being taken in.
-            self.out.own_later(at.shard, EngineParcel::from_envelope(message));
-        }
-    }
-
-    fn leaving(&mut self, at: Place) -> Vec<EngineParcel> {
-        let mut open: Vec<u64> = self.out.asks.iter().filter(|(_, open)| open.shard == at.shard).map(|(ask, _)| *ask).collect();
-        open.sort_unstable();
-        let mut moved = vec![];
-        for correlation in open {
-            // An answer that is on its way to this thread finds nobody any more.
-            drop(self.node.slots.take(correlation));
-            if let Some(open) = self.out.asks.remove(&correlation) {
-                moved.extend(self.then(at, open, Err(AskError::Moved)));
-            }
-        }
-        moved
-    }
-
-    fn undelivered(&mut self, shard: ShardKey, parcel: EngineParcel, reason: DropReason) {
-        if reason == DropReason::Expired {
-            self.counters().asks_expired.bump(1);
-        }
-        self.node.bury(shard, &parcel, reason);
-        if let Some(ask) = parcel.ask() {
-            let body = if reason == DropReason::Poison { ReplyBody::EntityFailed } else { ReplyBody::Dropped(reason) };
-            self.out.answer(ask, Answered::Wire(body));
-        }
-    }
-
-    fn report(&mut self, report: ShardReport) {
-        self.out.push(ToNet::Report(self.index, report));
-    }
-}
 
 /// A worker without its thread: the work of one is a row of [`turn`](Self::turn)s, each a function of the moment and of what came in.
 pub struct Worker {
@@ -426,17 +126,7 @@ impl Worker {
     /// Worker `index` of a node.
     pub fn new(node: Arc<Node>, index: u16, seed: u64) -> Self {
         let core = ShardCore::new(node.config.clone(), node.id, index, seed);
-        let host = WorkerHost {
-            node: node.clone(),
-            types: Types::default(),
-            handled: 0,
-            out: Out::new(node.clone(), index, seed),
-            index,
-            busy: node.busy[usize::from(index)].clone(),
-            slow: None,
-            panicked: None,
-            failed_on: None,
-        };
+        let host = WorkerHost::new(node.clone(), index, seed);
         Self { index, core, host, lanes: vec![], until: Time::ZERO, local: false, abroad: false, group: GROUP, node }
     }
 
