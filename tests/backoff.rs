@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use wingbeat::{AskError, Cx, Directive, DropReason, Entity, Failure, HostOptions, PanicInfo, StopReason, Time, messages, testkit::Solo};
+use wingbeat::{
+    AskError, Cluster, Cx, Directive, DropReason, Entity, Failure, HostOptions, PanicInfo, StopReason, Time, messages,
+    testkit::{Solo, World},
+};
 
 messages! { pub enum FrailMsg for Frail(u64) = "backoff.frail" { Break, Fine -> u64, BreakAndEmpty, Note } }
 
@@ -122,4 +125,60 @@ fn what_waits_for_an_entity_that_failed_is_kept_or_becomes_dead_letters_as_it_sa
     assert_eq!(reasons, [DropReason::Poison, DropReason::Poison, DropReason::Stopped, DropReason::Stopped]);
     assert_eq!(entity.ask(Fine), Ok(7));
     assert_eq!(pauses(&seen).len(), 4);
+}
+
+thread_local! {
+    /// Messages panic when they are dropped.
+    static ARMED: Cell<bool> = const { Cell::new(false) };
+    /// Entities that take them start.
+    static READY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Goes off when it is dropped.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+struct Mine;
+
+impl Drop for Mine {
+    fn drop(&mut self) {
+        assert!(std::thread::panicking() || !ARMED.replace(false), "a message's end");
+    }
+}
+
+messages! { enum MinedMsg for Mined(u64) = "backoff.mined" { Put { mine: Mine }, Whole -> u64 } }
+
+struct Starts;
+
+impl Entity for Starts {
+    type Type = Mined;
+
+    fn started(&mut self, cx: &mut Cx<'_, Self>) {
+        if !READY.get() {
+            cx.fail(Failure::new("not yet"));
+        }
+    }
+
+    fn handle(&mut self, msg: MinedMsg, cx: &mut Cx<'_, Self>) {
+        if let MinedMsg::Whole(Whole, reply) = msg {
+            cx.reply(reply, *cx.id());
+        }
+    }
+}
+
+#[test]
+fn a_message_that_panics_when_it_is_given_up_ends_nothing_but_itself() {
+    let host = |node: &Cluster| node.host::<Starts>(HostOptions::new().shards(1), |_| Starts).map(drop);
+    let world = World::simulated(1).seed(1).on_each(host).start();
+    // Messages stay what they are once their home is known.
+    READY.set(true);
+    for _ in 0..3 {
+        assert_eq!(world.entity::<Mined>(0, 4u64).ask(Whole, Duration::from_secs(60)), Ok(4));
+    }
+    READY.set(false);
+    let mined = world.entity::<Mined>(0, 3u64);
+    mined.tell(Put { mine: Mine }).unwrap();
+    ARMED.set(true);
+    world.run_for(Duration::from_secs(60));
+    assert!(!ARMED.get(), "given up when the circuit opened");
+    READY.set(true);
+    assert_eq!(mined.ask(Whole, Duration::from_secs(60)), Ok(3));
 }

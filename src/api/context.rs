@@ -17,6 +17,7 @@ use crate::{
         parcel::{Answered, EngineParcel, version_byte, with_scratch},
         topics::Value,
         types::Env,
+        watches::{Closed, NewWatch},
     },
     proto::{
         handoff::{Ask, Envelope, ReplyBody},
@@ -288,27 +289,29 @@ impl<'a, E: Entity> Cx<'a, E> {
     }
 
     /// Sends this entity `msg` once, when the instance of `to` that is live now ends: it passivates, fails or is stopped, or its node dies. At
-    /// once if there is none, or if this node has no room for another open ask. Watching the same entity again replaces.
+    /// once if there is none, if this node has no room for another open ask, or if `to` has as many watchers as may wait in its mailbox. Watching
+    /// the same entity again replaces.
     ///
-    /// A move is no end: the watch goes along, on both sides. On the new home of *this* entity the watched type must be known (hosted, or a
-    /// proxy), else `msg` comes at once. In no fixed order to messages of the watched entity.
+    /// A move is no end: the watch goes along, on both sides; but one of `to` that hands no state over ends the instance. On the new home of
+    /// *this* entity the watched type must be known (hosted, or a proxy), else `msg` comes at once. In no fixed order to messages of the watched
+    /// entity.
     pub fn watch<T: EntityType>(&mut self, to: &EntityRef<T>, msg: impl Message<E::Type>) {
         let Some(message) = self.encoded(msg.into_msg()) else { return };
-        let (ty, target) = to.address();
-        if bad_key(target.bytes()).is_some() {
+        let target = to.address();
+        if bad_key(&target.1).is_some() {
             return self.out.own_later(self.at.shard, EngineParcel::from_envelope(message));
         }
         let (node, shard) = (self.node, self.at.shard);
-        if let Err(message) = self.out.watches.open(node, self.out.index, shard, ty, target, message) {
+        let open = NewWatch { shard, target, message, moved_in: false };
+        if let Err(message) = self.out.watches.open(node, self.out.index, open) {
             self.out.own_later(shard, EngineParcel::from_envelope(message));
         }
     }
 
     /// No more of that.
     pub fn unwatch<T: EntityType>(&mut self, to: &EntityRef<T>) {
-        let (ty, target) = to.address();
         let key = key_of(self.id);
-        self.out.watches.close(self.node, self.at.shard, key.bytes(), Some((ty, target.bytes())));
+        self.out.watches.close(self.node, self.at.shard, key.bytes(), &Closed::Of(to.address()));
     }
 
     /// Sends this entity `msg` once, when that node has been removed from the cluster: it has left, or was declared dead and taken out. At

@@ -97,8 +97,8 @@ impl<T: EntityType> EntityRef<T> {
     }
 
     /// Type and key.
-    pub(crate) fn address(&self) -> (TypeId, Key) {
-        (self.entry.id, self.key.clone())
+    pub(crate) fn address(&self) -> (TypeId, Box<[u8]>) {
+        (self.entry.id, self.key.bytes().into())
     }
 
     /// The entity's key.

@@ -259,10 +259,10 @@ impl<'a> Letter<'a> {
         self.hand_to(|message| message).ok()
     }
 
-    /// Whether it is no message but a watch.
+    /// Whether it is no message but a sign.
     #[inline]
-    pub fn is_watch(&self) -> bool {
-        self.head().asked && self.encoded() == Some(&[NO_VERSION])
+    pub fn is_sign(&self) -> bool {
+        self.head().asked && self.encoded().is_some_and(|bytes| bytes.first() == Some(&NO_VERSION))
     }
 
     /// As what goes every way; `None` if it was taken.
@@ -519,7 +519,7 @@ mod tests {
             let seen = letter.address();
             assert_eq!((seen.shard, seen.tag, seen.stream, seen.key), (there.shard, there.tag, there.stream, there.key));
             assert_eq!((seen.hash, seen.ask, seen.reads), (there.hash, there.ask, there.reads));
-            assert!(letter.encoded().is_none() && !letter.is_watch());
+            assert!(letter.encoded().is_none() && !letter.is_sign());
             match len % 3 {
                 0 => assert_eq!(letter.take::<Counted>().unwrap().1, [len, 1, 2]),
                 1 => {

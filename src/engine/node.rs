@@ -502,7 +502,7 @@ impl Node {
     /// Counts a message that is given up and offers it as a dead letter. Does not answer its asker.
     pub fn bury(&self, shard: crate::ShardKey, parcel: &EngineParcel, reason: DropReason) {
         // A watch is no message: who watches hears of it.
-        if parcel.watch().is_none() {
+        if parcel.sign().is_none() {
             self.bury_parts(shard, parcel.key(), parcel.encoded(), reason);
         }
     }

@@ -4,10 +4,10 @@ use std::{cell::Cell, sync::Arc};
 
 use crate::{
     ShardKey, Time, Wire,
-    engine::{message::AnyMessage, watches::watch_in},
+    engine::{message::AnyMessage, watches::sign_in},
     proto::{
         handoff::{Ask, Envelope, ReplyBody},
-        shard::Parcel,
+        shard::{Parcel, Sign},
     },
 };
 
@@ -215,10 +215,10 @@ impl Parcel for EngineParcel {
         self.ask().map(|ask| ask.deadline)
     }
 
-    fn watch(&self) -> Option<Ask> {
+    fn sign(&self) -> Option<Sign> {
         match self {
             Self::Typed { .. } => None,
-            Self::Wire { envelope, .. } => watch_in(envelope),
+            Self::Wire { envelope, .. } => sign_in(envelope),
         }
     }
 

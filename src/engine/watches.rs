@@ -1,10 +1,15 @@
 //! Watches of entities by entities of one worker.
 //!
-//! A watch is a request without a message: the watched entity's worker keeps it, and answers when the instance ends. Should that instance move,
-//! the answer says so, and the watch is sent again, to the new home; should its node die, the ask ends as asks do. When the watching entity
-//! moves, its watches travel and are made anew.
+//! A watch is a request without a message, a sign: the watched entity's worker keeps it, and answers when the instance ends. Should that instance
+//! move, the answer says so, and the watch is sent again, to the new home; should its node die, the ask ends as asks do. When the watching entity
+//! moves, its watches travel and are made anew. Who watches no more says so with another sign, for which it keeps the slot of its ask until that is
+//! sent: so signs that find no room are no more than there are slots.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque, btree_map::Entry},
+    sync::Arc,
+    time::Duration,
+};
 
 use foldhash::fast::FixedState;
 
@@ -15,28 +20,60 @@ use super::{
     slot_table::UNTIMED,
 };
 use crate::{
-    ShardKey, Time, TypeId,
+    Refusal, ShardKey, Time, TypeId,
     proto::{
         handoff::{Ask, Bytes, DropReason, Envelope, ReplyBody},
-        shard::WatchRecord,
+        shard::{Sign, WatchRecord},
     },
 };
 
+/// Signs that found no room are sent again so many at a time, and so long after they found none.
+const AGAIN: usize = 64;
+const AGAIN_AFTER: Duration = Duration::from_millis(1);
+
 /// Who watches: shard and key.
 type Watcher = (ShardKey, Box<[u8]>);
+/// Who is watched: type and key.
+type Target = (TypeId, Box<[u8]>);
 
+/// A watch that begins.
+pub struct NewWatch {
+    /// Shard of who watches.
+    pub shard: ShardKey,
+    /// Type and key of the watched entity.
+    pub target: (TypeId, Box<[u8]>),
+    /// The message for who watches, and with it that one's key.
+    pub message: Envelope,
+    /// It came with its entity from another node.
+    pub moved_in: bool,
+}
+
+/// A watch.
 struct Open {
     correlation: u64,
-    ty: TypeId,
-    target: Key,
     message: Envelope,
+    moved_in: bool,
+    /// Its sign is on its way, or there.
+    sent: bool,
+}
+
+/// A sign that found no room.
+enum Unsent {
+    /// Of the watch with that number.
+    Watch(u64),
+    Unwatch(u64, Target),
 }
 
 /// The open watches of one worker's entities.
 #[derive(Default)]
 pub struct Watches {
-    by_watcher: BTreeMap<Watcher, Vec<Open>>,
-    watcher_of: HashMap<u64, Watcher, FixedState>,
+    by_watcher: BTreeMap<Watcher, BTreeMap<Target, Open>>,
+    /// By their numbers.
+    ends_of: HashMap<u64, (Watcher, Target), FixedState>,
+    /// In their order.
+    unsent: VecDeque<Unsent>,
+    /// When to try these again.
+    again_at: Time,
 }
 
 /// What an answer to a watch means.
@@ -47,101 +84,205 @@ pub enum Ended {
     WatchedOn,
 }
 
+/// Which watches of an entity end.
+pub enum Closed {
+    /// Its instance is gone.
+    All,
+    /// It could not be started. What moved in waits for the next try, as what came with it does.
+    OfThisStart,
+    /// It watches that one no more.
+    Of((TypeId, Box<[u8]>)),
+}
+
+/// What became of a sign.
+enum Way {
+    Sent,
+    /// There is no room now.
+    Later,
+    /// It cannot be sent.
+    Never,
+}
+
 impl Watches {
-    /// Has `message` brought to its entity when the instance of `target` ends. `Err` gives it back: to be brought at once.
-    pub fn open(
-        &mut self,
-        node: &std::sync::Arc<Node>,
-        worker: u16,
-        shard: ShardKey,
-        ty: TypeId,
-        target: Key,
-        message: Envelope,
-    ) -> Result<(), Envelope> {
-        let Some(entry) = node.type_entry(ty) else { return Err(message) };
+    /// Has the message brought to its entity when the instance of the other one ends. `Err` gives it back: to be brought at once.
+    pub fn open(&mut self, node: &Arc<Node>, worker: u16, new: NewWatch) -> Result<(), Envelope> {
+        let NewWatch { shard, target, message, moved_in } = new;
         let Some(correlation) = node.slots.open(Waiter::Entity(worker), UNTIMED) else { return Err(message) };
-        let ask = Ask { node: node.id, correlation, deadline: Time::MAX };
-        let sign = watch_of(entry.shard_of(target.hash), ask, target.bytes());
-        let mut parcel = Some(EngineParcel::Wire { envelope: sign, hash: target.hash });
-        if node.send(&entry, &mut parcel).is_err() {
+        let way = send(node, &target, WATCH, correlation);
+        if matches!(way, Way::Never) {
             drop(node.slots.take(correlation));
             return Err(message);
         }
+        let sent = matches!(way, Way::Sent);
+        if !sent {
+            self.unsent.push_back(Unsent::Watch(correlation));
+        }
         let watcher: Watcher = (shard, message.key().into());
-        self.close(node, shard, message.key(), Some((ty, target.bytes())));
-        self.watcher_of.insert(correlation, watcher.clone());
-        self.by_watcher.entry(watcher).or_default().push(Open { correlation, ty, target, message });
+        self.ends_of.insert(correlation, (watcher.clone(), target.clone()));
+        let mut open = Open { correlation, message, moved_in, sent };
+        match self.by_watcher.entry(watcher).or_default().entry(target) {
+            Entry::Vacant(place) => _ = place.insert(open),
+            Entry::Occupied(mut place) => {
+                open.moved_in |= place.get().moved_in;
+                let (target, old) = (place.key().clone(), place.insert(open));
+                self.unwatch(node, target, old);
+            }
+        }
         Ok(())
     }
 
-    /// Ends one watch of an entity, or all of them.
-    pub fn close(&mut self, node: &Node, shard: ShardKey, watcher: &[u8], target: Option<(TypeId, &[u8])>) {
+    /// Ends watches of an entity.
+    pub fn close(&mut self, node: &Arc<Node>, shard: ShardKey, watcher: &[u8], which: &Closed) {
         if self.by_watcher.is_empty() {
             return;
         }
         let at = (shard, Box::from(watcher));
         let Some(open) = self.by_watcher.get_mut(&at) else { return };
-        let meant = |open: &mut Open| target.is_none_or(|(ty, key)| open.ty == ty && open.target.bytes() == key);
-        for closed in open.extract_if(.., meant) {
-            self.watcher_of.remove(&closed.correlation);
-            drop(node.slots.take(closed.correlation));
-        }
+        let closed: Vec<(Target, Open)> = match which {
+            Closed::All => std::mem::take(open).into_iter().collect(),
+            Closed::OfThisStart => open.extract_if(.., |_, open| !open.moved_in).collect(),
+            Closed::Of(target) => open.remove_entry(target).into_iter().collect(),
+        };
         if open.is_empty() {
             self.by_watcher.remove(&at);
+        }
+        closed.into_iter().for_each(|(target, closed)| self.unwatch(node, target, closed));
+    }
+
+    /// That watch has ended here: the other side has nobody to tell any more.
+    fn unwatch(&mut self, node: &Arc<Node>, target: Target, closed: Open) {
+        let Open { correlation, sent, .. } = closed;
+        self.ends_of.remove(&correlation);
+        // The slot of one whose sign waits is free when that has its turn.
+        if !sent {
+            return;
+        }
+        match send(node, &target, UNWATCH, correlation) {
+            Way::Later => self.unsent.push_back(Unsent::Unwatch(correlation, target)),
+            Way::Sent | Way::Never => drop(node.slots.take(correlation)),
         }
     }
 
     /// What the answer to that ask means, and for an entity of which shard; `None` if it was no watch, or is none any more.
-    pub fn answered(
-        &mut self,
-        node: &std::sync::Arc<Node>,
-        worker: u16,
-        correlation: u64,
-        answered: &Answered,
-    ) -> Option<(ShardKey, Ended)> {
-        let at = self.watcher_of.remove(&correlation)?;
-        let open = self.by_watcher.get_mut(&at)?;
-        let Open { ty, target, message, .. } = open.swap_remove(open.iter().position(|open| open.correlation == correlation)?);
-        if open.is_empty() {
-            self.by_watcher.remove(&at);
-        }
-        let shard = at.0;
-        Some((
-            shard,
-            match answered {
-                Answered::Wire(ReplyBody::Dropped(DropReason::HomeLost)) => match self.open(node, worker, shard, ty, target, message) {
+    pub fn answered(&mut self, node: &Arc<Node>, worker: u16, correlation: u64, answered: &Answered) -> Option<(ShardKey, Ended)> {
+        let (shard, target, Open { message, moved_in, .. }) = self.forget(correlation)?;
+        let ended = match answered {
+            Answered::Wire(ReplyBody::Dropped(DropReason::HomeLost)) => {
+                match self.open(node, worker, NewWatch { shard, target, message, moved_in }) {
                     Ok(()) => Ended::WatchedOn,
                     Err(message) => Ended::Tell(message),
-                },
-                _ => Ended::Tell(message),
-            },
-        ))
+                }
+            }
+            _ => Ended::Tell(message),
+        };
+        Some((shard, ended))
+    }
+
+    /// The watch with that number, which is none any more, with its two ends.
+    fn forget(&mut self, correlation: u64) -> Option<(ShardKey, Target, Open)> {
+        let (watcher, target) = self.ends_of.remove(&correlation)?;
+        let all = self.by_watcher.get_mut(&watcher)?;
+        let open = all.remove(&target)?;
+        if all.is_empty() {
+            self.by_watcher.remove(&watcher);
+        }
+        Some((watcher.0, target, open))
     }
 
     /// All watches of a shard's entities, to travel with them.
-    pub fn leave(&mut self, node: &Node, shard: ShardKey) -> Vec<WatchRecord> {
-        let watchers: Vec<Watcher> = self.by_watcher.keys().filter(|(of, _)| *of == shard).cloned().collect();
-        let open: Vec<Open> = watchers.iter().filter_map(|watcher| self.by_watcher.remove(watcher)).flatten().collect();
-        let record = |open: Open| {
-            self.watcher_of.remove(&open.correlation);
-            drop(node.slots.take(open.correlation));
-            WatchRecord { ty: open.ty, target: open.target.bytes().into(), message: open.message }
-        };
-        open.into_iter().map(record).collect()
+    pub fn leave(&mut self, node: &Arc<Node>, shard: ShardKey) -> Vec<WatchRecord> {
+        let first: Watcher = (shard, Box::default());
+        let watchers: Vec<Watcher> = self.by_watcher.range(first..).map(|(at, _)| at).take_while(|(of, _)| *of == shard).cloned().collect();
+        let open: Vec<(Target, Open)> = watchers.iter().filter_map(|watcher| self.by_watcher.remove(watcher)).flatten().collect();
+        let mut records = vec![];
+        for (target, open) in open {
+            records.push(WatchRecord { ty: target.0, target: target.1.clone(), message: open.message.clone() });
+            self.unwatch(node, target, open);
+        }
+        records
+    }
+
+    /// When to call [`send_again`](Self::send_again).
+    pub fn due(&self) -> Option<Time> {
+        (!self.unsent.is_empty()).then_some(self.again_at)
+    }
+
+    /// Tries signs again that found no room. Shard and message of those who cannot watch after all.
+    pub fn send_again(&mut self, node: &Arc<Node>, now: Time) -> Vec<(ShardKey, Envelope)> {
+        let mut told = vec![];
+        if self.due().is_none_or(|due| due > now) {
+            return told;
+        }
+        for _ in 0..self.unsent.len().min(AGAIN) {
+            let Some(unsent) = self.unsent.pop_front() else { break };
+            match unsent {
+                Unsent::Watch(correlation) => {
+                    let way = match self.ends_of.get(&correlation) {
+                        Some((_, target)) => send(node, target, WATCH, correlation),
+                        None => Way::Never,
+                    };
+                    match way {
+                        Way::Sent => self.has_gone(correlation),
+                        Way::Later => self.later(now, Unsent::Watch(correlation)),
+                        Way::Never => {
+                            drop(node.slots.take(correlation));
+                            told.extend(self.forget(correlation).map(|(shard, _, open)| (shard, open.message)));
+                        }
+                    }
+                }
+                // Once the slot is empty the other side has ended by itself.
+                Unsent::Unwatch(correlation, target) if node.slots.is_open(correlation) => {
+                    match send(node, &target, UNWATCH, correlation) {
+                        Way::Later => self.later(now, Unsent::Unwatch(correlation, target)),
+                        Way::Sent | Way::Never => drop(node.slots.take(correlation)),
+                    }
+                }
+                Unsent::Unwatch(..) => {}
+            }
+        }
+        told
+    }
+
+    fn later(&mut self, now: Time, unsent: Unsent) {
+        self.again_at = now + AGAIN_AFTER;
+        self.unsent.push_back(unsent);
+    }
+
+    fn has_gone(&mut self, correlation: u64) {
+        let open = self.ends_of.get(&correlation).and_then(|(watcher, target)| self.by_watcher.get_mut(watcher)?.get_mut(target));
+        open.into_iter().for_each(|open| open.sent = true);
     }
 }
 
-/// A watch as it travels: a request that reads no version of an answer.
-fn watch_of(shard: ShardKey, ask: Ask, target: &[u8]) -> Envelope {
+/// A sign as it travels: a request that reads no version of an answer. What else stands in it is which one it is.
+fn sign_of(shard: ShardKey, ask: Ask, target: &[u8], sign: &[u8]) -> Envelope {
     let key_len = u8::try_from(target.len()).expect("references refuse keys above 255 bytes");
-    let bytes: Bytes = [target, &[NO_VERSION]].concat().into();
+    let bytes: Bytes = [target, sign].concat().into();
     Envelope { shard, ask: Some(ask), key_len, bytes }
 }
 
-/// What stands in front of a watch instead of the version of an answer: versions begin at 1.
+/// What stands in front of a sign instead of the version of an answer: versions begin at 1.
 pub const NO_VERSION: u8 = 0;
+const WATCH: &[u8] = &[NO_VERSION];
+const UNWATCH: &[u8] = &[NO_VERSION, 1];
 
-/// Who watches with this message, if it is a watch and no message.
-pub fn watch_in(envelope: &Envelope) -> Option<Ask> {
-    envelope.ask.filter(|_| envelope.payload() == [NO_VERSION])
+/// The sign in an envelope, if it is one and no message.
+pub fn sign_in(envelope: &Envelope) -> Option<Sign> {
+    let ask = envelope.ask?;
+    match envelope.payload() {
+        WATCH => Some(Sign::Watch(ask)),
+        UNWATCH => Some(Sign::Unwatch(ask)),
+        _ => None,
+    }
+}
+
+fn send(node: &Arc<Node>, (ty, target): &Target, sign: &[u8], correlation: u64) -> Way {
+    let Some(entry) = node.type_entry(*ty) else { return Way::Never };
+    let (ask, hash) = (Ask { node: node.id, correlation, deadline: Time::MAX }, Key::hash_of(target));
+    let envelope = sign_of(entry.shard_of(hash), ask, target, sign);
+    match node.send(&entry, &mut Some(EngineParcel::Wire { envelope, hash })) {
+        Ok(()) => Way::Sent,
+        Err(Refusal::Full | Refusal::NoCredit) => Way::Later,
+        Err(_) => Way::Never,
+    }
 }

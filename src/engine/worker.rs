@@ -194,6 +194,10 @@ impl Worker {
             worked = true;
             self.own(now, shard, &mut Some(parcel));
         }
+        for (shard, message) in self.host.out.watches.send_again(&self.node, now) {
+            worked = true;
+            self.own(now, shard, &mut Some(EngineParcel::from_envelope(message)));
+        }
         let timers = self.core.poll_timeout().is_some_and(|due| due <= now);
         if timers {
             self.core.handle_timeout(now, &mut self.host);
@@ -421,7 +425,7 @@ impl Worker {
 
     /// When a turn has something to do even if nothing comes in.
     pub fn due(&self) -> Option<Time> {
-        self.core.poll_timeout()
+        [self.core.poll_timeout(), self.host.out.watches.due()].into_iter().flatten().min()
     }
 
     /// A live instance, for tests.
@@ -431,6 +435,9 @@ impl Worker {
 
     /// Last act of a worker that was told to quit.
     pub fn end(mut self) {
+        while let Some((shard, parcel)) = self.host.out.take_own() {
+            self.host.undelivered(shard, parcel, DropReason::Stopped);
+        }
         self.host.out.flush();
         self.node.network.post(ToNet::WorkerDone);
     }

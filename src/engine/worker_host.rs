@@ -15,15 +15,18 @@ use crate::{
         node::{Node, ToNet},
         out::{OpenAsk, Out},
         panics,
-        parcel::{Answered, EngineParcel, Key},
+        parcel::{Answered, EngineParcel},
         ring::fetch,
         types::{Env, Instance, Mail, Types, show_bytes},
         watch::Busy,
+        watches::{Closed, NewWatch},
     },
     metrics::WorkerCounters,
     proto::{
         handoff::{Ask, DropReason, ReplyBody},
-        shard::{Aftermath, Directive, Host, Parcel, Place, ShardReport, StartCause, StopReason, Turn, TypeOptions, WatchRecord, Wish},
+        shard::{
+            Aftermath, Directive, Host, Parcel, Place, ShardReport, Sign, StartCause, StopReason, Turn, TypeOptions, WatchRecord, Wish,
+        },
     },
 };
 
@@ -118,7 +121,7 @@ impl WorkerHost {
     /// Whether a message is too late, to be kept, or no message to an instance.
     #[inline(always)]
     pub fn takes_long_way(&self, now: Time, letter: &Letter<'_>, ty: TypeId) -> bool {
-        letter.asker().0.is_some_and(|ask| ask.deadline <= now || letter.is_watch()) || self.types.keeps(ty)
+        letter.asker().0.is_some_and(|ask| ask.deadline <= now || letter.is_sign()) || self.types.keeps(ty)
     }
 
     /// One message, one turn, where its sender has put it. Whoever calls looks after panics.
@@ -223,10 +226,7 @@ impl Host for WorkerHost {
         });
         if started.is_err() {
             self.out.unsubscribe(None, at.shard, key);
-            // What came with a state waits for the next try, as that does.
-            if state.is_none() {
-                self.out.watches.close(&self.node, at.shard, key, None);
-            }
+            self.out.watches.close(&self.node, at.shard, key, &Closed::OfThisStart);
         }
         self.counters().entities_started.bump(u64::from(started.is_ok()));
         started
@@ -250,7 +250,7 @@ impl Host for WorkerHost {
             self.tell_panic(*at, key, &panic);
         }
         self.out.unsubscribe(None, at.shard, key);
-        self.out.watches.close(&self.node, at.shard, key, None);
+        self.out.watches.close(&self.node, at.shard, key, &Closed::All);
     }
 
     #[inline(always)]
@@ -303,7 +303,8 @@ impl Host for WorkerHost {
 
     fn watch(&mut self, at: Place, watch: WatchRecord) {
         let WatchRecord { ty, target, message } = watch;
-        if let Err(message) = self.out.watches.open(&self.node, self.index, at.shard, ty, Key::new(&target), message) {
+        let open = NewWatch { shard: at.shard, target: (ty, target), message, moved_in: true };
+        if let Err(message) = self.out.watches.open(&self.node, self.index, open) {
             // Cannot be watched from here, so it counts as ended: behind what is being taken in.
             self.out.own_later(at.shard, EngineParcel::from_envelope(message));
         }
@@ -328,9 +329,14 @@ impl Host for WorkerHost {
             self.counters().asks_expired.bump(1);
         }
         self.node.bury(shard, &parcel, reason);
-        if let Some(ask) = parcel.ask() {
+        if let Some(ask) = parcel.ask().filter(|_| !matches!(parcel.sign(), Some(Sign::Unwatch(_)))) {
             let body = if reason == DropReason::Poison { ReplyBody::EntityFailed } else { ReplyBody::Dropped(reason) };
             self.out.answer(ask, Answered::Wire(body));
+        }
+        // It is of the user's making, and its end may panic.
+        if catch_unwind(AssertUnwindSafe(|| drop(parcel))).is_err() {
+            self.counters().handler_panics.bump(1);
+            tracing::error!(target: "wingbeat::engine", shard = shard.shard.0, %reason, "a message that was given up panicked as it was dropped");
         }
     }
 

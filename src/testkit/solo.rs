@@ -30,13 +30,13 @@ use crate::{
         parcel::{Answered, EngineParcel, Key, message_of},
         topics::Value,
         types::TypeEntry,
-        watches::watch_in,
+        watches::sign_in,
         worker::Worker,
     },
     proto::{
         handoff::{Ask, Envelope, HandoffItem, Item, Mode, ReplyBody, TransferChunk},
         membership::Identity,
-        shard::{LaneItem, Parcel, ShardCommand, ShardReport},
+        shard::{LaneItem, Parcel, ShardCommand, ShardReport, Sign},
         wire::Frame,
     },
 };
@@ -269,8 +269,10 @@ impl Inner {
             let item = Item::Msg { tag, mode: Mode::Settled, envelope };
             return state.home.command(ShardCommand::Item { stream, shard: self.shard, item });
         }
-        if let Some(ask) = watch_in(&envelope) {
-            return state.watches.push((envelope, ask));
+        match sign_in(&envelope) {
+            Some(Sign::Watch(ask)) => return state.watches.push((envelope, ask)),
+            Some(Sign::Unwatch(ask)) => return state.watches.retain(|(_, open)| open.correlation != ask.correlation),
+            None => {}
         }
         if let Some(ask) = envelope.ask {
             let answers = state.answers.iter_mut().filter(|(ty, _)| *ty == envelope.shard.ty);

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::{
-    Host, Parcel,
+    Host, Parcel, Sign,
     entities::Entities,
     env::{Timer, Turns},
     states::States,
@@ -81,7 +81,7 @@ impl<H: Host> Entities<H> {
         let Some(coming) = &self.coming else { return };
         if coming.searched > SEARCH * COMING_MAX {
             self.take_in_all(t);
-        } else if parcel.watch().is_some() || !t.env.has_room(parcel.size()) {
+        } else if matches!(parcel.sign(), Some(Sign::Watch(_))) || !t.env.has_room(parcel.size()) {
             self.take_in_one(t, parcel.key());
         }
     }

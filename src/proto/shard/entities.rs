@@ -82,7 +82,7 @@ pub(super) struct Entities<H: Host> {
     /// A sweep is due some time, and where it goes on.
     pub(super) sweeping: bool,
     pub(super) swept: usize,
-    /// Some entity has watched a node.
+    /// Some entity has watched a node, or was watched.
     pub(super) watching: bool,
     /// Moved in, and not started.
     pub(super) coming: Option<Box<Coming>>,

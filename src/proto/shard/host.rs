@@ -27,10 +27,19 @@ pub trait Parcel: Sized {
     fn deadline(&self) -> Option<Time>;
     /// Bytes it occupies, for bounds.
     fn size(&self) -> usize;
-    /// Who is to hear when the instance ends, if it is no message but a watch.
-    fn watch(&self) -> Option<Ask> {
+    /// What it is, if it is no message.
+    fn sign(&self) -> Option<Sign> {
         None
     }
+}
+
+/// What an asker wants of an entity that gets no message.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Sign {
+    /// To hear when the instance ends.
+    Watch(Ask),
+    /// To hear no more of that.
+    Unwatch(Ask),
 }
 
 /// Where and when a turn takes place.

@@ -25,7 +25,7 @@ mod transfer;
 mod wish;
 
 pub use env::mailboxes;
-pub use host::{Host, Parcel, Place, StartCause, StopReason, Turn};
+pub use host::{Host, Parcel, Place, Sign, StartCause, StopReason, Turn};
 pub use messages::{LaneId, LaneItem, ShardCommand, ShardReport};
 pub(crate) use transfer::messages_of;
 pub use wish::{Aftermath, Directive, TypeOptions, WatchRecord, Wish};

@@ -4,7 +4,7 @@
 //! them; it goes back to the front of the mailbox.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
 };
 
@@ -37,19 +37,32 @@ pub(super) struct Own<P> {
     idle: Option<Duration>,
     idle_due: Time,
     pub(super) nodes: BTreeMap<NodeId, Envelope>,
-    /// Who is to hear when the instance ends.
-    watchers: Vec<Ask>,
+    /// Who is to hear when the instance ends: nodes, and the numbers of their asks.
+    watchers: BTreeSet<(NodeId, u64)>,
 }
 
 impl<P> Default for Own<P> {
     fn default() -> Self {
-        Self { timers: BTreeMap::new(), stash: VecDeque::new(), idle: None, idle_due: Time::ZERO, nodes: BTreeMap::new(), watchers: vec![] }
+        Self {
+            timers: BTreeMap::new(),
+            stash: VecDeque::new(),
+            idle: None,
+            idle_due: Time::ZERO,
+            nodes: BTreeMap::new(),
+            watchers: BTreeSet::new(),
+        }
     }
 }
 
 impl<P> Own<P> {
     pub(super) fn is_empty(&self) -> bool {
         self.timers.is_empty() && self.stash.is_empty() && self.idle.is_none() && self.nodes.is_empty() && self.watchers.is_empty()
+    }
+
+    /// Who is to hear that the instance has ended.
+    pub(super) fn take_watchers(&mut self) -> Vec<Ask> {
+        let watchers = std::mem::take(&mut self.watchers).into_iter();
+        watchers.map(|(node, correlation)| Ask { node, correlation, deadline: Time::MAX }).collect()
     }
 }
 
@@ -143,7 +156,21 @@ impl<H: Host> Entities<H> {
             tracing::warn!(shard = ?t.shard, limit = most, "an entity has more watchers than its mailbox has room: one of them is told that it has ended");
             return t.host.watched_ended(watch, false);
         }
-        own.watchers.push(watch);
+        own.watchers.insert((watch.node, watch.correlation));
+        self.watching = true;
+    }
+
+    /// Who wanted that wants it no more.
+    pub(super) fn unwatched(&mut self, t: &mut Turns<'_, H>, at: Option<u32>, watch: Ask) {
+        let Some(at) = at else { return };
+        if let Some(own) = self.own(at) {
+            own.watchers.remove(&(watch.node, watch.correlation));
+            self.rest(t, at);
+        }
+    }
+
+    fn own(&mut self, at: u32) -> Option<&mut Own<H::Parcel>> {
+        self.slot(at)?.side.as_mut()?.own.as_deref_mut()
     }
 
     fn set_timer(&mut self, t: &mut Turns<'_, H>, at: u32, key: u64, timer: OwnTimer) {
@@ -162,7 +189,7 @@ impl<H: Host> Entities<H> {
     pub fn fire(&mut self, t: &mut Turns<'_, H>, at: u32, key: u64, due: Time) {
         let (now, may_run) = (t.env.now, t.env.may_run());
         let id = Timer::Own { shard: t.number, slot: at, key };
-        let Some(own) = self.slot(at).and_then(|s| s.side.as_mut()).and_then(|s| s.own.as_mut()) else { return };
+        let Some(own) = self.own(at) else { return };
         let Some(timer) = own.timers.get_mut(&key).filter(|x| x.due == due) else { return };
         if !may_run {
             timer.due = now + POSTPONE;
@@ -190,9 +217,11 @@ impl<H: Host> Entities<H> {
             return;
         }
         for at in self.numbers() {
-            let own = self.slot(at).and_then(|s| s.side.as_mut()).and_then(|s| s.own.as_mut());
-            if let Some(message) = own.and_then(|own| own.nodes.remove(&node)) {
-                self.own_message(t, at, H::Parcel::from_envelope(message));
+            let Some(own) = self.own(at) else { continue };
+            own.watchers.retain(|(of, _)| *of != node);
+            match own.nodes.remove(&node) {
+                Some(message) => self.own_message(t, at, H::Parcel::from_envelope(message)),
+                None => self.rest(t, at),
             }
         }
     }
@@ -332,12 +361,10 @@ impl<H: Host> Entities<H> {
         self.set_timer(t, at, timer.timer, OwnTimer { due: timer.due, every: timer.every, message: timer.message });
     }
 
-    /// A watch of a node that moved in.
+    /// A watch of a node that moved in, and was not removed meanwhile.
     pub fn adopt_watch(&mut self, t: &mut Turns<'_, H>, node: NodeId, message: Envelope) {
         let at = self.place_of(t, message.key());
-        if t.env.removed.contains(&node) {
-            self.queue(t, at, H::Parcel::from_envelope(message));
-        } else if let Some(slot) = self.slot(at) {
+        if let Some(slot) = self.slot(at) {
             slot.side.get_or_insert_default().own.get_or_insert_default().nodes.insert(node, message);
             self.watching = true;
         }
@@ -363,7 +390,8 @@ impl<P> Side<P> {
     /// the mailbox.
     pub(super) fn end_own(&mut self, env: &mut Env, number: u32, at: u32, key: &[u8], cargo: Option<&mut Cargo>) -> Vec<Ask> {
         self.unstash();
-        let Some(own) = self.own.take() else { return vec![] };
+        let Some(mut own) = self.own.take() else { return vec![] };
+        let watchers = own.take_watchers();
         for (key, timer) in &own.timers {
             env.timers.remove(&(timer.due, Timer::Own { shard: number, slot: at, key: *key }));
         }
@@ -373,6 +401,6 @@ impl<P> Side<P> {
             cargo.timers.extend(own.timers.into_iter().map(record));
             cargo.nodes.extend(own.nodes);
         }
-        own.watchers
+        watchers
     }
 }

@@ -361,7 +361,9 @@ impl<H: Host> Shard<H> {
         for timer in cargo.timers {
             self.entities.adopt_timer(&mut self.turns(cx), timer);
         }
-        for (node, message) in cargo.nodes {
+        // Of nodes that are gone by now: mail.
+        let (gone, nodes): (Vec<_>, Vec<_>) = cargo.nodes.into_iter().partition(|(node, _)| cx.env.removed.contains(node));
+        for (node, message) in nodes {
             self.entities.adopt_watch(&mut self.turns(cx), node, message);
         }
         for watch in cargo.watches {
@@ -370,7 +372,7 @@ impl<H: Host> Shard<H> {
             turns.host.watch(at, watch);
         }
         self.entities.expect(&mut self.turns(cx), cargo.states, from);
-        for envelope in cargo.mail {
+        for envelope in gone.into_iter().map(|(_, message)| message).chain(cargo.mail) {
             self.deliver(cx, H::Parcel::from_envelope(envelope));
         }
         // Removals learned before the gate came here (CE-23).

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Approach, Directive, Host, NoShortWay, Parcel, Place, StartCause, StopReason, Turn,
+    Approach, Directive, Host, NoShortWay, Parcel, Place, Sign, StartCause, StopReason, Turn,
     entities::{Entities, Slot, discard_wishes},
     env::{Env, Timer, Turns},
     index::Tag,
@@ -33,8 +33,10 @@ impl<H: Host> Entities<H> {
             self.take_in_for(t, &parcel);
             found = self.find(tag, parcel.key());
         }
-        if let Some(watch) = parcel.watch() {
-            return self.watched(t, found, watch);
+        match parcel.sign() {
+            Some(Sign::Watch(watch)) => return self.watched(t, found, watch),
+            Some(Sign::Unwatch(watch)) => return self.unwatched(t, found, watch),
+            None => {}
         }
         let at = match found {
             Some(at) => {
@@ -208,7 +210,8 @@ impl<H: Host> Entities<H> {
             side.timer = Some(due);
             t.env.timers.insert((due, Timer::Entity { shard: t.number, slot: at }));
         } else if !live {
-            self.remove(t.env, at);
+            (side.failures, side.start_failures, side.attempts) = (0, 0, 0);
+            self.rest(t, at);
         }
     }
 
@@ -395,6 +398,11 @@ impl<H: Host> Entities<H> {
                 side.timer = Some(due);
                 t.env.timers.insert((due, Timer::Entity { shard: t.number, slot: at }));
             }
+            if !live && side.mailbox.is_empty() && side.adopted.is_none() {
+                // It was to start for what is gone now.
+                let watchers = side.own.as_mut().map(|own| own.take_watchers());
+                watchers.into_iter().flatten().for_each(|watch| t.host.watched_ended(watch, false));
+            }
             side.own = side.own.take().filter(|own| !own.is_empty());
             if !side.mailbox.is_empty() || side.adopted.is_some() || side.failures > 0 || side.queued || side.own.is_some() {
                 return;
@@ -429,7 +437,10 @@ impl<H: Host> Entities<H> {
                 t.env.waiting_bytes += parcel.size();
                 side.mailbox.push_front(parcel);
             }
-            None => t.undelivered(parcel, DropReason::CircuitOpen),
+            None => {
+                t.undelivered(parcel, DropReason::CircuitOpen);
+                self.rest(t, at);
+            }
         }
     }
 }

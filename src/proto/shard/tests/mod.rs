@@ -3,6 +3,7 @@
 mod coming;
 mod entities;
 mod lanes;
+mod model;
 mod moves;
 mod own;
 mod stay;
@@ -51,10 +52,16 @@ impl Parcel for Letter {
     fn size(&self) -> usize {
         self.envelope.bytes.len()
     }
-    /// A letter that says `watch` is one; its number is the length of the key.
-    fn watch(&self) -> Option<Ask> {
-        let ask = || Ask { node: R, correlation: self.key().len() as u64, deadline: Time::MAX };
-        (self.envelope.payload() == b"watch").then(ask)
+    /// A letter that says `watch` or `unwatch` is that, numbered by the length of the key; or `w#7`, `u#7`, with their numbers.
+    fn sign(&self) -> Option<Sign> {
+        let ask = |correlation| Ask { node: R, correlation, deadline: Time::MAX };
+        let payload = text(self.envelope.payload());
+        let numbered = |front| payload.strip_prefix(front).and_then(|number: &str| number.parse().ok()).map(ask);
+        match payload.as_str() {
+            "watch" => Some(Sign::Watch(ask(self.key().len() as u64))),
+            "unwatch" => Some(Sign::Unwatch(ask(self.key().len() as u64))),
+            _ => numbered("w#").map(Sign::Watch).or_else(|| numbered("u#").map(Sign::Unwatch)),
+        }
     }
 }
 
@@ -98,8 +105,8 @@ impl Host for Book {
         own::wish(self, &entity.0, &payload, &parcel);
         self.failed_on = Some(parcel);
         match payload.as_str() {
-            "boom" => Turn::Failed,
-            "bye" => Turn::Passivate,
+            x if x.starts_with("boom") => Turn::Failed,
+            x if x.starts_with("bye") => Turn::Passivate,
             _ => Turn::Continue,
         }
     }
@@ -132,7 +139,10 @@ impl Host for Book {
         self.log.push(format!("failure {failures}"));
         Aftermath { directive, parcel: self.failed_on.take() }
     }
-    fn watched_ended(&mut self, watch: Ask, _: bool) {
+    fn watched_ended(&mut self, watch: Ask, moved: bool) {
+        if moved {
+            return self.log.push(format!("watch {} moved", watch.correlation));
+        }
         self.log.push(format!("watch {} has ended", watch.correlation));
     }
     fn leaving(&mut self, _: Place) -> Vec<Letter> {

@@ -255,3 +255,110 @@ fn what_is_stashed_is_bounded_in_bytes_too() {
     }
     assert!(a.core.env.waiting_bytes <= 40, "{} bytes wait", a.core.env.waiting_bytes);
 }
+
+/// A request that is given up after so long.
+fn ask(bed: &mut Bed, tag: u64, payload: &str, rest: Duration) {
+    let ask = Ask { node: R, correlation: 9, deadline: bed.now + rest };
+    let envelope = Envelope::new(S, Some(ask), b"k", payload.as_bytes()).unwrap();
+    bed.lane(LaneItem::Msg { shard: S, tag: Epoch(tag), enter: None, parcel: Letter { envelope, bad: false } });
+}
+
+#[test]
+fn who_watches_one_that_never_starts_hears_of_it() {
+    let mut a = home();
+    a.host.fail_start.insert(b"k".to_vec());
+    tell(&mut a, "m1");
+    tell(&mut a, "watch");
+    for _ in 0..100 {
+        a.pass(Duration::from_secs(1));
+    }
+    let log = said(&mut a);
+    assert!(log.contains(&"drop m1 circuit_open".to_owned()), "{log:?}");
+    a.host.fail_start.clear();
+    tell(&mut a, "bye");
+    let log = [log, said(&mut a)].concat();
+    assert!(log.contains(&"watch 1 has ended".to_owned()), "{log:?}");
+}
+
+#[test]
+fn who_watches_one_whose_only_message_expired_hears_of_it() {
+    // It fails once; its only message is given up before the next start.
+    let mut a = home();
+    a.host.fail_start.insert(b"k".to_vec());
+    ask(&mut a, 1, "m1", 50 * MS);
+    tell(&mut a, "watch");
+    a.host.fail_start.clear();
+    for _ in 0..30 {
+        a.pass(Duration::from_secs(1));
+    }
+    tell(&mut a, "bye");
+    let log = said(&mut a);
+    assert!(log.contains(&"watch 1 has ended".to_owned()), "{log:?}");
+}
+
+#[test]
+fn the_same_without_a_failure_where_it_may_not_run() {
+    let mut a = home();
+    a.until(a.now);
+    ask(&mut a, 1, "m1", 50 * MS);
+    tell(&mut a, "watch");
+    a.now = a.now + 100 * MS;
+    a.until(Time::MAX);
+    for _ in 0..30 {
+        a.pass(Duration::from_secs(1));
+    }
+    let log = said(&mut a);
+    assert!(log.contains(&"watch 1 has ended".to_owned()), "{log:?}");
+}
+
+#[test]
+fn a_timer_that_moved_in_outlives_a_start_that_failed() {
+    let (mut a, mut b) = (home(), Bed::new(B));
+    tell(&mut a, "once:1:60000:rang");
+    tell(&mut a, "node:13:gone");
+    a.host.stateless = true;
+    a.move_to(2, B);
+    b.take_from(A, a.handed_to(B));
+    b.host.fail_start.insert(b"k".to_vec());
+    ask(&mut b, 2, "m1", 50 * MS);
+    b.host.fail_start.clear();
+    for _ in 0..70 {
+        b.pass(Duration::from_secs(1));
+    }
+    b.removed(R);
+    let log = b.log();
+    assert!(log.contains(&"k:rang".to_owned()) && log.contains(&"k:gone".to_owned()), "{log:?}");
+}
+
+#[test]
+fn a_watch_of_a_node_that_was_removed_meanwhile_is_told_on_the_new_home() {
+    for stateless in [false, true] {
+        let (mut a, mut b) = (home(), Bed::new(B));
+        tell(&mut a, "node:13:gone");
+        a.host.stateless = stateless;
+        a.move_to(2, B);
+        b.removed(R);
+        b.take_from(A, a.handed_to(B));
+        for _ in 0..10 {
+            b.pass(Duration::from_secs(1));
+        }
+        let log = b.log();
+        assert!(log.contains(&"k:gone".to_owned()), "stateless {stateless}: {log:?}");
+    }
+}
+
+#[test]
+fn who_watches_no_more_or_is_gone_is_not_told() {
+    for unwatches in [true, false] {
+        let mut a = home();
+        tell(&mut a, "m1");
+        tell(&mut a, "watch");
+        if unwatches {
+            tell(&mut a, "unwatch");
+        } else {
+            a.removed(R);
+        }
+        tell(&mut a, "bye");
+        assert_eq!(said(&mut a), ["k:m1", "k:bye", "stop k passivated"], "unwatches: {unwatches}");
+    }
+}

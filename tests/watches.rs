@@ -1,0 +1,248 @@
+//! Entities that watch each other, also many of them, and again and again.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::{
+    cell::{Cell, RefCell},
+    time::Duration,
+};
+
+use wingbeat::{
+    Cluster, Config, Cx, Entity, EntityId, EntityType, Failure, HandedOver, Handoff, HostOptions, NodeId, RegisterError, ShardId,
+    ShutdownReason, StopReason, config::Preset, messages, testkit::World,
+};
+
+thread_local! {
+    /// What the watchers have heard.
+    static HEARD: RefCell<Vec<String>> = const { RefCell::new(vec![]) };
+    /// The next start fails.
+    static FAILS: Cell<bool> = const { Cell::new(false) };
+}
+
+messages! {
+    pub enum RoomMsg for Room(u64) = "test.room" { Open {}, Close {} }
+}
+messages! {
+    pub enum GuestMsg for Guest(u64) = "test.guest" {
+        Watch { from: u64, to: u64 },
+        Unwatch { of: u64 },
+        Leave {},
+        Closed { of: u64 },
+        Nudge {},
+    }
+}
+
+/// Is watched. Has a state to hand over.
+struct Rooms;
+
+impl Entity for Rooms {
+    type Type = Room;
+
+    fn handle(&mut self, msg: RoomMsg, cx: &mut Cx<'_, Self>) {
+        if let RoomMsg::Close(_) = msg {
+            cx.passivate();
+        }
+    }
+
+    fn handoff(&mut self, cx: &mut Cx<'_, Self>) -> Result<Handoff, Failure> {
+        cx.hand_over(&7u64)
+    }
+
+    fn adopted(&mut self, _: HandedOver<'_>, _: &mut Cx<'_, Self>) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+/// Watches. Has no state.
+struct Guests;
+
+impl Entity for Guests {
+    type Type = Guest;
+
+    fn started(&mut self, cx: &mut Cx<'_, Self>) {
+        if FAILS.replace(false) {
+            cx.fail(Failure::new("on purpose"));
+        }
+    }
+
+    fn handle(&mut self, msg: GuestMsg, cx: &mut Cx<'_, Self>) {
+        let room = |cx: &Cx<'_, Self>, of| cx.resolve(&EntityId::<Room>::new(of)).unwrap();
+        match msg {
+            GuestMsg::Watch(Watch { from, to }) => (from..to).for_each(|of| cx.watch(&room(cx, of), Closed { of })),
+            GuestMsg::Unwatch(Unwatch { of }) => cx.unwatch(&room(cx, of)),
+            GuestMsg::Leave(_) => cx.passivate(),
+            GuestMsg::Closed(Closed { of }) => HEARD.with_borrow_mut(|heard| heard.push(format!("{} of {of}", cx.id()))),
+            GuestMsg::Nudge(_) => HEARD.with_borrow_mut(|heard| heard.push(format!("{} nudged", cx.id()))),
+        }
+    }
+}
+
+fn heard() -> Vec<String> {
+    HEARD.take()
+}
+
+fn hotel(nodes: usize, config: impl FnOnce(&mut Config)) -> World {
+    let mut settings = Config::preset(Preset::LocalTest);
+    config(&mut settings);
+    let both = |node: &Cluster| -> Result<(), RegisterError> {
+        node.host::<Rooms>(HostOptions::new().shards(1), |_| Rooms)?;
+        node.host::<Guests>(HostOptions::new().shards(1), |_| Guests).map(drop)
+    };
+    heard();
+    World::simulated(nodes).seed(1).config(settings).on_each(both).start()
+}
+
+fn move_to_the_other<T: EntityType<Key = u64>>(world: &World) {
+    let home = world.owner_of::<T>(1u64);
+    world.node(home).admin().move_shard::<T>(ShardId(0), world.node(1 - home).id()).unwrap();
+    world.run_for(Duration::from_secs(10));
+    assert_eq!(world.owner_of::<T>(1u64), 1 - home);
+}
+
+/// Rooms: far more than a ring has room for.
+const ROOMS: u64 = 4_000;
+
+fn open_rooms(world: &World) {
+    for from in (0..ROOMS).step_by(200) {
+        (from..from + 200).for_each(|key| world.entity::<Room>(0, key).tell(Open {}).unwrap());
+        world.run_for(Duration::from_millis(100));
+    }
+}
+
+/// All rooms close: number 1 hears it of each of them, once.
+fn all_close(world: &World) {
+    for from in (0..ROOMS).step_by(200) {
+        (from..from + 200).for_each(|key| world.entity::<Room>(0, key).tell(Close {}).unwrap());
+        world.run_for(Duration::from_millis(100));
+    }
+    world.run_for(Duration::from_secs(2));
+    let (mut heard, mut all) = (heard(), (0..ROOMS).map(|of| format!("1 of {of}")).collect::<Vec<_>>());
+    heard.sort_unstable();
+    all.sort_unstable();
+    assert_eq!(heard, all);
+}
+
+#[test]
+fn who_watches_more_at_once_than_a_ring_has_room_for_is_told_of_each_end() {
+    for nodes in [1, 2] {
+        let world = hotel(nodes, |_| {});
+        open_rooms(&world);
+        world.entity::<Guest>(0, 1u64).tell(Watch { from: 0, to: ROOMS }).unwrap();
+        world.run_for(Duration::from_secs(5));
+        assert_eq!(heard(), [""; 0], "all live on");
+        all_close(&world);
+    }
+}
+
+#[test]
+fn many_watches_travel_with_who_watches() {
+    let world = hotel(2, |_| {});
+    open_rooms(&world);
+    world.entity::<Guest>(0, 1u64).tell(Watch { from: 0, to: ROOMS }).unwrap();
+    world.run_for(Duration::from_secs(5));
+    for _ in 0..2 {
+        move_to_the_other::<Guest>(&world);
+        assert_eq!(heard(), [""; 0], "a move is no end");
+    }
+    move_to_the_other::<Room>(&world);
+    assert_eq!(heard(), [""; 0], "nor is one of who is watched");
+    all_close(&world);
+}
+
+/// More visits than watchers are heard, of never more than one guest at a time.
+fn visits(visit: impl Fn(&World, u64)) {
+    let world = hotel(1, |config| config.limits.mailbox = 100);
+    world.entity::<Room>(0, 5u64).tell(Open {}).unwrap();
+    world.run_for(Duration::from_secs(1));
+    for n in 0..150 {
+        visit(&world, n);
+        world.run_for(Duration::from_millis(10));
+    }
+    world.entity::<Guest>(0, 1_000u64).tell(Watch { from: 5, to: 6 }).unwrap();
+    world.run_for(Duration::from_secs(1));
+    assert_eq!(heard(), [""; 0], "number 5 lives on");
+    world.entity::<Room>(0, 5u64).tell(Close {}).unwrap();
+    world.run_for(Duration::from_secs(1));
+    assert_eq!(heard().last().map(String::as_str), Some("1000 of 5"));
+}
+
+#[test]
+fn who_watches_again_and_again_is_one_watcher() {
+    visits(|world, _| world.entity::<Guest>(0, 1u64).tell(Watch { from: 5, to: 6 }).unwrap());
+}
+
+#[test]
+fn who_watches_no_more_is_no_watcher() {
+    visits(|world, n| {
+        world.entity::<Guest>(0, n).tell(Watch { from: 5, to: 6 }).unwrap();
+        world.entity::<Guest>(0, n).tell(Unwatch { of: 5 }).unwrap();
+    });
+}
+
+#[test]
+fn who_has_ended_is_no_watcher() {
+    visits(|world, n| {
+        world.entity::<Guest>(0, n).tell(Watch { from: 5, to: 6 }).unwrap();
+        world.entity::<Guest>(0, n).tell(Leave {}).unwrap();
+    });
+}
+
+#[test]
+fn who_has_moved_is_no_watcher_where_it_was() {
+    let world = hotel(2, |config| config.limits.mailbox = 10);
+    world.entity::<Room>(0, 5u64).tell(Open {}).unwrap();
+    world.run_for(Duration::from_secs(1));
+    world.entity::<Guest>(0, 1u64).tell(Watch { from: 5, to: 6 }).unwrap();
+    world.run_for(Duration::from_secs(1));
+    for _ in 0..12 {
+        move_to_the_other::<Guest>(&world);
+    }
+    assert_eq!(heard(), [""; 0]);
+    world.entity::<Room>(0, 5u64).tell(Close {}).unwrap();
+    world.run_for(Duration::from_secs(1));
+    assert_eq!(heard(), ["1 of 5"]);
+}
+
+#[test]
+fn a_watch_of_one_without_a_state_outlives_a_first_start_that_fails_on_the_new_home() {
+    for fails in [false, true] {
+        let world = hotel(2, |_| {});
+        world.entity::<Room>(0, 5u64).tell(Open {}).unwrap();
+        world.run_for(Duration::from_secs(1));
+        world.entity::<Guest>(0, 1u64).tell(Watch { from: 5, to: 6 }).unwrap();
+        world.run_for(Duration::from_secs(5));
+        move_to_the_other::<Guest>(&world);
+        FAILS.set(fails);
+        world.entity::<Guest>(0, 1u64).tell(Nudge {}).unwrap();
+        world.run_for(Duration::from_secs(5));
+        world.entity::<Room>(0, 5u64).tell(Close {}).unwrap();
+        world.run_for(Duration::from_secs(5));
+        assert_eq!(heard(), ["1 nudged", "1 of 5"], "fails: {fails}");
+    }
+}
+
+messages! {
+    pub enum LastMsg for Last(u64) = "test.last" { Live {}, Gone {} }
+}
+
+/// Says something to itself with its last call.
+struct Late;
+
+impl Entity for Late {
+    type Type = Last;
+
+    fn handle(&mut self, _: LastMsg, _: &mut Cx<'_, Self>) {}
+
+    fn stopped(&mut self, _: StopReason, cx: &mut Cx<'_, Self>) {
+        cx.watch_node(NodeId::from_raw(7), Gone {});
+    }
+}
+
+#[test]
+fn what_is_said_to_oneself_as_the_node_ends_is_a_dead_letter() {
+    let world = World::simulated(1).seed(1).on_each(|node| node.host::<Late>(HostOptions::new().shards(1), |_| Late).map(drop)).start();
+    (0..200u64).for_each(|key| world.entity::<Last>(0, key).tell(Live {}).unwrap());
+    world.run_for(Duration::from_secs(1));
+    let letters = world.node(0).dead_letters();
+    assert!(world.node(0).shutdown(ShutdownReason::Requested).wait(Duration::from_secs(60)).is_some());
+    assert_eq!(letters.try_iter().count(), 200);
+}
