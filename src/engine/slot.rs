@@ -96,6 +96,18 @@ mod tests {
     }
 
     #[test]
+    fn a_late_note_of_an_ask_that_is_over_does_not_hide_its_slots_next() {
+        let (slots, n) = (Slots::new(1, COARSE), Arc::new(AtomicUsize::new(0)));
+        let old = slots.open(counting(&n), UNTIMED).unwrap();
+        drop(slots.take(old));
+        let next = slots.open(counting(&n), UNTIMED).unwrap();
+        slots.sent_to(next, 1);
+        // The sign that ends the old one, in the lane of another worker.
+        slots.sent_to(old, 1);
+        assert_eq!(slots.at(1).collect::<Vec<_>>(), [next]);
+    }
+
+    #[test]
     fn two_threads_never_both_answer() {
         let (slots, n) = (Arc::new(Slots::new(4, COARSE)), Arc::new(AtomicUsize::new(0)));
         for _ in 0..2_000 {

@@ -28,6 +28,14 @@ struct Slot<W> {
 // the next opener. It may be touched by different threads because a waiter is `Send`.
 unsafe impl<W: Send> Sync for Slot<W> {}
 
+impl<W> Slot<W> {
+    /// Whether somebody waits here for the answer to that ask.
+    fn is_of(&self, correlation: u64) -> bool {
+        let state = self.state.load(Ordering::Acquire);
+        state & 1 == 1 && (state >> 1) & GENERATION_MASK == correlation >> INDEX_BITS
+    }
+}
+
 /// All asks in flight of one node, and who waits for them.
 pub struct SlotTable<W> {
     /// Made when the first of their slots is used.
@@ -169,14 +177,13 @@ impl<W> SlotTable<W> {
 
     /// Whether somebody waits for the answer to that ask.
     pub fn is_open(&self, correlation: u64) -> bool {
-        let Some(slot) = self.slot(correlation & INDEX_MASK) else { return false };
-        let state = slot.state.load(Ordering::Acquire);
-        state & 1 == 1 && (state >> 1) & GENERATION_MASK == correlation >> INDEX_BITS
+        self.slot(correlation & INDEX_MASK).is_some_and(|slot| slot.is_of(correlation))
     }
 
-    /// Notes which peer the request went to, by a number of at most 24 bits that the network thread has given it.
+    /// Notes which peer the request went to, by a number of at most 24 bits that the network thread has given it. Not that of an ask that is over, which
+    /// may come behind that of its slot's next one.
     pub fn sent_to(&self, correlation: u64, peer: u32) {
-        if let Some(slot) = self.slot(correlation & INDEX_MASK) {
+        if let Some(slot) = self.slot(correlation & INDEX_MASK).filter(|slot| slot.is_of(correlation)) {
             slot.peer.store(correlation & !INDEX_MASK | u64::from(peer) & INDEX_MASK, Ordering::Relaxed);
         }
     }

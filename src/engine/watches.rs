@@ -6,7 +6,7 @@
 //! sent: so signs that find no room are no more than there are slots.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque, btree_map::Entry},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -106,9 +106,24 @@ enum Way {
 impl Watches {
     /// Has the message brought to its entity when the instance of the other one ends. `Err` gives it back: to be brought at once.
     pub fn open(&mut self, node: &Arc<Node>, worker: u16, new: NewWatch) -> Result<(), Envelope> {
-        let NewWatch { shard, target, message, moved_in } = new;
+        self.begin(node, worker, new, |target, correlation| send(node, target, WATCH, correlation))
+    }
+
+    fn begin(&mut self, node: &Arc<Node>, worker: u16, new: NewWatch, send: impl FnOnce(&Target, u64) -> Way) -> Result<(), Envelope> {
+        let NewWatch { shard, target, message, mut moved_in } = new;
+        let watcher: Watcher = (shard, message.key().into());
+        // In front of the new one, which may need its slot here, and its place there.
+        if let Some(open) = self.by_watcher.get_mut(&watcher)
+            && let Some(old) = open.remove(&target)
+        {
+            if open.is_empty() {
+                self.by_watcher.remove(&watcher);
+            }
+            moved_in |= old.moved_in;
+            self.unwatch(node, target.clone(), old);
+        }
         let Some(correlation) = node.slots.open(Waiter::Entity(worker), UNTIMED) else { return Err(message) };
-        let way = send(node, &target, WATCH, correlation);
+        let way = send(&target, correlation);
         if matches!(way, Way::Never) {
             drop(node.slots.take(correlation));
             return Err(message);
@@ -117,17 +132,9 @@ impl Watches {
         if !sent {
             self.unsent.push_back(Unsent::Watch(correlation));
         }
-        let watcher: Watcher = (shard, message.key().into());
         self.ends_of.insert(correlation, (watcher.clone(), target.clone()));
-        let mut open = Open { correlation, message, moved_in, sent };
-        match self.by_watcher.entry(watcher).or_default().entry(target) {
-            Entry::Vacant(place) => _ = place.insert(open),
-            Entry::Occupied(mut place) => {
-                open.moved_in |= place.get().moved_in;
-                let (target, old) = (place.key().clone(), place.insert(open));
-                self.unwatch(node, target, old);
-            }
-        }
+        let open = Open { correlation, message, moved_in, sent };
+        self.by_watcher.entry(watcher).or_default().insert(target, open);
         Ok(())
     }
 
@@ -164,18 +171,25 @@ impl Watches {
     }
 
     /// What the answer to that ask means, and for an entity of which shard; `None` if it was no watch, or is none any more.
-    pub fn answered(&mut self, node: &Arc<Node>, worker: u16, correlation: u64, answered: &Answered) -> Option<(ShardKey, Ended)> {
+    pub fn answered(
+        &mut self,
+        now: Time,
+        node: &Arc<Node>,
+        worker: u16,
+        correlation: u64,
+        answered: &Answered,
+    ) -> Option<(ShardKey, Ended)> {
         let (shard, target, Open { message, moved_in, .. }) = self.forget(correlation)?;
-        let ended = match answered {
-            Answered::Wire(ReplyBody::Dropped(DropReason::HomeLost)) => {
-                match self.open(node, worker, NewWatch { shard, target, message, moved_in }) {
-                    Ok(()) => Ended::WatchedOn,
-                    Err(message) => Ended::Tell(message),
-                }
+        let new = NewWatch { shard, target, message, moved_in };
+        let watched_on = match answered {
+            Answered::Wire(ReplyBody::Dropped(DropReason::HomeLost)) => self.open(node, worker, new),
+            Answered::Wire(ReplyBody::Dropped(reason)) if says_nothing(*reason) => {
+                self.again_at = now + AGAIN_AFTER;
+                self.begin(node, worker, new, |_, _| Way::Later)
             }
-            _ => Ended::Tell(message),
+            _ => Err(new.message),
         };
-        Some((shard, ended))
+        Some((shard, watched_on.map_or_else(Ended::Tell, |()| Ended::WatchedOn)))
     }
 
     /// The watch with that number, which is none any more, with its two ends.
@@ -252,6 +266,12 @@ impl Watches {
         let open = self.ends_of.get(&correlation).and_then(|(watcher, target)| self.by_watcher.get_mut(watcher)?.get_mut(target));
         open.into_iter().for_each(|open| open.sent = true);
     }
+}
+
+/// Whether a watch that was given up for this reason says nothing of whom it is for: it did not get there, and may the next time.
+fn says_nothing(reason: DropReason) -> bool {
+    use DropReason::{BufferFull, HandoffTimeout, HeldFull, Late, LinkLost, MoveBufferFull, NoCredit, Overloaded, RouteLost};
+    matches!(reason, BufferFull | HandoffTimeout | HeldFull | Late | LinkLost | MoveBufferFull | NoCredit | Overloaded | RouteLost)
 }
 
 /// A sign as it travels: a request that reads no version of an answer. What else stands in it is which one it is.

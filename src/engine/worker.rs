@@ -445,7 +445,7 @@ impl Worker {
     /// An ask of one of this worker's entities is answered: the entity gets the message that its `then` makes of it.
     fn answer(&mut self, now: Time, correlation: u64, answered: Answered) {
         let Some(open) = self.host.out.asks.remove(&correlation) else {
-            let ended = self.host.out.watches.answered(&self.node, self.index, correlation, &answered);
+            let ended = self.host.out.watches.answered(now, &self.node, self.index, correlation, &answered);
             if let Some((shard, Ended::Tell(message))) = ended {
                 self.own(now, shard, &mut Some(EngineParcel::from_envelope(message)));
             }

@@ -200,7 +200,7 @@ impl Region {
             let reason = if goes { DropReason::NoCredit } else { DropReason::BufferFull };
             return out.push(RegionOut::GiveUp(envelope, reason));
         }
-        let until = envelope.ask.map_or(now + self.tell_patience, |ask| give_up_at(now, ask.deadline));
+        let until = deadline_of(&envelope).map_or(now + self.tell_patience, |deadline| give_up_at(now, deadline));
         self.sweep_at = self.sweep_at.min(until);
         self.buffered += 1;
         self.buffered_bytes += envelope.size();
@@ -429,7 +429,7 @@ impl Region {
             // What only waits for room has a home: it is not given up while that lives, unless its asker has.
             let goes = shard.net.target().is_some_and(|node| peers.can_send(node));
             for mut waiting in std::mem::take(&mut shard.buffer) {
-                if goes && waiting.envelope.ask.is_none() {
+                if goes && deadline_of(&waiting.envelope).is_none() {
                     waiting.until = now + self.tell_patience;
                 }
                 if waiting.until > now {
@@ -593,6 +593,11 @@ fn transmit(net: &mut Net, shard: ShardKey, envelope: Envelope, out: &mut Vec<Re
     let to = net.target().expect("a message is sent only when there is a route");
     let (tag, mode) = net.stamp();
     out.push(RegionOut::Item { to, shard, item: Item::Msg { tag, mode, envelope } });
+}
+
+/// When the asker gives up. Who watches never does, and counts as one that tells.
+fn deadline_of(envelope: &Envelope) -> Option<Time> {
+    envelope.ask.map(|ask| ask.deadline).filter(|deadline| *deadline != Time::MAX)
 }
 
 /// When an ask that waits for a home is given up: so early that its asker still hears that it did not run, and why.

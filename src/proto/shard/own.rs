@@ -145,7 +145,8 @@ impl<H: Host> Entities<H> {
 
     /// Somebody wants to hear when the instance ends. If there is none, and none about to start, that is now.
     pub(super) fn watched(&mut self, t: &mut Turns<'_, H>, at: Option<u32>, watch: Ask) {
-        let most = t.env.limits.mailbox;
+        // Twice: of those that move, which may all of them do at once, the new home may be heard before the old one.
+        let most = 2 * t.host.options(t.shard.ty).mailbox.unwrap_or(t.env.limits.mailbox);
         let Some(slot) = at.and_then(|at| self.slot(at)) else { return t.host.watched_ended(watch, false) };
         let comes = slot.side.as_ref().is_some_and(|side| side.adopted.is_some() || !side.mailbox.is_empty());
         if slot.entity.is_none() && !comes {
@@ -153,7 +154,7 @@ impl<H: Host> Entities<H> {
         }
         let own = slot.side.get_or_insert_default().own.get_or_insert_default();
         if own.watchers.len() >= most {
-            tracing::warn!(shard = ?t.shard, limit = most, "an entity has more watchers than its mailbox has room: one of them is told that it has ended");
+            tracing::warn!(shard = ?t.shard, limit = most, "an entity has twice as many watchers as its mailbox has room: one of them is told that it has ended");
             return t.host.watched_ended(watch, false);
         }
         own.watchers.insert((watch.node, watch.correlation));
