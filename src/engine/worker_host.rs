@@ -343,4 +343,8 @@ impl Host for WorkerHost {
     fn report(&mut self, report: ShardReport) {
         self.out.push(ToNet::Report(self.index, report));
     }
+
+    fn hurry(&mut self) {
+        self.out.flush();
+    }
 }

@@ -1,5 +1,7 @@
 //! What travels between nodes about one shard.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::{Bytes, DropReason};
@@ -148,8 +150,9 @@ pub struct TransferChunk {
     pub base: Epoch,
     /// The last chunk: the transfer is complete.
     pub last: bool,
-    /// Entity states, mailboxes and gate, in the layout of `proto::shard`; bounded by `limits.frame_bytes`.
-    pub bytes: Box<[u8]>,
+    /// Entity states, mailboxes and gate, in the layout of `proto::shard`; bounded by `limits.frame_bytes`. Shared, as they are kept until they are
+    /// acknowledged.
+    pub bytes: Arc<Vec<u8>>,
 }
 
 /// What answers an ask.

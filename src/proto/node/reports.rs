@@ -61,7 +61,9 @@ impl<M: Members> NodeCore<M> {
                 self.tell_authority(ControlFrame::MoveRefused { shard, epoch, why });
             }
             ShardReport::Handoff { to, shard, item } => {
-                if let HandoffItem::Transfer(chunk) = &item {
+                if let HandoffItem::Transfer(chunk) = &item
+                    && chunk.last
+                {
                     self.handed.insert(shard, chunk.epoch);
                 }
                 if to == self.me {

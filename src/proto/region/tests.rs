@@ -1,6 +1,6 @@
 //! Words, buffer and hand-off lanes. The stream's table is tested in `net`, the lanes' tokens in `lanes`.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::*;
 use crate::{
@@ -314,7 +314,7 @@ fn forwarded(n: u8, after: &[NodeId]) -> HandoffItem {
 }
 
 fn transfer() -> HandoffItem {
-    HandoffItem::Transfer(TransferChunk { epoch: Epoch(2), base: Epoch(1), last: true, bytes: Box::new([]) })
+    HandoffItem::Transfer(TransferChunk { epoch: Epoch(2), base: Epoch(1), last: true, bytes: Arc::default() })
 }
 
 fn frame(number: u64, item: HandoffItem) -> RelayOut {

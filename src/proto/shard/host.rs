@@ -114,6 +114,9 @@ pub trait Host {
     /// and what finds no room waits in the worker's own queue (moves.md X6).
     fn report(&mut self, report: ShardReport);
 
+    /// What was reported goes on its way at once, as there is more to do before the next report.
+    fn hurry(&mut self) {}
+
     /// Has what stands there fetched into the cache, for a look at it soon. Only a hint.
     #[inline(always)]
     fn fetch<T>(what: &T) {

@@ -1,6 +1,9 @@
 //! A node's states for one shard (moves.md section 5), and what arrives for it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
 use super::{
     Host, Parcel, ShardReport, StopReason,
@@ -8,6 +11,7 @@ use super::{
     env::{Cx, Timer, Turns},
     gate::{Gate, Held, Out, Weight},
     routes::{Linger, Route, Routes},
+    states::States,
     transfer::{self, Cargo, TAKEN_IN_BYTES},
 };
 use crate::{
@@ -17,6 +21,9 @@ use crate::{
         sharding::{FactState, ShardFact},
     },
 };
+
+/// To end so many entities takes longer than another frame.
+const AHEAD_BYTES: usize = 4 << 10;
 
 /// What this node does with the shard.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -269,6 +276,8 @@ impl<H: Host> Shard<H> {
                 let mut turns = self.turns(cx);
                 match self.entities.hand_over(&mut turns) {
                     Ok(states) => {
+                        let states = self.send_ahead(cx, states, epoch, to);
+                        let mut turns = self.turns(cx);
                         self.entities.leave(&mut turns);
                         self.entities.pack(&mut turns, states)
                     }
@@ -285,13 +294,30 @@ impl<H: Host> Shard<H> {
         }
         let mut chunks = transfer::encode(cargo, cx.env.now).into_iter().peekable();
         while let Some(bytes) = chunks.next() {
-            let chunk = TransferChunk { epoch, base: self.base, last: chunks.peek().is_none(), bytes };
-            cx.report(ShardReport::Handoff { to, shard: self.key, item: HandoffItem::Transfer(chunk) });
+            let last = chunks.peek().is_none();
+            self.send_chunk(cx, (epoch, to), bytes, last);
         }
         self.end(cx);
         self.handed = Some(epoch);
         self.pin(cx, self.start, self.cur, epoch, to);
         self.sift(cx);
+    }
+
+    /// Many states are on their way while their instances end. Nobody starts there before the last chunk has come, which is behind that.
+    fn send_ahead(&mut self, cx: &mut Cx<'_, H>, states: States, epoch: Epoch, to: NodeId) -> States {
+        if states.bytes() < AHEAD_BYTES {
+            return states;
+        }
+        for bytes in transfer::encode(Cargo { states, ..Cargo::default() }, cx.env.now) {
+            self.send_chunk(cx, (epoch, to), bytes, false);
+        }
+        cx.host.hurry();
+        States::default()
+    }
+
+    fn send_chunk(&mut self, cx: &mut Cx<'_, H>, (epoch, to): (Epoch, NodeId), bytes: Vec<u8>, last: bool) {
+        let chunk = TransferChunk { epoch, base: self.base, last, bytes: Arc::new(bytes) };
+        cx.report(ShardReport::Handoff { to, shard: self.key, item: HandoffItem::Transfer(chunk) });
     }
 
     fn end(&mut self, cx: &mut Cx<'_, H>) {

@@ -76,7 +76,7 @@ impl Weight for Envelope {
 }
 
 /// Cuts a cargo into chunks; at least one, if only an empty one.
-pub(super) fn encode(cargo: Cargo, now: Time) -> Vec<Box<[u8]>> {
+pub(super) fn encode(cargo: Cargo, now: Time) -> Vec<Vec<u8>> {
     let mut out = put_states(cargo.states);
     for &(stream, floor) in &cargo.floors {
         out.next(0).u8(STREAM).u128(stream.raw()).u64(floor.get());
@@ -251,7 +251,7 @@ fn epoch(r: &mut Reader<'_>, field: &'static str) -> Result<Epoch, Malformed> {
 
 #[derive(Default)]
 struct Chunks {
-    done: Vec<Box<[u8]>>,
+    done: Vec<Vec<u8>>,
     open: Writer,
 }
 
@@ -259,14 +259,14 @@ impl Chunks {
     /// Where the next record goes, with `variable` bytes beside its fields.
     fn next(&mut self, variable: usize) -> &mut Writer {
         if !self.open.0.is_empty() && self.open.0.len() + FIELDS_BYTES + variable > CHUNK_BYTES {
-            self.done.push(std::mem::take(&mut self.open.0).into_boxed_slice());
+            self.done.push(std::mem::take(&mut self.open.0));
         }
         &mut self.open
     }
 
-    fn finish(mut self) -> Vec<Box<[u8]>> {
+    fn finish(mut self) -> Vec<Vec<u8>> {
         if !self.open.0.is_empty() || self.done.is_empty() {
-            self.done.push(self.open.0.into_boxed_slice());
+            self.done.push(self.open.0);
         }
         self.done
     }

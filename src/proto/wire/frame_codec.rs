@@ -3,6 +3,8 @@
 //! Header, little-endian: length 4 (of what follows it), kind 1, flags 1, version 2, type 4, shard 4, epoch 8, correlation 8. Fields that a
 //! kind does not use are zero, and so is every flag that it does not know: what decodes encodes to the same bytes again.
 
+use std::sync::Arc;
+
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
@@ -389,7 +391,7 @@ fn read_handoff(header: Header, used: Header, cx: Context, r: &mut Reader<'_>) -
                 epoch: epoch("epoch", header.epoch)?,
                 base: epoch("base", r.u64("base")?)?,
                 last: header.flags & LAST != 0,
-                bytes: r.rest().into(),
+                bytes: Arc::new(r.rest().to_vec()),
             })
         }
         kind::FORWARDED => {

@@ -46,7 +46,7 @@ fn items(shard: ShardKey) -> impl Strategy<Value = Item> {
 fn handoffs(shard: ShardKey) -> impl Strategy<Value = HandoffItem> {
     prop_oneof![
         (epochs(), epochs(), any::<bool>(), bytes(500))
-            .prop_map(|(epoch, base, last, bytes)| { HandoffItem::Transfer(TransferChunk { epoch, base, last, bytes: bytes.into() }) }),
+            .prop_map(|(epoch, base, last, bytes)| { HandoffItem::Transfer(TransferChunk { epoch, base, last, bytes: Arc::new(bytes) }) }),
         (epochs(), prop::collection::vec(nodes(), 0..5), nodes(), items(shard))
             .prop_map(|(aim, after, stream, item)| HandoffItem::Forwarded(Forwarded { aim, after, stream, item })),
         (nodes(), any::<u64>(), any::<u64>(), epochs(), prop::collection::vec(nodes(), 0..5))

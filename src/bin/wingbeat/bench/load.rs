@@ -125,11 +125,12 @@ impl Load<'_> {
                 return Err(format!("{} requests have no answer in time", queue.in_flight()).into());
             }
             let spare = if all_sent { self.limit } else { self.due(next).saturating_sub(began.elapsed()) };
-            if refused || spare < OVERSLEEP {
-                std::thread::yield_now();
-            } else if queue.in_flight() > 0 {
-                queue.wait(&mut answers, spare - OVERSLEEP);
+            if !refused && queue.in_flight() > 0 {
+                // Awake for longer than until the next one is due, if that is soon.
+                queue.wait(&mut answers, if spare < OVERSLEEP { spare } else { spare - OVERSLEEP });
                 self.take(&mut answers, began, &mut asked);
+            } else if refused || spare < OVERSLEEP {
+                std::thread::yield_now();
             } else {
                 std::thread::park_timeout(spare - OVERSLEEP);
             }

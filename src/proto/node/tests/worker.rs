@@ -4,6 +4,7 @@ use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet, VecDeque},
     rc::Rc,
+    sync::Arc,
 };
 
 use crate::{
@@ -249,7 +250,7 @@ impl Worker {
         self.reports.push_back(ShardReport::Ended { shard: key, cur });
         let mut luggage = self.luggage.borrow_mut();
         luggage.push(std::mem::take(&mut shard.gate));
-        let bytes = (luggage.len() as u64 - 1).to_le_bytes().into();
+        let bytes = Arc::new((luggage.len() as u64 - 1).to_le_bytes().to_vec());
         let chunk = TransferChunk { epoch: e, base: shard.base, last: true, bytes };
         self.reports.push_back(ShardReport::Handoff { to, shard: key, item: HandoffItem::Transfer(chunk) });
         shard.routes.push((start, cur, e, to, vec![]));

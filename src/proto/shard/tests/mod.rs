@@ -119,6 +119,9 @@ impl Host for Book {
         out.extend_from_slice(entity.1.as_bytes());
         Ok(!self.stateless)
     }
+    fn hurry(&mut self) {
+        self.log.push("hurry".into());
+    }
     fn stop(&mut self, _: &Place, _: &[u8], entity: Self::Entity, why: StopReason) {
         self.log.push(format!("stop {} {why}", entity.0));
     }
@@ -296,5 +299,5 @@ pub(super) fn forwarded(aim: u64, after: &[NodeId], item: Item) -> HandoffItem {
 }
 
 pub(super) fn empty_transfer(epoch: u64, base: u64, last: bool) -> HandoffItem {
-    HandoffItem::Transfer(TransferChunk { epoch: Epoch(epoch), base: Epoch(base), last, bytes: Box::default() })
+    HandoffItem::Transfer(TransferChunk { epoch: Epoch(epoch), base: Epoch(base), last, bytes: Arc::default() })
 }

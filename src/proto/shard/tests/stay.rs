@@ -119,6 +119,35 @@ fn what_an_entity_asks_for_as_it_hands_over_travels_with_it() {
 }
 
 #[test]
+fn many_states_are_on_their_way_while_their_instances_end_and_none_starts_before_all_have() {
+    for states in [3, 300] {
+        let mut a = Bed::new(A);
+        a.assign(1, 1);
+        for key in 0..states {
+            let parcel = letter(&format!("{key:03}"), "a state of twenty by");
+            a.lane(LaneItem::Msg { shard: S, tag: Epoch(1), enter: None, parcel });
+        }
+        a.log();
+        a.move_to(2, B);
+        let (mut log, mut items) = (a.log(), a.handed_to(B));
+        let ahead = states > 3;
+        assert_eq!(log.first().is_some_and(|line| line == "hurry"), ahead, "a few are not worth a frame");
+        log.retain(|line| line != "hurry");
+        assert!(log.len() == states && log.iter().all(|line| line.starts_with("stop ")), "{log:?}");
+        assert_eq!(items.len(), 1 + usize::from(ahead));
+        let last = items.pop().unwrap();
+        let mut b = Bed::new(B);
+        b.take_from(A, items);
+        assert_eq!(b.log(), [""; 0]);
+        b.take_from(A, vec![last]);
+        for _ in 0..states {
+            b.pass(Duration::from_nanos(1));
+        }
+        assert_eq!(b.log().iter().filter(|line| line.ends_with("Moved a state of twenty by")).count(), states);
+    }
+}
+
+#[test]
 fn a_running_home_takes_a_higher_epoch_and_what_waited_for_it() {
     // CE-16: the sender knew record 3 first.
     let mut a = Bed::new(A);
@@ -430,7 +459,7 @@ fn mail_behind_the_rest_of_a_large_state_in_a_transfer_that_is_given_up_becomes_
     a.log();
     a.move_to(2, B);
     let items = a.handed_to(B);
-    assert_eq!(items.len(), 2);
+    assert_eq!(items.len(), 3, "a state in two parts, and what comes behind all states");
     let mut b = Bed::new(B);
     b.forwarded(A, 2, &[R], message(1, Mode::Settled, "first"));
     b.take_from(A, items);
