@@ -399,7 +399,7 @@ impl<H: Host> Shard<H> {
         }
         self.entities.expect(&mut self.turns(cx), cargo.states, from);
         for envelope in gone.into_iter().map(|(_, message)| message).chain(cargo.mail) {
-            self.deliver(cx, H::Parcel::from_envelope(envelope));
+            self.entities.deliver_moved(&mut self.turns(cx), H::Parcel::from_envelope(envelope));
         }
         // Removals learned before the gate came here (CE-23).
         let gone: Vec<_> = self.gate.streams().filter(|stream| cx.env.removed.contains(stream)).collect();

@@ -21,9 +21,25 @@ const FORGET: Duration = Duration::from_secs(10);
 /// Longest key, as in an `Envelope`.
 const KEY_BYTES: usize = u8::MAX as usize;
 
+/// Whether a message needs room within the bounds of mailboxes.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Room {
+    Bounded,
+    Granted,
+}
+
 impl<H: Host> Entities<H> {
     /// The next message for an entity, in order: runs now if nothing stands before it.
     pub fn deliver(&mut self, t: &mut Turns<'_, H>, parcel: H::Parcel) {
+        self.pass(t, parcel, Room::Bounded);
+    }
+
+    /// One that came with its shard. It was taken in once, and is not refused for want of room where it comes to: the bounds of whole transfers hold.
+    pub fn deliver_moved(&mut self, t: &mut Turns<'_, H>, parcel: H::Parcel) {
+        self.pass(t, parcel, Room::Granted);
+    }
+
+    fn pass(&mut self, t: &mut Turns<'_, H>, parcel: H::Parcel, room: Room) {
         if t.expired(&parcel) {
             return t.undelivered(parcel, DropReason::Expired);
         }
@@ -54,7 +70,7 @@ impl<H: Host> Entities<H> {
             }
             None => self.insert(tag, parcel.key(), None, Some(Box::default())),
         };
-        self.queue(t, at, parcel);
+        self.append(t, at, parcel, room);
         self.go_on(t, at);
     }
 
@@ -217,6 +233,10 @@ impl<H: Host> Entities<H> {
 
     /// Appends to the mailbox, within its bounds.
     pub(super) fn queue(&mut self, t: &mut Turns<'_, H>, at: u32, parcel: H::Parcel) {
+        self.append(t, at, parcel, Room::Bounded);
+    }
+
+    fn append(&mut self, t: &mut Turns<'_, H>, at: u32, parcel: H::Parcel, room: Room) {
         let (now, limits) = (t.env.now, t.env.limits);
         let most = t.host.options(t.shard.ty).mailbox.unwrap_or(limits.mailbox);
         let Some(slot) = self.slot(at) else { return t.undelivered(parcel, DropReason::Stopped) };
@@ -226,7 +246,7 @@ impl<H: Host> Entities<H> {
             return t.undelivered(parcel, DropReason::CircuitOpen);
         }
         let size = parcel.size();
-        if side.mailbox.len() >= most || !t.env.has_room(size) {
+        if room == Room::Bounded && (side.mailbox.len() >= most || !t.env.has_room(size)) {
             t.undelivered(parcel, DropReason::MailboxFull);
         } else {
             side.mailbox.push_back(parcel);

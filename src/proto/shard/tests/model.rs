@@ -391,10 +391,10 @@ impl Model {
 
 #[test]
 fn shard_model() {
-    // Others, or more of them, by hand: WINGBEAT_MODEL_FROM=1000 WINGBEAT_MODEL_SEEDS=2000.
-    let by_hand = |name: &str, usual| std::env::var(name).map_or(usual, |n| n.parse().unwrap());
-    let from = by_hand("WINGBEAT_MODEL_FROM", 0);
-    for seed in from..from + by_hand("WINGBEAT_MODEL_SEEDS", 40) {
+    // Others, or more of them, by hand: WINGBEAT_MODEL_FROM=1000 WINGBEAT_MODEL_SEEDS=2000 when it is built.
+    let by_hand = |set: Option<&str>, usual| set.map_or(usual, |n| n.parse().unwrap());
+    let from = by_hand(option_env!("WINGBEAT_MODEL_FROM"), 0);
+    for seed in from..from + by_hand(option_env!("WINGBEAT_MODEL_SEEDS"), 40) {
         let mut model = Model::new(seed);
         for _ in 0..600 {
             model.step();

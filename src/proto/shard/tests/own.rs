@@ -362,3 +362,22 @@ fn who_watches_no_more_or_is_gone_is_not_told() {
         assert_eq!(said(&mut a), ["k:m1", "k:bye", "stop k passivated"], "unwatches: {unwatches}");
     }
 }
+
+#[test]
+fn what_travels_finds_room_where_it_comes_to() {
+    let (mut a, mut b) = (home(), Bed::new(B));
+    for bed in [&mut a, &mut b] {
+        bed.core.env.limits.mailbox = 4;
+    }
+    (0..4).for_each(|n| tell(&mut a, &format!("stash:s{n}")));
+    a.host.open_asks = (0..4).map(|n| letter("k", &format!("o{n}"))).collect();
+    a.move_to(2, B);
+    b.host.fail_start.insert(b"k".to_vec());
+    b.take_from(A, a.handed_to(B));
+    // What comes later has none.
+    b.lane(LaneItem::Msg { shard: S, tag: Epoch(2), enter: None, parcel: letter("k", "late") });
+    b.host.fail_start.clear();
+    b.pass(Duration::from_secs(1));
+    let dropped: Vec<String> = b.log().into_iter().filter(|line| line.starts_with("drop")).collect();
+    assert_eq!(dropped, ["drop late mailbox_full"]);
+}
