@@ -66,11 +66,19 @@ impl Client {
     /// The next bytes; an end of the connection is an error.
     fn more(&mut self) -> io::Result<()> {
         let mut bytes = [0; 16384];
-        match self.socket.read(&mut bytes)? {
-            0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("ended after {:?}", String::from_utf8_lossy(&self.unread)))),
-            n => {
-                self.unread.extend_from_slice(&bytes[..n]);
-                Ok(())
+        loop {
+            match self.socket.read(&mut bytes) {
+                Ok(0) => {
+                    let unread = String::from_utf8_lossy(&self.unread);
+                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("ended after {unread:?}")));
+                }
+                Ok(n) => {
+                    self.unread.extend_from_slice(&bytes[..n]);
+                    return Ok(());
+                }
+                // A read with a time limit ends so where the whole process was stopped and goes on, with no signal handled.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
     }

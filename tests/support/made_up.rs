@@ -1,7 +1,7 @@
 //! A node that is made up, its HTTP surface on real sockets, and a client that sees each byte of that.
 
 use std::{
-    io::{Read, Write},
+    io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
     sync::{
         Arc,
@@ -296,9 +296,15 @@ impl Client {
 
     pub fn more(&mut self) -> usize {
         let mut bytes = [0; 65536];
-        let n = self.socket.read(&mut bytes).unwrap();
-        self.unread.extend_from_slice(&bytes[..n]);
-        n
+        loop {
+            match self.socket.read(&mut bytes) {
+                Ok(n) => {
+                    self.unread.extend_from_slice(&bytes[..n]);
+                    return n;
+                }
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Interrupted),
+            }
+        }
     }
 
     /// Reads up to and including `mark`.
@@ -336,8 +342,9 @@ impl Client {
             match self.socket.read(&mut bytes) {
                 Ok(0) => break,
                 Ok(n) => self.unread.extend_from_slice(&bytes[..n]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
-                    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+                    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
                     break;
                 }
             }

@@ -86,7 +86,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, flow: &AtomicU8) {
                     break;
                 }
             }
-            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) => {}
             Err(_) => break,
         }
     }
