@@ -8,17 +8,19 @@ use std::{
 };
 
 use crate::{
-    Epoch, Refusal, ShardId, TypeId, Wire,
+    Epoch, Refusal, ShardId, ShardKey, Time, TypeId, Wire,
     engine::{
         lane::{Item, LaneSender},
         letter::{Address, Draft, Drafts, LETTER_MAX, fits},
         message::AnyMessage,
         node::{Node, ToNet, ToWorker},
         parcel::{EngineParcel, Key, message_of, with_scratch},
+        senders::Senders,
         types::TypeEntry,
     },
     proto::{
-        handoff::{Ask, Envelope, Plan, Producer, Push, Word},
+        handoff::{Ask, DropReason, Envelope, Plan, Producer, Push, Word},
+        queue::take,
         shard::{LaneItem, Parcel},
         sharding::UNSIZED,
     },
@@ -33,6 +35,8 @@ pub struct Exits {
     last: Vec<(TypeId, Box<[Word]>)>,
     /// Bells wait for the end of a batch.
     held: bool,
+    /// Of a worker's entities, if this is a worker's.
+    senders: Option<Box<Senders>>,
 }
 
 /// A message, its entity, and who waits for the answer.
@@ -94,7 +98,24 @@ impl Exits {
             producer: Producer::default(),
             last: vec![],
             held: false,
+            senders: None,
         }
+    }
+
+    /// These are the lanes of a worker, whose entities send by them.
+    pub fn belong_to(&mut self, senders: Senders) {
+        self.senders = Some(Box::new(senders));
+    }
+
+    /// Of the worker whose lanes these are.
+    pub fn senders(&mut self) -> Option<&mut Senders> {
+        self.senders.as_deref_mut()
+    }
+
+    /// Whether a message may go to that shard now: not if its sender is an entity whose earlier messages to there may still be on their way.
+    #[inline(always)]
+    fn may_go(&mut self, shard: ShardKey) -> bool {
+        self.senders.as_mut().is_none_or(|senders| senders.may_go(shard))
     }
 
     /// Sends a message by the shortest way there is. On `Err` it is still in its place, and nothing has changed (moves.md L9).
@@ -114,6 +135,9 @@ impl Exits {
         let (ask, reads) = asks.asks();
         let msg = &mut *letter.msg;
         let (shard, word) = entry.route(hash);
+        if !self.may_go(shard) {
+            return Way::Long;
+        }
         let stands = self.last_word(entry, shard.shard) == Some(word);
         if let Some((worker, tag)) = word.exit()
             && stands
@@ -141,7 +165,7 @@ impl Exits {
     #[inline(always)]
     pub fn send_draft<M: Wire>(&mut self, node: &Node, entry: &TypeEntry, mut draft: Draft<'_, M>) -> Result<(), (Refusal, Option<M>)> {
         let (shard, word) = entry.route(draft.hash());
-        let stands = self.last_word(entry, shard.shard) == Some(word);
+        let stands = self.may_go(shard) && self.last_word(entry, shard.shard) == Some(word);
         if let Some((worker, tag)) = word.exit()
             && stands
         {
@@ -164,10 +188,13 @@ impl Exits {
     }
 
     /// Sends those of the drafts at the front for which nothing has changed since the last message to their shards, and that stay on this node, as
-    /// [`send_draft`](Self::send_draft) would: how many. In a loop of its own, as they are nearly all.
+    /// [`send_draft`](Self::send_draft) would: how many. In a loop of its own, as they are nearly all. None of an entity's, which are looked at one by one.
     #[inline(never)]
     pub fn send_drafts<M: Wire>(&mut self, entry: &TypeEntry, drafts: &mut Drafts<M>) -> usize {
         debug_assert!(self.held, "who sends many rings the bells at the end");
+        if self.senders.is_some() {
+            return 0;
+        }
         let Some((_, last)) = self.last.iter().find(|(id, _)| *id == entry.id) else { return 0 };
         drafts.send_while(|draft| {
             let (shard, word) = entry.route(draft.hash());
@@ -275,6 +302,12 @@ impl Exits {
     pub fn send(&mut self, node: &Node, entry: &TypeEntry, slot: &mut Option<EngineParcel>) -> Result<(), Refusal> {
         let Some(parcel) = slot.as_ref() else { return Ok(()) };
         let shard = entry.shard_of(parcel.hash());
+        if parcel.sign().is_none() && !self.may_go(shard) {
+            let envelope = encode(node, shard, parcel)?;
+            let held = self.senders.as_mut().map_or(Err(Refusal::Full), |senders| senders.hold(shard, envelope));
+            // What was encoded goes last: it is of the user's making, and its end may panic.
+            return held.map(|()| *slot = None);
+        }
         let word = entry.word(shard.shard);
         if word == Word::NO_ROOM {
             return Err(Refusal::NoCredit);
@@ -306,16 +339,7 @@ impl Exits {
                 if !self.network.has_room(3) {
                     return Err(Refusal::Full);
                 }
-                // Encoded from a borrow, so that a refusal can give the message back as it was.
-                let envelope = match parcel.to_envelope(shard) {
-                    Ok(envelope) => envelope,
-                    Err(why) => return Err(Refusal::Encode(why)),
-                };
-                let (size, max) = (message_of(&envelope).len(), node.config.limits.message_bytes as usize);
-                if size > max {
-                    return Err(Refusal::TooLarge { size, max });
-                }
-                Target::Network(envelope)
+                Target::Network(encode(node, shard, parcel)?)
             }
         };
         for token in plan.tokens.into_iter().flatten() {
@@ -357,6 +381,28 @@ impl Exits {
         Ok(())
     }
 
+    /// Sends what entities have sent and may go now, as far as there is room. What can never be sent is given back with the reason.
+    pub fn send_held(&mut self, node: &Node, now: Time) -> Vec<(Envelope, DropReason)> {
+        let mut given_up = vec![];
+        let Some(mut senders) = self.senders.take() else { return given_up };
+        for (shard, target, mut waiting) in senders.take_open(now) {
+            let entry = node.type_entry(target.ty);
+            while let Some(message) = take(&mut waiting) {
+                let mut slot = Some(EngineParcel::from_envelope(message));
+                let sent = entry.as_ref().map_or(Err(Refusal::NotStarted), |entry| self.send(node, entry, &mut slot));
+                let (Err(refusal), Some(EngineParcel::Wire { envelope, .. })) = (sent, slot) else { continue };
+                if matches!(refusal, Refusal::Full | Refusal::NoCredit) {
+                    waiting.push_front(envelope);
+                    break;
+                }
+                given_up.push((envelope, refusal.as_drop()));
+            }
+            senders.put_back(now, shard, target, waiting);
+        }
+        self.senders = Some(senders);
+        given_up
+    }
+
     /// Where the words of a type are kept.
     fn last_words(&mut self, entry: &TypeEntry) -> usize {
         self.last.iter().position(|(id, _)| *id == entry.id).unwrap_or_else(|| {
@@ -365,6 +411,13 @@ impl Exits {
             self.last.len() - 1
         })
     }
+}
+
+/// Encodes from a borrow, so that a refusal can give the message back as it was.
+fn encode(node: &Node, shard: ShardKey, parcel: &EngineParcel) -> Result<Envelope, Refusal> {
+    let envelope = parcel.to_envelope(shard).map_err(Refusal::Encode)?;
+    let (size, max) = (message_of(&envelope).len(), node.config.limits.message_bytes as usize);
+    if size > max { Err(Refusal::TooLarge { size, max }) } else { Ok(envelope) }
 }
 
 /// The message of a parcel that was refused.

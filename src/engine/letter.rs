@@ -12,7 +12,7 @@ use super::{
     message::{AnyMessage, Table},
     parcel::{EngineParcel, Key},
     ring::ALIGN,
-    watches::NO_VERSION,
+    signs::NO_VERSION,
 };
 use crate::{
     Epoch, NodeId, ShardId, ShardKey, TypeId, Wire,

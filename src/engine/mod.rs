@@ -21,6 +21,9 @@
 //! [parcel](parcel) where that turns out, and goes on by `NodeCore::handle_lane`, `ShardCore::handle_lane` and the host's `handle`, which know
 //! every case. Both ways share each ring, so their order is that of the ring.
 //!
+//! What entities send goes the same ways. One that has moved may have to wait with it until what it had sent before has arrived: see [senders] and
+//! [settling].
+//!
 //! Unsafe code is in lanes, letters, messages, slots and calls of the system alone: `tests/UNSAFE.md` says what covers each of its functions. The
 //! lock-free structures ([bell], [mailbox], [ring], [slot_table]) run under loom in the crate `loom/`, which exchanges [sync] beneath their sources.
 
@@ -45,7 +48,10 @@ pub mod out;
 pub mod panics;
 pub mod parcel;
 pub mod ring;
+pub mod senders;
+pub mod settling;
 pub mod short_ways;
+pub mod signs;
 pub mod slot;
 pub mod slot_table;
 pub mod sync;

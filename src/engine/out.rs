@@ -15,6 +15,7 @@ use crate::{
         message::AnyMessage,
         node::{Node, ToNet},
         parcel::{Answered, EngineParcel, Key},
+        settling::Settling,
         slot::Waiter,
         topics::{TopicEntry, Value},
         watches::Watches,
@@ -52,6 +53,8 @@ pub struct Out {
     topics: BTreeMap<u64, Subscribers>,
     /// Entities that this worker's entities watch.
     pub watches: Watches,
+    /// What entities had sent that have left.
+    pub settling: Settling,
     /// Where entities that hand over put their states.
     pub states: StateBuffer,
     /// Messages of entities to themselves that come in the next turns of the worker.
@@ -141,6 +144,7 @@ impl Out {
             rng: Rng::new(seed),
             topics: BTreeMap::new(),
             watches: Watches::default(),
+            settling: Settling::default(),
             states: StateBuffer::default(),
             own_later: VecDeque::new(),
         }

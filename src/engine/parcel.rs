@@ -4,7 +4,7 @@ use std::{cell::Cell, sync::Arc};
 
 use crate::{
     ShardKey, Time, Wire,
-    engine::{message::AnyMessage, watches::sign_in},
+    engine::{message::AnyMessage, signs::sign_in},
     proto::{
         handoff::{Ask, Envelope, ReplyBody},
         shard::{Parcel, Sign},

@@ -89,8 +89,15 @@ impl Busy {
     }
 
     /// Whether the worker is in an entity's code. For that worker.
+    #[inline]
     pub fn is_inside(&self) -> bool {
         self.turn.load(Ordering::Relaxed) % 2 == 1
+    }
+
+    /// The shard whose entity the worker is in, if it is in one. For that worker.
+    #[inline]
+    pub fn shard_inside(&self) -> Option<ShardKey> {
+        self.is_inside().then(|| unpack(self.at.load(Ordering::Relaxed)))
     }
 
     /// The number of the turn that is not over.
@@ -104,9 +111,8 @@ impl Busy {
         let mut key: Vec<u8> = self.key.iter().flat_map(|word| word.load(Ordering::Acquire).to_le_bytes()).collect();
         let length = self.key_len.load(Ordering::Acquire) as usize;
         key.truncate(length);
-        // The two halves that `enter` put together.
-        let shard = ShardKey { ty: TypeId((at >> 32) as u32), shard: ShardId(at as u32) };
-        (self.turn.load(Ordering::Relaxed) == turn).then(|| Inside { turn, shard, key, cut: length > SHOWN, took: now.since(since) })
+        let (shard, cut) = (unpack(at), length > SHOWN);
+        (self.turn.load(Ordering::Relaxed) == turn).then(|| Inside { turn, shard, key, cut, took: now.since(since) })
     }
 
     /// The turn that is slow and not over.
@@ -115,6 +121,12 @@ impl Busy {
         let turn = self.turn().filter(|turn| self.slow.load(Ordering::Acquire) == *turn)?;
         self.describe(turn, Time::from_nanos(self.since.load(Ordering::Relaxed)), now)
     }
+}
+
+/// The two halves that `enter` has put together.
+#[inline]
+fn unpack(at: u64) -> ShardKey {
+    ShardKey { ty: TypeId((at >> 32) as u32), shard: ShardId(at as u32) }
 }
 
 /// The network thread's eye on the workers.

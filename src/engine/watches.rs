@@ -15,15 +15,16 @@ use foldhash::fast::FixedState;
 
 use super::{
     node::Node,
-    parcel::{Answered, EngineParcel, Key},
+    parcel::Answered,
+    signs::{self, UNWATCH, WATCH, Way, says_nothing},
     slot::Waiter,
     slot_table::UNTIMED,
 };
 use crate::{
-    Refusal, ShardKey, Time, TypeId,
+    ShardKey, Time, TypeId,
     proto::{
-        handoff::{Ask, Bytes, DropReason, Envelope, ReplyBody},
-        shard::{Sign, WatchRecord},
+        handoff::{DropReason, Envelope, ReplyBody},
+        shard::WatchRecord,
     },
 };
 
@@ -92,15 +93,6 @@ pub enum Closed {
     OfThisStart,
     /// It watches that one no more.
     Of((TypeId, Box<[u8]>)),
-}
-
-/// What became of a sign.
-enum Way {
-    Sent,
-    /// There is no room now.
-    Later,
-    /// It cannot be sent.
-    Never,
 }
 
 impl Watches {
@@ -268,41 +260,6 @@ impl Watches {
     }
 }
 
-/// Whether a watch that was given up for this reason says nothing of whom it is for: it did not get there, and may the next time.
-fn says_nothing(reason: DropReason) -> bool {
-    use DropReason::{BufferFull, HandoffTimeout, HeldFull, Late, LinkLost, MoveBufferFull, NoCredit, Overloaded, RouteLost};
-    matches!(reason, BufferFull | HandoffTimeout | HeldFull | Late | LinkLost | MoveBufferFull | NoCredit | Overloaded | RouteLost)
-}
-
-/// A sign as it travels: a request that reads no version of an answer. What else stands in it is which one it is.
-fn sign_of(shard: ShardKey, ask: Ask, target: &[u8], sign: &[u8]) -> Envelope {
-    let key_len = u8::try_from(target.len()).expect("references refuse keys above 255 bytes");
-    let bytes: Bytes = [target, sign].concat().into();
-    Envelope { shard, ask: Some(ask), key_len, bytes }
-}
-
-/// What stands in front of a sign instead of the version of an answer: versions begin at 1.
-pub const NO_VERSION: u8 = 0;
-const WATCH: &[u8] = &[NO_VERSION];
-const UNWATCH: &[u8] = &[NO_VERSION, 1];
-
-/// The sign in an envelope, if it is one and no message.
-pub fn sign_in(envelope: &Envelope) -> Option<Sign> {
-    let ask = envelope.ask?;
-    match envelope.payload() {
-        WATCH => Some(Sign::Watch(ask)),
-        UNWATCH => Some(Sign::Unwatch(ask)),
-        _ => None,
-    }
-}
-
 fn send(node: &Arc<Node>, (ty, target): &Target, sign: &[u8], correlation: u64) -> Way {
-    let Some(entry) = node.type_entry(*ty) else { return Way::Never };
-    let (ask, hash) = (Ask { node: node.id, correlation, deadline: Time::MAX }, Key::hash_of(target));
-    let envelope = sign_of(entry.shard_of(hash), ask, target, sign);
-    match node.send(&entry, &mut Some(EngineParcel::Wire { envelope, hash })) {
-        Ok(()) => Way::Sent,
-        Err(Refusal::Full | Refusal::NoCredit) => Way::Later,
-        Err(_) => Way::Never,
-    }
+    signs::to_entity(node, *ty, target, sign, correlation)
 }

@@ -10,12 +10,14 @@ use std::{
 use crate::{
     ShardKey, Time, TypeId,
     engine::{
+        exits,
         idle::{Idler, Rest, UNSURE},
         lane::{Front, Item, Look, Ring},
         letter::Letter,
         node::{Node, ToNet, ToWorker},
         panics,
         parcel::{Answered, EngineParcel},
+        senders::Senders,
         sys,
         topics::Value,
         types::{Instance, Mail},
@@ -24,7 +26,7 @@ use crate::{
     },
     proto::{
         handoff::{DropReason, Envelope},
-        shard::{Approach, Host, LaneId, LaneItem, NoShortWay, Others, Parcel, Place, ShardCommand, ShardCore},
+        shard::{Approach, Host, LaneId, LaneItem, NoShortWay, Others, Parcel, Place, ShardCommand, ShardCore, ShardReport},
     },
 };
 
@@ -46,6 +48,8 @@ pub struct Worker {
     until: Time,
     /// A message of a sender on this node was handled in this turn.
     local: bool,
+    /// The lanes of its thread are known as its own.
+    known: bool,
     /// The last work had to do with another node.
     abroad: bool,
     /// Messages whose entities are searched for at once: one behind a turn that made what was found stale, or a search in vain.
@@ -127,7 +131,7 @@ impl Worker {
     pub fn new(node: Arc<Node>, index: u16, seed: u64) -> Self {
         let core = ShardCore::new(node.config.clone(), node.id, index, seed);
         let host = WorkerHost::new(node.clone(), index, seed);
-        Self { index, core, host, lanes: vec![], until: Time::ZERO, local: false, abroad: false, group: GROUP, node }
+        Self { index, core, host, lanes: vec![], until: Time::ZERO, local: false, known: false, abroad: false, group: GROUP, node }
     }
 
     /// One turn without waiting, by the thread that has the worker's lanes.
@@ -137,6 +141,10 @@ impl Worker {
             // Where one thread does everybody's work, its messages go the ways that they go on threads of their own.
             lane.own &= !self.node.clock.is_virtual();
             self.lanes.push(lane);
+        }
+        if !self.known {
+            self.known = true;
+            self.take_lanes();
         }
         let until = self.node.hosting_until();
         if until != self.until {
@@ -198,6 +206,7 @@ impl Worker {
             worked = true;
             self.own(now, shard, &mut Some(EngineParcel::from_envelope(message)));
         }
+        worked |= self.host.settles() && self.settle(now);
         let timers = self.core.poll_timeout().is_some_and(|due| due <= now);
         if timers {
             self.core.handle_timeout(now, &mut self.host);
@@ -228,6 +237,31 @@ impl Worker {
             (_, _, true) => Step::Timers,
             _ => Step::Idle,
         }
+    }
+
+    /// The lanes of the calling thread are this worker's, whose entities send by them.
+    #[cold]
+    fn take_lanes(&self) {
+        let config = &self.node.config;
+        let (items, patience) = (config.limits.mailbox as usize, config.sharding.handoff_timeout.get());
+        let senders = Senders::new(self.host.busy.clone(), items, patience);
+        exits::with(&self.node, |exits| exits.belong_to(senders)).expect("the thread has begun, and no turn is inside a send");
+    }
+
+    /// Sends what entities have sent that waits because they have moved, once it may go, and what has to be said for that.
+    #[cold]
+    fn settle(&mut self, now: Time) -> bool {
+        let mut worked = self.host.out.settling.send(&self.node, self.index, now);
+        if self.host.out.settling.ends() {
+            self.host.report(ShardReport::Settling { under_way: false });
+        }
+        if self.host.held_due().is_some_and(|due| due <= now) {
+            worked = true;
+            let given_up = exits::with(&self.node, |exits| exits.send_held(&self.node, now)).unwrap_or_default();
+            given_up.into_iter().for_each(|(message, reason)| self.give_up(message, reason));
+            self.host.look_at_held();
+        }
+        worked
     }
 
     /// Handles messages where their senders have put them, in one lane, as far as none of them has to go the long way, and at most `most`: how
@@ -390,6 +424,9 @@ impl Worker {
             ToWorker::Lane(item) => self.core.handle_lane(now, lane, item, &mut self.host),
             ToWorker::Command(command) => {
                 let is_message = matches!(command, ShardCommand::Item { .. });
+                if let ShardCommand::Removed { node } = command {
+                    self.host.with_senders(|senders| senders.removed(node));
+                }
                 self.core.handle_command(now, command, &mut self.host);
                 if !is_message {
                     // What became of a shard must not wait for entities that run later in this turn.
@@ -425,7 +462,8 @@ impl Worker {
 
     /// When a turn has something to do even if nothing comes in.
     pub fn due(&self) -> Option<Time> {
-        [self.core.poll_timeout(), self.host.out.watches.due()].into_iter().flatten().min()
+        let due = [self.core.poll_timeout(), self.host.out.watches.due()].into_iter().flatten().min();
+        if self.host.settles() { [due, self.host.out.settling.due(), self.host.held_due()].into_iter().flatten().min() } else { due }
     }
 
     /// A live instance, for tests.
@@ -438,16 +476,26 @@ impl Worker {
         while let Some((shard, parcel)) = self.host.out.take_own() {
             self.host.undelivered(shard, parcel, DropReason::Stopped);
         }
+        for message in self.host.with_senders(Senders::take_all).unwrap_or_default() {
+            self.give_up(message, DropReason::Stopped);
+        }
         self.host.out.flush();
         self.node.network.post(ToNet::WorkerDone);
+    }
+
+    /// A message to another shard cannot be sent.
+    fn give_up(&mut self, message: Envelope, reason: DropReason) {
+        self.host.undelivered(message.shard, EngineParcel::from_envelope(message), reason);
     }
 
     /// An ask of one of this worker's entities is answered: the entity gets the message that its `then` makes of it.
     fn answer(&mut self, now: Time, correlation: u64, answered: Answered) {
         let Some(open) = self.host.out.asks.remove(&correlation) else {
             let ended = self.host.out.watches.answered(now, &self.node, self.index, correlation, &answered);
-            if let Some((shard, Ended::Tell(message))) = ended {
-                self.own(now, shard, &mut Some(EngineParcel::from_envelope(message)));
+            match ended {
+                Some((shard, Ended::Tell(message))) => self.own(now, shard, &mut Some(EngineParcel::from_envelope(message))),
+                Some((_, Ended::WatchedOn)) => {}
+                None => self.host.out.settling.answered(now, correlation, &answered),
             }
             return;
         };

@@ -11,12 +11,15 @@ use std::{
 use crate::{
     AskError, NodeId, PanicInfo, ShardKey, Time, TypeId,
     engine::{
+        exits,
         letter::Letter,
         node::{Node, ToNet},
         out::{OpenAsk, Out},
         panics,
         parcel::{Answered, EngineParcel},
         ring::fetch,
+        senders::Senders,
+        signs,
         types::{Env, Instance, Mail, Types, show_bytes},
         watch::Busy,
         watches::{Closed, NewWatch},
@@ -25,7 +28,8 @@ use crate::{
     proto::{
         handoff::{Ask, DropReason, ReplyBody},
         shard::{
-            Aftermath, Directive, Host, Parcel, Place, ShardReport, Sign, StartCause, StopReason, Turn, TypeOptions, WatchRecord, Wish,
+            Aftermath, Directive, Host, Parcel, Place, SentRecord, ShardReport, Sign, StartCause, StopReason, Turn, TypeOptions,
+            WatchRecord, Wish,
         },
     },
 };
@@ -47,6 +51,8 @@ pub struct WorkerHost {
     /// The panic of the turn that failed last, and the message it failed on.
     panicked: Option<PanicInfo>,
     failed_on: Option<EngineParcel>,
+    /// Entities have moved in that had sent something.
+    holding: bool,
 }
 
 impl WorkerHost {
@@ -61,6 +67,7 @@ impl WorkerHost {
             slow: None,
             panicked: None,
             failed_on: None,
+            holding: false,
             node,
         }
     }
@@ -76,6 +83,27 @@ impl WorkerHost {
     /// Type and key of an entity for people.
     fn show(&self, ty: TypeId, key: &[u8]) -> (&str, String) {
         self.types.get(ty).map_or_else(|| ("?", show_bytes(key)), |entry| (&entry.name, entry.show_key(key)))
+    }
+
+    /// What this worker's entities send, if its thread is not being torn down.
+    pub fn with_senders<R>(&self, f: impl FnOnce(&mut Senders) -> R) -> Option<R> {
+        exits::with(&self.node, |exits| exits.senders().map(f)).flatten()
+    }
+
+    /// Whether something of what entities have sent waits, or has left with them and is on its way.
+    #[inline]
+    pub fn settles(&self) -> bool {
+        self.holding || self.out.settling.is_under_way()
+    }
+
+    /// When something of what entities have sent and waits is to be sent.
+    pub fn held_due(&self) -> Option<Time> {
+        if self.holding { self.with_senders(|senders| senders.due()).flatten() } else { None }
+    }
+
+    /// Something of it was sent: there may be no more.
+    pub fn look_at_held(&mut self) {
+        self.holding = self.with_senders(|senders| senders.holds_any()).unwrap_or(false);
     }
 
     pub fn counters(&self) -> &WorkerCounters {
@@ -308,6 +336,33 @@ impl Host for WorkerHost {
             // Cannot be watched from here, so it counts as ended: behind what is being taken in.
             self.out.own_later(at.shard, EngineParcel::from_envelope(message));
         }
+    }
+
+    fn leaving_sent(&mut self, at: Place) -> Vec<SentRecord> {
+        let home = self.node.id;
+        let left = self.with_senders(|senders| senders.leave(at.shard, home, at.epoch));
+        let Some((records, targets)) = left else { return vec![] };
+        let until = at.now + self.node.config.sharding.handoff_timeout.get();
+        if self.out.settling.begin((at.shard, at.epoch), targets, until) {
+            self.report(ShardReport::Settling { under_way: true });
+        }
+        records
+    }
+
+    fn sent(&mut self, at: Place, record: SentRecord, settled: bool) {
+        self.holding = true;
+        self.with_senders(|senders| senders.adopt(at.now, at.shard, record, settled));
+    }
+
+    fn shard_sign(&mut self, at: Place, parcel: EngineParcel) {
+        let EngineParcel::Wire { envelope, .. } = parcel else { return };
+        let Some(ask) = envelope.ask else { return };
+        match signs::settled_in(&envelope) {
+            Some(Ok((epoch, targets))) => _ = self.with_senders(|senders| senders.settled(at.shard, ask.node, epoch, &targets)),
+            Some(Err(error)) => tracing::error!(shard = ?at.shard, from = ?ask.node, %error, "malformed sign"),
+            None => {}
+        }
+        self.out.answer(ask, Answered::Wire(ReplyBody::NoReply));
     }
 
     fn leaving(&mut self, at: Place) -> Vec<EngineParcel> {

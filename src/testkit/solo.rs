@@ -28,9 +28,9 @@ use crate::{
         node::{Job, Node, ToNet, ToWorker},
         panics,
         parcel::{Answered, EngineParcel, Key, message_of},
+        signs::sign_in,
         topics::Value,
         types::TypeEntry,
-        watches::sign_in,
         worker::Worker,
     },
     proto::{
@@ -272,6 +272,7 @@ impl Inner {
         match sign_in(&envelope) {
             Some(Sign::Watch(ask)) => return state.watches.push((envelope, ask)),
             Some(Sign::Unwatch(ask)) => return state.watches.retain(|(_, open)| open.correlation != ask.correlation),
+            Some(Sign::OfShard(ask)) => return reply(state, ask.node, ask.correlation, ReplyBody::NoReply),
             None => {}
         }
         if let Some(ask) = envelope.ask {

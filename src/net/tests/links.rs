@@ -485,16 +485,22 @@ fn a_node_with_nothing_to_do_waits() {
     a.send(&at_b.addr, None, &numbered(1)).unwrap();
     until([&mut a, &mut b], "the frame", |[_, b]| b.frames.len() == 1);
     until([&mut a, &mut b], "quiet", |[a, b]| !a.net.has_work() && !b.net.has_work());
-    let (start, clock) = (a.start, Instant::now());
-    a.net.poll(Some(Duration::from_millis(30)), || Time::from_nanos(start.elapsed().as_nanos() as u64)).unwrap();
-    assert!(clock.elapsed() >= Duration::from_millis(30));
+    let (start, clock, mut polls) = (a.start, Instant::now(), 0);
+    while clock.elapsed() < Duration::from_millis(30) {
+        a.net.poll(Some(Duration::from_millis(30)), || Time::from_nanos(start.elapsed().as_nanos() as u64)).unwrap();
+        polls += 1;
+    }
+    assert!(polls <= 3, "a wait may be cut short, if the process is stopped and goes on, say: {polls}");
     assert!(a.net.next(|_, _| false).is_none());
     // Somebody else may wait for it.
     let sockets = a.net.sleeper().expect("there is no work");
     let wait = |limit| crate::engine::sys::wait_for([sockets; 2], Some(limit));
-    let clock = Instant::now();
-    wait(Duration::from_millis(3));
-    assert!(clock.elapsed() >= Duration::from_millis(3));
+    let (clock, mut waits) = (Instant::now(), 0);
+    while clock.elapsed() < Duration::from_millis(3) {
+        wait(Duration::from_millis(3));
+        waits += 1;
+    }
+    assert!(waits <= 3, "{waits}");
     let at_a = a.me.clone();
     let now = b.now();
     b.net.send_datagram(now, &at_a.addr, b"one");

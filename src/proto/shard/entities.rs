@@ -293,6 +293,8 @@ impl<H: Host> Entities<H> {
                 Err((parcel, _)) => t.undelivered(parcel, DropReason::Undecodable),
             }
         }
+        // Behind their last words.
+        cargo.sent = t.host.leaving_sent(t.place());
         cargo
     }
 

@@ -17,6 +17,9 @@ const HELD_STREAMS: usize = 4;
 /// One shard's held messages, in bytes.
 pub(super) const HELD_BYTES: usize = 64 << 20;
 
+/// What a worker's entities have sent and may not go yet, in bytes.
+pub const SENT_BYTES: usize = 64 << 20;
+
 /// Messages that may wait for the entities of one worker.
 pub fn mailboxes(config: &Config) -> usize {
     (config.limits.mailbox as usize).saturating_mul(MAILBOXES)

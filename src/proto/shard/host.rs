@@ -9,7 +9,7 @@ use crate::{
     Epoch, NodeId, ShardKey, Time, TypeId,
     proto::{
         handoff::{Ask, DropReason, Envelope},
-        shard::{Aftermath, Directive, ShardReport, TypeOptions, WatchRecord, Wish},
+        shard::{Aftermath, Directive, SentRecord, ShardReport, TypeOptions, WatchRecord, Wish},
     },
 };
 
@@ -40,6 +40,8 @@ pub enum Sign {
     Watch(Ask),
     /// To hear no more of that.
     Unwatch(Ask),
+    /// Something of the shard as a whole, which the host knows.
+    OfShard(Ask),
 }
 
 /// Where and when a turn takes place.
@@ -157,6 +159,19 @@ pub trait Host {
     /// A watch that moved in.
     fn watch(&mut self, at: Place, watch: WatchRecord) {
         let _ = (at, watch);
+    }
+    /// The shard leaves, and all its instances have ended: what they have sent to other shards, to travel.
+    fn leaving_sent(&mut self, at: Place) -> Vec<SentRecord> {
+        let _ = at;
+        vec![]
+    }
+    /// What the shard's entities had sent before it moved in. `settled`: its home then is gone.
+    fn sent(&mut self, at: Place, record: SentRecord, settled: bool) {
+        let _ = (at, record, settled);
+    }
+    /// A [sign](Sign::OfShard) for the shard has its turn: all that came to it by the same way before is with its entities, or waits for them.
+    fn shard_sign(&mut self, at: Place, parcel: Self::Parcel) {
+        let _ = (at, parcel);
     }
     /// The shard is about to leave: what its entities' open asks come to, as messages to those entities.
     fn leaving(&mut self, at: Place) -> Vec<Self::Parcel> {

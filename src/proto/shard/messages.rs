@@ -235,6 +235,11 @@ pub enum ShardReport {
         /// What is known.
         facts: Vec<ShardFact>,
     },
+    /// Whether something that entities had sent which have left may still be on its way from here. Before `Ended` of their shard.
+    Settling {
+        /// It may.
+        under_way: bool,
+    },
     /// Per shard run here: live entities, and messages handled since the last report. About once a second, only if it changed.
     Load {
         /// Rows.

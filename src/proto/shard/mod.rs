@@ -24,11 +24,11 @@ mod tests;
 mod transfer;
 mod wish;
 
-pub use env::mailboxes;
+pub use env::{SENT_BYTES, mailboxes};
 pub use host::{Host, Parcel, Place, Sign, StartCause, StopReason, Turn};
 pub use messages::{LaneId, LaneItem, ShardCommand, ShardReport};
 pub(crate) use transfer::messages_of;
-pub use wish::{Aftermath, Directive, TypeOptions, WatchRecord, Wish};
+pub use wish::{Aftermath, Directive, SentRecord, TypeOptions, WatchRecord, Wish};
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},

@@ -383,7 +383,14 @@ impl<H: Host> Shard<H> {
         for (stream, held) in cargo.held {
             self.gate.adopt_held(stream, held);
         }
-        // In front of the instances: what an instance sets when it starts replaces what came with it.
+        // In front of the instances: what an instance sends when it starts comes behind it.
+        for record in cargo.sent {
+            let settled = cx.env.removed.contains(&record.home);
+            let turns = self.turns(cx);
+            let at = turns.place();
+            turns.host.sent(at, record, settled);
+        }
+        // And what an instance sets when it starts replaces what came with it.
         for timer in cargo.timers {
             self.entities.adopt_timer(&mut self.turns(cx), timer);
         }
@@ -418,9 +425,7 @@ impl<H: Host> Shard<H> {
     }
 
     fn give_up(&mut self, cx: &mut Cx<'_, H>, cargo: Cargo, reason: DropReason) {
-        for envelope in cargo.mail.into_iter().chain(cargo.held.into_iter().map(|(_, held)| held.item)) {
-            self.undelivered(cx, envelope, reason);
-        }
+        cargo.into_messages().for_each(|envelope| self.undelivered(cx, envelope, reason));
     }
 
     fn give_up_gate(&mut self, cx: &mut Cx<'_, H>, reason: DropReason) {
@@ -430,7 +435,7 @@ impl<H: Host> Shard<H> {
     }
 
     fn undelivered(&self, cx: &mut Cx<'_, H>, envelope: Envelope, reason: DropReason) {
-        cx.host.undelivered(self.key, H::Parcel::from_envelope(envelope), reason);
+        cx.host.undelivered(envelope.shard, H::Parcel::from_envelope(envelope), reason);
     }
 
     fn undelivered_what(&self, cx: &mut Cx<'_, H>, what: What, reason: DropReason) {

@@ -40,6 +40,10 @@ impl<H: Host> Entities<H> {
     }
 
     fn pass(&mut self, t: &mut Turns<'_, H>, parcel: H::Parcel, room: Room) {
+        let sign = parcel.sign();
+        if let Some(Sign::OfShard(_)) = sign {
+            return t.host.shard_sign(t.place(), parcel);
+        }
         if t.expired(&parcel) {
             return t.undelivered(parcel, DropReason::Expired);
         }
@@ -49,10 +53,10 @@ impl<H: Host> Entities<H> {
             self.take_in_for(t, &parcel);
             found = self.find(tag, parcel.key());
         }
-        match parcel.sign() {
+        match sign {
             Some(Sign::Watch(watch)) => return self.watched(t, found, watch),
             Some(Sign::Unwatch(watch)) => return self.unwatched(t, found, watch),
-            None => {}
+            Some(Sign::OfShard(_)) | None => {}
         }
         let at = match found {
             Some(at) => {

@@ -5,13 +5,13 @@
 use std::time::Duration;
 
 use super::{
-    WatchRecord,
-    env::{HELD_BYTES, MAILBOX_BYTES},
+    SentRecord, WatchRecord,
+    env::{HELD_BYTES, MAILBOX_BYTES, SENT_BYTES},
     gate::{Held, Weight},
     states::{ENTITY, Record, States},
 };
 use crate::{
-    Epoch, NodeId, ShardKey, Time, TypeId,
+    Epoch, NodeId, ShardId, ShardKey, Time, TypeId,
     proto::{
         handoff::{Ask, Envelope, Mode},
         wire::{Malformed, Reader, Writer},
@@ -26,8 +26,9 @@ const PART_BYTES: usize = CHUNK_BYTES - 512;
 const FIELDS_BYTES: usize = 80;
 /// Most state of one shard: one with more does not move.
 pub(super) const TRANSFER_BYTES: usize = 256 << 20;
-/// Largest whole transfer that is taken in: so much state, all that waits for entities or is held of streams, and the fields of the records.
-pub(super) const TAKEN_IN_BYTES: usize = (TRANSFER_BYTES + MAILBOX_BYTES + HELD_BYTES) / 4 * 5;
+/// Largest whole transfer that is taken in: so much state, all that waits for entities, is held of streams or was sent by them and waits, and the
+/// fields of the records.
+pub(super) const TAKEN_IN_BYTES: usize = (TRANSFER_BYTES + MAILBOX_BYTES + HELD_BYTES + SENT_BYTES) / 4 * 5;
 
 const MORE: u8 = 2;
 const MAIL: u8 = 3;
@@ -36,6 +37,8 @@ const HELD: u8 = 5;
 const TIMER: u8 = 6;
 const NODE: u8 = 7;
 const WATCH: u8 = 8;
+const SENT: u8 = 9;
+const SENT_HELD: u8 = 10;
 
 /// A timer of an entity on its way.
 #[derive(Clone, PartialEq, Debug)]
@@ -65,8 +68,27 @@ pub(super) struct Cargo {
     pub nodes: Vec<(NodeId, Envelope)>,
     /// Of entities, by entities.
     pub watches: Vec<WatchRecord>,
+    /// By entities, to other shards.
+    pub sent: Vec<SentRecord>,
     /// Bytes of all of it.
     pub bytes: usize,
+}
+
+impl Cargo {
+    /// All messages in it that somebody has sent.
+    pub fn into_messages(self) -> impl Iterator<Item = Envelope> {
+        let held = self.held.into_iter().map(|(_, held)| held.item);
+        self.mail.into_iter().chain(held).chain(self.sent.into_iter().flat_map(|record| record.held))
+    }
+
+    /// The record of what was sent to that shard.
+    fn sent_to(&mut self, target: ShardKey, home: NodeId, epoch: Epoch) -> &mut SentRecord {
+        let at = self.sent.iter().rposition(|record| record.target == target).unwrap_or_else(|| {
+            self.sent.push(SentRecord { target, home, epoch, held: vec![] });
+            self.sent.len() - 1
+        });
+        &mut self.sent[at]
+    }
 }
 
 impl Weight for Envelope {
@@ -93,6 +115,12 @@ pub(super) fn encode(cargo: Cargo, now: Time) -> Vec<Vec<u8>> {
         let key_len = u8::try_from(watch.target.len()).expect("keys are at most 255 bytes long, or they would not have fitted an envelope");
         let w = out.next(watch.target.len() + watch.message.bytes.len()).u8(WATCH).u32(watch.ty.0).u8(key_len).bytes(&watch.target);
         put_envelope(w, &watch.message, now);
+    }
+    for record in &cargo.sent {
+        put_sent(out.next(0).u8(SENT), record);
+        for message in &record.held {
+            put_envelope(put_sent(out.next(message.bytes.len()).u8(SENT_HELD), record), message, now);
+        }
     }
     for envelope in &cargo.mail {
         put_envelope(out.next(envelope.bytes.len()).u8(MAIL), envelope, now);
@@ -152,6 +180,13 @@ pub(super) fn decode(cargo: &mut Cargo, shard: ShardKey, chunk: &[u8], now: Time
                 let target = r.bytes("watched key", n)?.into();
                 cargo.watches.push(WatchRecord { ty, target, message: envelope(&mut r, shard, now)? });
             }
+            kind @ (SENT | SENT_HELD) => {
+                let target = ShardKey { ty: TypeId(r.u32("target type")?), shard: ShardId(r.u32("target shard")?) };
+                let home = NodeId::from_raw(r.u128("earlier home")?);
+                let epoch = epoch(&mut r, "earlier epoch")?;
+                let message = if kind == SENT_HELD { Some(envelope(&mut r, target, now)?) } else { None };
+                cargo.sent_to(target, home, epoch).held.extend(message);
+            }
             STREAM => cargo.floors.push((NodeId::from_raw(r.u128("stream")?), epoch(&mut r, "floor")?)),
             HELD => {
                 let stream = NodeId::from_raw(r.u128("stream")?);
@@ -180,7 +215,7 @@ pub(crate) fn messages_of(shard: ShardKey, chunk: &[u8], now: Time) -> Vec<Envel
     if let Err(error) = decode(&mut cargo, shard, chunk, now) {
         tracing::error!(?shard, %error, "malformed transfer: the rest of this chunk is not given up");
     }
-    cargo.mail.into_iter().chain(cargo.held.into_iter().map(|(_, held)| held.item)).collect()
+    cargo.into_messages().collect()
 }
 
 /// States of most shards are a chunk as they are.
@@ -209,6 +244,10 @@ fn put_large(out: &mut Chunks, record: &[u8]) {
     for part in rest.chunks(PART_BYTES) {
         out.next(part.len()).u8(MORE).count(part.len()).bytes(part);
     }
+}
+
+fn put_sent<'a>(w: &'a mut Writer, record: &SentRecord) -> &'a mut Writer {
+    w.u32(record.target.ty.0).u32(record.target.shard.0).u128(record.home.raw()).u64(record.epoch.get())
 }
 
 fn nanos(d: Duration) -> u64 {
@@ -277,9 +316,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::ShardId;
 
     const S: ShardKey = ShardKey { ty: TypeId(1), shard: ShardId(2) };
+    const OTHER: ShardKey = ShardKey { ty: TypeId(1), shard: ShardId(3) };
 
     #[test]
     fn as_much_state_as_moves_is_taken_in() {
@@ -314,6 +353,10 @@ mod tests {
             }],
             nodes: vec![(NodeId::from_raw(5), message(6))],
             watches: vec![WatchRecord { ty: TypeId(8), target: b"other"[..].into(), message: message(7) }],
+            sent: vec![
+                SentRecord { target: S, home: NodeId::from_raw(6), epoch: Epoch(3), held: vec![message(8), message(9)] },
+                SentRecord { target: OTHER, home: NodeId::from_raw(7), epoch: Epoch(4), held: vec![] },
+            ],
             bytes: 0,
         }
     }
@@ -343,7 +386,8 @@ mod tests {
         let chunks = encode(sent.clone(), Time::ZERO);
         assert!(chunks.len() > 3, "states are cut");
         let lost: Vec<Envelope> = chunks.iter().flat_map(|chunk| messages_of(S, chunk, Time::ZERO)).collect();
-        assert_eq!(lost, sent.mail.into_iter().chain(sent.held.into_iter().map(|(_, held)| held.item)).collect::<Vec<_>>());
+        assert_eq!(lost.len(), 6);
+        assert!(sent.into_messages().all(|message| lost.contains(&message)));
     }
 
     #[test]
@@ -358,12 +402,12 @@ mod tests {
         for cut in 0..chunk.len() {
             whole += usize::from(decode(&mut Cargo::default(), S, &chunk[..cut], Time::ZERO).is_ok());
         }
-        assert_eq!(whole, 9, "only cuts between records are readable");
+        assert_eq!(whole, 13, "only cuts between records are readable");
     }
 
     proptest! {
         #[test]
-        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), kind in 0u8..10) {
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), kind in 0u8..12) {
             let mut cargo = Cargo::default();
             let _ = decode(&mut cargo, S, &[&[kind][..], &bytes].concat(), Time::MAX);
             let _ = encode(cargo, Time::MAX);

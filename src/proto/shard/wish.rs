@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Parcel;
-use crate::{NodeId, TypeId, proto::handoff::Envelope};
+use crate::{Epoch, NodeId, ShardKey, TypeId, proto::handoff::Envelope};
 
 /// What an entity asked for in a turn. The host gathers it, the core carries it out when the turn is over.
 #[derive(Clone, PartialEq, Debug)]
@@ -90,6 +90,20 @@ pub struct WatchRecord {
     pub target: Box<[u8]>,
     /// The message for the watching entity, and with it that one's key.
     pub message: Envelope,
+}
+
+/// What the entities of a shard have sent to another shard, on its way with them: until all that they sent from an earlier home has got there,
+/// what they send now could overtake it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct SentRecord {
+    /// The shard that it was sent to.
+    pub target: ShardKey,
+    /// That earlier home.
+    pub home: NodeId,
+    /// The epoch there of the shard that sent.
+    pub epoch: Epoch,
+    /// What was sent since then, and waits.
+    pub held: Vec<Envelope>,
 }
 
 /// What the host knows of a turn that failed.
