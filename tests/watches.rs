@@ -8,7 +8,10 @@ use std::{
 
 use wingbeat::{
     Cluster, Config, Cx, Entity, EntityId, EntityType, Failure, HandedOver, Handoff, HostOptions, NodeId, RegisterError, ShardId,
-    ShutdownReason, StopReason, config::Preset, messages, testkit::World,
+    ShutdownReason, StopReason,
+    config::{AutoSpan, Preset, Span},
+    messages,
+    testkit::World,
 };
 
 thread_local! {
@@ -260,10 +263,11 @@ fn who_watches_again_without_room_for_another_ask_has_its_own_one() {
     let world = hotel(1, |config| config.limits.asks = 16);
     (0..16u64).for_each(|n| world.entity::<Room>(0, n).tell(Open {}).unwrap());
     world.run_for(Duration::from_secs(1));
-    world.entity::<Guest>(0, 1u64).tell(Watch { from: 0, to: 16 }).unwrap();
+    // Some room is kept for asks that do not last.
+    world.entity::<Guest>(0, 1u64).tell(Watch { from: 0, to: 15 }).unwrap();
     world.entity::<Guest>(0, 1u64).tell(Watch { from: 5, to: 6 }).unwrap();
     world.run_for(Duration::from_secs(1));
-    assert_eq!(heard(), [""; 0]);
+    assert_eq!(heard(), ["1 of 14"]);
     world.entity::<Room>(0, 5u64).tell(Close {}).unwrap();
     world.run_for(Duration::from_secs(1));
     assert_eq!(heard(), ["1 of 5"]);
@@ -346,4 +350,158 @@ fn what_is_said_to_oneself_as_the_node_ends_is_a_dead_letter() {
     let letters = world.node(0).dead_letters();
     assert!(world.node(0).shutdown(ShutdownReason::Requested).wait(Duration::from_secs(60)).is_some());
     assert_eq!(letters.try_iter().count(), 200);
+}
+
+/// A watch that set out to the old home while the shard moved, and was passed on from there.
+fn watched_by_way_of_the_old_home() -> World {
+    heard();
+    let world = World::simulated(3).seed(1).network(Duration::from_millis(5), Duration::from_millis(5), 0.0);
+    let world = world.config(Config::preset(Preset::LocalTest)).on_each(both).start();
+    settle(&world, 0, 2);
+    // Node 2 knows the way.
+    world.entity::<Guest>(2, 1u64).tell(Watch { from: 5, to: 6 }).unwrap();
+    world.run_for(Duration::from_secs(2));
+    world.node(0).admin().move_shard::<Room>(ShardId(0), world.node(1).id()).unwrap();
+    for n in 100..300u64 {
+        world.entity::<Guest>(2, n).tell(Watch { from: 5, to: 6 }).unwrap();
+        world.run_for(Duration::from_micros(500));
+    }
+    world.run_for(Duration::from_secs(10));
+    assert_eq!((world.owner_of::<Room>(5u64), world.owner_of::<Guest>(1u64)), (1, 2));
+    assert_eq!(heard(), [""; 0], "a move is no end");
+    world
+}
+
+#[test]
+fn the_end_of_the_old_home_is_no_end_of_who_has_moved() {
+    let world = watched_by_way_of_the_old_home();
+    world.kill(0);
+    world.run_for(Duration::from_secs(60));
+    assert_eq!(heard(), [""; 0], "the room lives on at node 1");
+}
+
+#[test]
+fn the_end_of_the_new_home_is_heard_by_who_watched_by_way_of_the_old_one() {
+    let world = watched_by_way_of_the_old_home();
+    world.kill(1);
+    world.run_for(Duration::from_secs(60));
+    assert_eq!(heard().len(), 201, "each of them watches one that is gone");
+}
+
+#[test]
+fn a_watch_that_finds_no_home_in_time_is_no_end() {
+    heard();
+    let mut settings = Config::preset(Preset::LocalTest);
+    settings.sharding.handoff_timeout = Span::secs(1);
+    let world = World::simulated(3).seed(1).config(settings).on_each(both).start();
+    settle(&world, 1, 2);
+    // Until another one has its place, nobody says where the room is.
+    world.kill(0);
+    world.entity::<Guest>(2, 1u64).tell(Watch { from: 5, to: 6 }).unwrap();
+    world.run_for(Duration::from_secs(60));
+    assert_eq!(world.owner_of::<Room>(5u64), 1);
+    assert_eq!(heard(), [""; 0], "the room lives on at node 1");
+    world.entity::<Room>(1, 5u64).tell(Close {}).unwrap();
+    world.run_for(Duration::from_secs(5));
+    assert_eq!(heard(), ["1 of 5"]);
+}
+
+#[test]
+fn the_end_is_heard_though_the_link_breaks_with_the_note_in_it() {
+    heard();
+    let mut settings = Config::preset(Preset::LocalTest);
+    // Nobody is given up for a link that is cut for 20 seconds.
+    settings.downing.stable_after = AutoSpan::After(Span::secs(120));
+    let world = World::simulated(3).seed(2).config(settings).on_each(both).start();
+    settle(&world, 1, 2);
+    (100..110u64).for_each(|of| world.entity::<Room>(1, of).tell(Open {}).unwrap());
+    world.run_for(Duration::from_secs(1));
+    world.entity::<Guest>(2, 1u64).tell(Watch { from: 100, to: 110 }).unwrap();
+    world.run_for(Duration::from_secs(1));
+    world.cut(&[&[2]]);
+    (100..110u64).for_each(|of| world.entity::<Room>(1, of).tell(Close {}).unwrap());
+    world.run_for(Duration::from_secs(20));
+    world.heal();
+    world.run_for(Duration::from_secs(120));
+    assert_eq!((world.owner_of::<Room>(100u64), world.owner_of::<Guest>(1u64)), (1, 2), "all are where they were");
+    let mut heard = heard();
+    heard.sort_unstable();
+    assert_eq!(heard, (100..110).map(|of| format!("1 of {of}")).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_watch_is_made_though_the_link_breaks_with_the_sign_in_it() {
+    heard();
+    let mut settings = Config::preset(Preset::LocalTest);
+    settings.downing.stable_after = AutoSpan::After(Span::secs(120));
+    let world = World::simulated(3).seed(2).config(settings).on_each(both).start();
+    settle(&world, 1, 2);
+    (100..110u64).for_each(|of| world.entity::<Room>(1, of).tell(Open {}).unwrap());
+    world.run_for(Duration::from_secs(1));
+    // The other way round: the rooms' node is cut off.
+    world.entity::<Guest>(2, 1u64).tell(Watch { from: 5, to: 6 }).unwrap();
+    world.run_for(Duration::from_secs(1));
+    world.cut(&[&[1]]);
+    world.entity::<Guest>(2, 1u64).tell(Watch { from: 100, to: 110 }).unwrap();
+    world.run_for(Duration::from_secs(20));
+    world.heal();
+    world.run_for(Duration::from_secs(120));
+    assert_eq!((world.owner_of::<Room>(100u64), world.owner_of::<Guest>(1u64)), (1, 2), "all are where they were");
+    assert_eq!(heard(), [""; 0]);
+    (100..110u64).for_each(|of| world.entity::<Room>(1, of).tell(Close {}).unwrap());
+    world.run_for(Duration::from_secs(10));
+    let mut heard = heard();
+    heard.sort_unstable();
+    assert_eq!(heard, (100..110).map(|of| format!("1 of {of}")).collect::<Vec<_>>());
+}
+
+#[test]
+fn who_watches_no_more_takes_no_room_though_the_link_broke_with_its_sign_in_it() {
+    heard();
+    let mut settings = Config::preset(Preset::LocalTest);
+    settings.limits.mailbox = 10;
+    settings.downing.stable_after = AutoSpan::After(Span::secs(120));
+    let world = World::simulated(3).seed(2).config(settings).on_each(both).start();
+    settle(&world, 1, 2);
+    for _ in 0..8 {
+        (0..10u64).for_each(|n| world.entity::<Guest>(2, n).tell(Watch { from: 5, to: 6 }).unwrap());
+        world.run_for(Duration::from_secs(1));
+        world.cut(&[&[1]]);
+        (0..10u64).for_each(|n| world.entity::<Guest>(2, n).tell(Unwatch { of: 5 }).unwrap());
+        world.run_for(Duration::from_secs(20));
+        world.heal();
+        world.run_for(Duration::from_secs(30));
+    }
+    assert_eq!((world.owner_of::<Room>(5u64), world.owner_of::<Guest>(1u64)), (1, 2), "all are where they were");
+    assert_eq!(heard(), [""; 0], "the room lives, and no more than ten watch it at a time");
+}
+
+#[test]
+fn an_end_while_one_of_the_two_moves_is_heard_though_another_instance_starts_at_once() {
+    for seed in 0..18 {
+        heard();
+        let world = World::simulated(3).seed(seed).network(Duration::from_millis(1), Duration::from_millis(5), 0.0);
+        let world = world.config(Config::preset(Preset::LocalTest)).on_each(both).start();
+        settle(&world, 1, 2);
+        world.entity::<Guest>(2, 1u64).tell(Watch { from: 5, to: 6 }).unwrap();
+        world.run_for(Duration::from_secs(2));
+        let home = world.node(0).id();
+        let moves = [seed % 3 != 1, seed % 3 != 0];
+        if moves[0] {
+            world.node(1).admin().move_shard::<Room>(ShardId(0), home).unwrap();
+        }
+        if moves[1] {
+            world.node(2).admin().move_shard::<Guest>(ShardId(0), home).unwrap();
+        }
+        world.run_for(Duration::from_micros(1_500 * (seed / 3)));
+        world.entity::<Room>(1, 5u64).tell(Close {}).unwrap();
+        world.entity::<Room>(1, 5u64).tell(Open {}).unwrap();
+        world.run_for(Duration::from_secs(20));
+        assert_eq!(heard(), ["1 of 5"], "seed {seed}");
+        assert_eq!((world.owner_of::<Room>(5u64) == 0, world.owner_of::<Guest>(1u64) == 0), (moves[0], moves[1]));
+        // And nobody watches the other one.
+        world.entity::<Room>(1, 5u64).tell(Close {}).unwrap();
+        world.run_for(Duration::from_secs(5));
+        assert_eq!(heard(), [""; 0], "seed {seed}");
+    }
 }

@@ -289,12 +289,12 @@ impl<'a, E: Entity> Cx<'a, E> {
     }
 
     /// Sends this entity `msg` once, when the instance of `to` that is live now ends: it passivates, fails or is stopped, or its node dies. At
-    /// once if there is none, if this node has no room for another open ask, or if `to` has twice as many watchers as may wait in its mailbox.
-    /// Watching the same entity again replaces.
+    /// once if there is none, if this node has no room for another watch (seven eighths of `limits.asks`), or if `to` has twice as many watchers as
+    /// may wait in its mailbox. Watching the same entity again replaces.
     ///
     /// A move is no end: the watch goes along, on both sides; but one of `to` that hands no state over ends the instance. On the new home of
-    /// *this* entity the watched type must be known (hosted, or a proxy), else `msg` comes at once. While one of the two moves, an end is not noticed
-    /// if another instance starts at once. In no fixed order to messages of the watched entity.
+    /// *this* entity the watched type must be known (hosted, or a proxy), else `msg` comes at once. In no fixed order to messages of the watched
+    /// entity.
     pub fn watch<T: EntityType>(&mut self, to: &EntityRef<T>, msg: impl Message<E::Type>) {
         let Some(message) = self.encoded(msg.into_msg()) else { return };
         let target = to.address();
@@ -302,7 +302,7 @@ impl<'a, E: Entity> Cx<'a, E> {
             return self.out.own_later(self.at.shard, EngineParcel::from_envelope(message));
         }
         let (node, shard) = (self.node, self.at.shard);
-        let open = NewWatch { shard, target, message, moved_in: false };
+        let open = NewWatch { shard, target, message, moved_in: None };
         if let Err(message) = self.out.watches.open(node, self.out.index, open) {
             self.out.own_later(shard, EngineParcel::from_envelope(message));
         }

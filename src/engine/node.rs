@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -184,6 +184,8 @@ pub struct Node {
     pub duty: Duty,
     /// Asks in flight.
     pub slots: Slots,
+    /// Those of them that stay for as long as an entity is watched.
+    pub watches: AtomicUsize,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// What each worker is in.
@@ -252,6 +254,7 @@ impl Node {
             duty: Duty::default(),
             helper,
             slots: Slots::new(config.limits.asks, unit),
+            watches: AtomicUsize::new(0),
             metrics,
             busy,
             topics: Topics::default(),

@@ -2,28 +2,37 @@
 //!
 //! A sign reads no version of an answer, by which it is told from a request. What else stands in it is which one it is. A build that knows it not
 //! answers it as a message that it cannot read.
+//!
+//! Each is answered at once where it comes to, or when it is given up on its way. What is lost with a link is answered by nobody, so all are sent again
+//! when one is new ([`Repeated`]): one that comes twice says nothing new.
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use super::{
     node::Node,
-    parcel::{EngineParcel, Key},
+    parcel::{Answered, EngineParcel, Key},
+    slot::Waiter,
+    slot_table::UNTIMED,
 };
 use crate::{
-    Epoch, Refusal, ShardId, ShardKey, Time, TypeId,
+    Epoch, NodeId, Refusal, ShardId, ShardKey, Time, TypeId,
     proto::{
-        handoff::{Ask, Bytes, DropReason, Envelope},
-        shard::Sign,
+        handoff::{Ask, Bytes, DropReason, Envelope, ReplyBody},
+        shard::{Sign, WatchId, Watching, ids, put_ids},
         wire::{Malformed, Reader, Writer},
     },
 };
 
 /// What stands in front of a sign instead of the version of an answer: versions begin at 1.
 pub const NO_VERSION: u8 = 0;
-/// To hear when the instance ends.
-pub const WATCH: &[u8] = &[NO_VERSION];
-/// To hear no more of that.
-pub const UNWATCH: &[u8] = &[NO_VERSION, 1];
+/// To hear when the instance ends. Behind it stands what [`watching`] writes.
+const WATCH: &[u8] = &[NO_VERSION, 0];
+/// To hear no more of that; likewise.
+const UNWATCH: &[u8] = &[NO_VERSION, 1];
 /// To hear that it has come to where the shard runs, behind all that its sender had sent there.
 pub const MARK: &[u8] = &[NO_VERSION, 2];
 /// What marks came to: behind it stand an epoch and shards.
@@ -39,21 +48,152 @@ pub enum Way {
     Never,
 }
 
-/// Whether a sign that was given up for this reason says nothing of whom it is for: it did not get there, and may the next time.
-pub fn says_nothing(reason: DropReason) -> bool {
-    use DropReason::{BufferFull, HandoffTimeout, HeldFull, Late, LinkLost, MoveBufferFull, NoCredit, Overloaded, RouteLost};
-    matches!(reason, BufferFull | HandoffTimeout | HeldFull | Late | LinkLost | MoveBufferFull | NoCredit | Overloaded | RouteLost)
+/// What an answer to a sign says.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Said {
+    /// Yes: of a watch, that there is an instance, and it is watched.
+    Yes,
+    /// It has come there, or never will.
+    Done,
+}
+
+/// The answer that says yes; any other says [`Said::Done`].
+pub fn yes() -> ReplyBody {
+    ReplyBody::Value([].as_slice().into())
+}
+
+/// What an answer says. `None`: nothing of whom the sign is for. It did not get there, and may the next time.
+fn said(answered: &Answered) -> Option<Said> {
+    use DropReason::{
+        BufferFull, Expired, Fenced, HandoffTimeout, HeldFull, HomeLost, Late, LinkLost, MoveBufferFull, NoCredit, Overloaded, RouteLost,
+        Shutdown,
+    };
+    match answered {
+        Answered::Wire(ReplyBody::Value(_)) => Some(Said::Yes),
+        // Where it went first is not where it may have been passed on to.
+        Answered::Wire(ReplyBody::OwnerLost) => None,
+        Answered::Wire(ReplyBody::Dropped(reason)) => match reason {
+            BufferFull | HeldFull | MoveBufferFull | NoCredit | Overloaded => None,
+            Expired | Fenced | HandoffTimeout | HomeLost | Late | LinkLost | RouteLost | Shutdown => None,
+            _ => Some(Said::Done),
+        },
+        _ => Some(Said::Done),
+    }
+}
+
+/// Signs that are sent at once, at most.
+const AT_ONCE: usize = 256;
+/// What found no room, or did not get there, is sent again so long after that.
+const AGAIN_AFTER: Duration = Duration::from_millis(1);
+/// Signs that are sent again until they are answered. Each has a slot while it is under way.
+pub struct Repeated<S> {
+    /// In their order.
+    unsent: VecDeque<S>,
+    /// When to try these.
+    again_at: Time,
+    /// By the number of the ask.
+    open: BTreeMap<u64, S>,
+}
+
+impl<S> Default for Repeated<S> {
+    fn default() -> Self {
+        Self { unsent: VecDeque::new(), again_at: Time::ZERO, open: BTreeMap::new() }
+    }
+}
+
+impl<S> Repeated<S> {
+    /// Is to be sent with the next [`send`](Self::send).
+    pub fn push(&mut self, sign: S) {
+        self.again_at = Time::ZERO;
+        self.unsent.push_back(sign);
+    }
+
+    /// Nothing is to be sent, and nothing was sent that is not answered.
+    pub fn is_empty(&self) -> bool {
+        self.unsent.is_empty() && self.open.is_empty()
+    }
+
+    /// The sign that is answered, and what that says. `None`: it is none of these, or is sent again.
+    pub fn answered(&mut self, now: Time, correlation: u64, answered: &Answered) -> Option<(S, Said)> {
+        let sign = self.open.remove(&correlation)?;
+        match said(answered) {
+            Some(said) => Some((sign, said)),
+            None => {
+                self.later(now, sign);
+                None
+            }
+        }
+    }
+
+    /// When [`send`](Self::send) has something to do.
+    pub fn due(&self) -> Option<Time> {
+        (!self.unsent.is_empty()).then_some(self.again_at)
+    }
+
+    /// Sends what is due, some at a time, each by `send` and under the number that this gets; `None` from there: it need not be sent any more.
+    /// What can never be sent.
+    pub fn send(&mut self, node: &Arc<Node>, worker: u16, now: Time, mut send: impl FnMut(&S, u64) -> Option<Way>) -> Vec<S> {
+        let mut never = vec![];
+        if self.due().is_none_or(|due| due > now) {
+            return never;
+        }
+        for _ in 0..self.unsent.len().min(AT_ONCE) {
+            let Some(sign) = self.unsent.pop_front() else { break };
+            let Some(correlation) = node.slots.open(Waiter::Entity(worker), UNTIMED) else {
+                self.later(now, sign);
+                break;
+            };
+            let way = send(&sign, correlation);
+            if !matches!(way, Some(Way::Sent)) {
+                drop(node.slots.take(correlation));
+            }
+            match way {
+                Some(Way::Sent) => _ = self.open.insert(correlation, sign),
+                Some(Way::Later) => self.later(now, sign),
+                Some(Way::Never) => never.push(sign),
+                None => {}
+            }
+        }
+        never
+    }
+
+    fn later(&mut self, now: Time, sign: S) {
+        self.again_at = now + AGAIN_AFTER;
+        self.unsent.push_back(sign);
+    }
+
+    /// What has no answer may have been lost: it is sent again.
+    pub fn repeat(&mut self, node: &Node) {
+        for (correlation, sign) in std::mem::take(&mut self.open) {
+            drop(node.slots.take(correlation));
+            self.push(sign);
+        }
+    }
 }
 
 /// The sign in an envelope, if it is one and no message.
 pub fn sign_in(envelope: &Envelope) -> Option<Sign> {
     let ask = envelope.ask?;
-    match envelope.payload() {
-        WATCH => Some(Sign::Watch(ask)),
-        UNWATCH => Some(Sign::Unwatch(ask)),
-        sign if sign.starts_with(MARK) || sign.starts_with(SETTLED) => Some(Sign::OfShard(ask)),
+    match envelope.payload().split_at_checked(2)? {
+        (WATCH, rest) => Some(Sign::Watch(ask, read_watching(ask.node, rest).ok()?)),
+        (UNWATCH, rest) => Some(Sign::Unwatch(ask, read_watching(ask.node, rest).ok()?)),
+        (MARK | SETTLED, _) => Some(Sign::OfShard(ask)),
         _ => None,
     }
+}
+
+/// The sign of one who watches at this node, or no more: `watches`.
+pub fn watching(watches: bool, what: &Watching) -> Vec<u8> {
+    let mut w = Writer(if watches { WATCH } else { UNWATCH }.to_vec());
+    w.u64(what.id.number).u8(u8::from(what.confirmed));
+    put_ids(&mut w, &what.was);
+    w.0
+}
+
+fn read_watching(node: NodeId, bytes: &[u8]) -> Result<Watching, Malformed> {
+    let mut r = Reader::new(bytes);
+    let (number, confirmed) = (r.u64("number of a watch")?, r.u8("confirmed")? != 0);
+    Ok(Watching { id: WatchId { node, number }, was: ids(&mut r)?, confirmed })
 }
 
 /// The sign that tells a shard's home: what its entities had sent to those shards, at another home under that epoch, has got there.
@@ -130,6 +270,21 @@ mod tests {
         for cut in SETTLED.len()..whole.len() {
             let read = settled_in(&envelope(&whole[..cut], true)).unwrap();
             assert_eq!(read.ok().map(|(_, targets)| targets.len()), (cut == whole.len() - 8).then_some(0), "{cut}");
+        }
+    }
+
+    #[test]
+    fn a_watch_is_read_as_it_was_written() {
+        let id = |n| WatchId { node: NodeId::from_raw(1), number: n };
+        for (watches, confirmed, was) in [(true, true, vec![id(7), id(8)]), (false, false, vec![])] {
+            let what = Watching { id: id(6), was, confirmed };
+            let whole = watching(watches, &what);
+            match sign_in(&envelope(&whole, true)) {
+                Some(Sign::Watch(ask, read)) => assert!(watches && ask.correlation == 2 && read == what),
+                Some(Sign::Unwatch(_, read)) => assert!(!watches && read == what),
+                other => panic!("{other:?}"),
+            }
+            assert!((0..whole.len()).all(|cut| sign_in(&envelope(&whole[..cut], true)).is_none()));
         }
     }
 

@@ -1,14 +1,14 @@
 //! Watches of entities by entities of one worker.
 //!
-//! A watch is a request without a message, a sign: the watched entity's worker keeps it, and answers when the instance ends. Should that instance
-//! move, the answer says so, and the watch is sent again, to the new home; should its node die, the ask ends as asks do. When the watching entity
-//! moves, its watches travel and are made anew. Who watches no more says so with another sign, for which it keeps the slot of its ask until that is
-//! sent: so signs that find no room are no more than there are slots.
+//! A watch is a sign to the watched entity: its worker notes the watch's name, says whether there is an instance, and answers the slot of that name when
+//! the instance ends. Should that instance move, its watches travel with it, so that it is known under the same names there. Should who watches
+//! move, the watch gets another name at the new home, which is told with the old one: if that is not known where the watched entity lives, the
+//! instance has ended meanwhile. The same is asked, with one name, when an answer may have been lost: as the link that it came by broke, or a node is
+//! gone.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
-    sync::Arc,
-    time::Duration,
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, atomic::Ordering},
 };
 
 use foldhash::fast::FixedState;
@@ -16,21 +16,17 @@ use foldhash::fast::FixedState;
 use super::{
     node::Node,
     parcel::Answered,
-    signs::{self, UNWATCH, WATCH, Way, says_nothing},
+    signs::{self, Repeated, Said},
     slot::Waiter,
     slot_table::UNTIMED,
 };
 use crate::{
     ShardKey, Time, TypeId,
     proto::{
-        handoff::{DropReason, Envelope, ReplyBody},
-        shard::WatchRecord,
+        handoff::Envelope,
+        shard::{WatchId, WatchRecord, Watching},
     },
 };
-
-/// Signs that found no room are sent again so many at a time, and so long after they found none.
-const AGAIN: usize = 64;
-const AGAIN_AFTER: Duration = Duration::from_millis(1);
 
 /// Who watches: shard and key.
 type Watcher = (ShardKey, Box<[u8]>);
@@ -45,24 +41,28 @@ pub struct NewWatch {
     pub target: (TypeId, Box<[u8]>),
     /// The message for who watches, and with it that one's key.
     pub message: Envelope,
-    /// It came with its entity from another node.
-    pub moved_in: bool,
+    /// If it came with its entity from another node: its names there, and whether one of them is known.
+    pub moved_in: Option<(Vec<WatchId>, bool)>,
 }
 
 /// A watch.
 struct Open {
-    correlation: u64,
+    number: u64,
     message: Envelope,
+    /// It came with its entity.
     moved_in: bool,
-    /// Its sign is on its way, or there.
-    sent: bool,
+    was: Vec<WatchId>,
+    /// It is known where the watched entity lives, or that has ended.
+    confirmed: bool,
+    /// Its sign is on its way, or is to be.
+    asked: bool,
 }
 
-/// A sign that found no room.
-enum Unsent {
-    /// Of the watch with that number.
+/// A sign of a watch.
+enum Step {
+    /// Of the one with that number, while there is one.
     Watch(u64),
-    Unwatch(u64, Target),
+    Unwatch(Target, Watching),
 }
 
 /// The open watches of one worker's entities.
@@ -71,18 +71,7 @@ pub struct Watches {
     by_watcher: BTreeMap<Watcher, BTreeMap<Target, Open>>,
     /// By their numbers.
     ends_of: HashMap<u64, (Watcher, Target), FixedState>,
-    /// In their order.
-    unsent: VecDeque<Unsent>,
-    /// When to try these again.
-    again_at: Time,
-}
-
-/// What an answer to a watch means.
-pub enum Ended {
-    /// The watcher gets this message.
-    Tell(Envelope),
-    /// It is watched on, elsewhere.
-    WatchedOn,
+    steps: Repeated<Step>,
 }
 
 /// Which watches of an entity end.
@@ -95,38 +84,26 @@ pub enum Closed {
     Of((TypeId, Box<[u8]>)),
 }
 
+/// An entity that hears that who it watches has ended: its shard, and the message.
+pub type Told = (ShardKey, Envelope);
+
 impl Watches {
     /// Has the message brought to its entity when the instance of the other one ends. `Err` gives it back: to be brought at once.
     pub fn open(&mut self, node: &Arc<Node>, worker: u16, new: NewWatch) -> Result<(), Envelope> {
-        self.begin(node, worker, new, |target, correlation| send(node, target, WATCH, correlation))
-    }
-
-    fn begin(&mut self, node: &Arc<Node>, worker: u16, new: NewWatch, send: impl FnOnce(&Target, u64) -> Way) -> Result<(), Envelope> {
-        let NewWatch { shard, target, message, mut moved_in } = new;
+        let NewWatch { shard, target, message, moved_in } = new;
         let watcher: Watcher = (shard, message.key().into());
         // In front of the new one, which may need its slot here, and its place there.
-        if let Some(open) = self.by_watcher.get_mut(&watcher)
-            && let Some(old) = open.remove(&target)
-        {
-            if open.is_empty() {
-                self.by_watcher.remove(&watcher);
-            }
-            moved_in |= old.moved_in;
+        let old = self.take(&watcher, &target);
+        let came = moved_in.is_some() || old.as_ref().is_some_and(|old| old.moved_in);
+        if let Some(old) = old {
             self.unwatch(node, target.clone(), old);
         }
-        let Some(correlation) = node.slots.open(Waiter::Entity(worker), UNTIMED) else { return Err(message) };
-        let way = send(&target, correlation);
-        if matches!(way, Way::Never) {
-            drop(node.slots.take(correlation));
-            return Err(message);
-        }
-        let sent = matches!(way, Way::Sent);
-        if !sent {
-            self.unsent.push_back(Unsent::Watch(correlation));
-        }
-        self.ends_of.insert(correlation, (watcher.clone(), target.clone()));
-        let open = Open { correlation, message, moved_in, sent };
+        let Some(number) = open_slot(node, worker) else { return Err(message) };
+        let (was, confirmed) = moved_in.unwrap_or_default();
+        self.ends_of.insert(number, (watcher.clone(), target.clone()));
+        let open = Open { number, message, moved_in: came, was, confirmed, asked: true };
         self.by_watcher.entry(watcher).or_default().insert(target, open);
+        self.steps.push(Step::Watch(number));
         Ok(())
     }
 
@@ -150,116 +127,118 @@ impl Watches {
 
     /// That watch has ended here: the other side has nobody to tell any more.
     fn unwatch(&mut self, node: &Arc<Node>, target: Target, closed: Open) {
-        let Open { correlation, sent, .. } = closed;
-        self.ends_of.remove(&correlation);
-        // The slot of one whose sign waits is free when that has its turn.
-        if !sent {
-            return;
-        }
-        match send(node, &target, UNWATCH, correlation) {
-            Way::Later => self.unsent.push_back(Unsent::Unwatch(correlation, target)),
-            Way::Sent | Way::Never => drop(node.slots.take(correlation)),
-        }
+        let Open { number, was, confirmed, .. } = closed;
+        self.ends_of.remove(&number);
+        close_slot(node, number);
+        let id = WatchId { node: node.id, number };
+        self.steps.push(Step::Unwatch(target, Watching { id, was, confirmed }));
     }
 
-    /// What the answer to that ask means, and for an entity of which shard; `None` if it was no watch, or is none any more.
-    pub fn answered(
-        &mut self,
-        now: Time,
-        node: &Arc<Node>,
-        worker: u16,
-        correlation: u64,
-        answered: &Answered,
-    ) -> Option<(ShardKey, Ended)> {
-        let (shard, target, Open { message, moved_in, .. }) = self.forget(correlation)?;
-        let new = NewWatch { shard, target, message, moved_in };
-        let watched_on = match answered {
-            Answered::Wire(ReplyBody::Dropped(DropReason::HomeLost)) => self.open(node, worker, new),
-            Answered::Wire(ReplyBody::Dropped(reason)) if says_nothing(*reason) => {
-                self.again_at = now + AGAIN_AFTER;
-                self.begin(node, worker, new, |_, _| Way::Later)
-            }
-            _ => Err(new.message),
-        };
-        Some((shard, watched_on.map_or_else(Ended::Tell, |()| Ended::WatchedOn)))
-    }
-
-    /// The watch with that number, which is none any more, with its two ends.
-    fn forget(&mut self, correlation: u64) -> Option<(ShardKey, Target, Open)> {
-        let (watcher, target) = self.ends_of.remove(&correlation)?;
-        let all = self.by_watcher.get_mut(&watcher)?;
-        let open = all.remove(&target)?;
+    fn take(&mut self, watcher: &Watcher, target: &Target) -> Option<Open> {
+        let all = self.by_watcher.get_mut(watcher)?;
+        let open = all.remove(target)?;
         if all.is_empty() {
-            self.by_watcher.remove(&watcher);
+            self.by_watcher.remove(watcher);
         }
-        Some((watcher.0, target, open))
+        Some(open)
+    }
+
+    /// What an answer to a sign of these means, or to the slot of one. Whom it tells something.
+    pub fn answered(&mut self, now: Time, node: &Node, correlation: u64, answered: &Answered) -> Option<Told> {
+        if self.ends_of.contains_key(&correlation) {
+            return self.ended(node, correlation);
+        }
+        match self.steps.answered(now, correlation, answered)? {
+            (Step::Watch(number), Said::Yes) => {
+                if let Some(open) = self.find(number) {
+                    (open.was, open.confirmed, open.asked) = (vec![], true, false);
+                }
+                None
+            }
+            (Step::Watch(number), Said::Done) => self.ended(node, number),
+            (Step::Unwatch(..), _) => None,
+        }
+    }
+
+    fn find(&mut self, number: u64) -> Option<&mut Open> {
+        let (watcher, target) = self.ends_of.get(&number)?;
+        self.by_watcher.get_mut(watcher)?.get_mut(target)
+    }
+
+    fn ended(&mut self, node: &Node, number: u64) -> Option<Told> {
+        let (watcher, target) = self.ends_of.remove(&number)?;
+        close_slot(node, number);
+        let open = self.take(&watcher, &target)?;
+        Some((watcher.0, open.message))
     }
 
     /// All watches of a shard's entities, to travel with them.
-    pub fn leave(&mut self, node: &Arc<Node>, shard: ShardKey) -> Vec<WatchRecord> {
+    pub fn leave(&mut self, node: &Node, shard: ShardKey) -> Vec<WatchRecord> {
         let first: Watcher = (shard, Box::default());
         let watchers: Vec<Watcher> = self.by_watcher.range(first..).map(|(at, _)| at).take_while(|(of, _)| *of == shard).cloned().collect();
-        let open: Vec<(Target, Open)> = watchers.iter().filter_map(|watcher| self.by_watcher.remove(watcher)).flatten().collect();
-        let mut records = vec![];
-        for (target, open) in open {
-            records.push(WatchRecord { ty: target.0, target: target.1.clone(), message: open.message.clone() });
-            self.unwatch(node, target, open);
-        }
-        records
+        let open = watchers.iter().filter_map(|watcher| self.by_watcher.remove(watcher)).flatten();
+        let leaves = |((ty, target), open): (Target, Open)| {
+            let Open { number, message, mut was, confirmed, .. } = open;
+            self.ends_of.remove(&number);
+            close_slot(node, number);
+            was.push(WatchId { node: node.id, number });
+            WatchRecord { ty, target, was, confirmed, message }
+        };
+        open.map(leaves).collect()
     }
 
-    /// When to call [`send_again`](Self::send_again).
+    /// What was said by either side may not have come: all who are watched are asked about.
+    pub fn ask_again(&mut self, node: &Node) {
+        self.steps.repeat(node);
+        for open in self.by_watcher.values_mut().flat_map(BTreeMap::values_mut).filter(|open| !open.asked) {
+            open.asked = true;
+            open.was = vec![WatchId { node: node.id, number: open.number }];
+            self.steps.push(Step::Watch(open.number));
+        }
+    }
+
+    /// When to call [`send`](Self::send).
+    #[inline]
     pub fn due(&self) -> Option<Time> {
-        (!self.unsent.is_empty()).then_some(self.again_at)
+        self.steps.due()
     }
 
-    /// Tries signs again that found no room. Shard and message of those who cannot watch after all.
-    pub fn send_again(&mut self, node: &Arc<Node>, now: Time) -> Vec<(ShardKey, Envelope)> {
-        let mut told = vec![];
-        if self.due().is_none_or(|due| due > now) {
-            return told;
+    /// Sends signs that are due. Who cannot watch after all.
+    pub fn send(&mut self, node: &Arc<Node>, worker: u16, now: Time) -> Vec<Told> {
+        if self.steps.is_empty() {
+            return vec![];
         }
-        for _ in 0..self.unsent.len().min(AGAIN) {
-            let Some(unsent) = self.unsent.pop_front() else { break };
-            match unsent {
-                Unsent::Watch(correlation) => {
-                    let way = match self.ends_of.get(&correlation) {
-                        Some((_, target)) => send(node, target, WATCH, correlation),
-                        None => Way::Never,
-                    };
-                    match way {
-                        Way::Sent => self.has_gone(correlation),
-                        Way::Later => self.later(now, Unsent::Watch(correlation)),
-                        Way::Never => {
-                            drop(node.slots.take(correlation));
-                            told.extend(self.forget(correlation).map(|(shard, _, open)| (shard, open.message)));
-                        }
-                    }
-                }
-                // Once the slot is empty the other side has ended by itself.
-                Unsent::Unwatch(correlation, target) if node.slots.is_open(correlation) => {
-                    match send(node, &target, UNWATCH, correlation) {
-                        Way::Later => self.later(now, Unsent::Unwatch(correlation, target)),
-                        Way::Sent | Way::Never => drop(node.slots.take(correlation)),
-                    }
-                }
-                Unsent::Unwatch(..) => {}
+        let Self { by_watcher, ends_of, steps } = self;
+        let never = steps.send(node, worker, now, |step, correlation| match step {
+            Step::Watch(number) => {
+                let (watcher, target) = ends_of.get(number)?;
+                let open = by_watcher.get(watcher)?.get(target)?;
+                let id = WatchId { node: node.id, number: *number };
+                let sign = signs::watching(true, &Watching { id, was: open.was.clone(), confirmed: open.confirmed });
+                Some(signs::to_entity(node, target.0, &target.1, &sign, correlation))
             }
-        }
-        told
-    }
-
-    fn later(&mut self, now: Time, unsent: Unsent) {
-        self.again_at = now + AGAIN_AFTER;
-        self.unsent.push_back(unsent);
-    }
-
-    fn has_gone(&mut self, correlation: u64) {
-        let open = self.ends_of.get(&correlation).and_then(|(watcher, target)| self.by_watcher.get_mut(watcher)?.get_mut(target));
-        open.into_iter().for_each(|open| open.sent = true);
+            Step::Unwatch(target, watching) => {
+                Some(signs::to_entity(node, target.0, &target.1, &signs::watching(false, watching), correlation))
+            }
+        });
+        let told = |step| if let Step::Watch(number) = step { self.ended(node, number) } else { None };
+        never.into_iter().filter_map(told).collect()
     }
 }
 
-fn send(node: &Arc<Node>, (ty, target): &Target, sign: &[u8], correlation: u64) -> Way {
-    signs::to_entity(node, *ty, target, sign, correlation)
+/// A slot for the answer to a watch. `None` if there is none, or what would be left is too little for signs, which need one each.
+fn open_slot(node: &Node, worker: u16) -> Option<u64> {
+    let most = node.config.limits.asks as usize / 8 * 7;
+    let room = node.watches.fetch_add(1, Ordering::Relaxed) < most;
+    let slot = if room { node.slots.open(Waiter::Entity(worker), UNTIMED) } else { None };
+    if slot.is_none() {
+        node.watches.fetch_sub(1, Ordering::Relaxed);
+    }
+    slot
+}
+
+fn close_slot(node: &Node, number: u64) {
+    // Empty already if it was answered.
+    drop(node.slots.take(number));
+    node.watches.fetch_sub(1, Ordering::Relaxed);
 }

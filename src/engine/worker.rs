@@ -21,7 +21,7 @@ use crate::{
         sys,
         topics::Value,
         types::{Instance, Mail},
-        watches::Ended,
+        watches::Told,
         worker_host::{HANDLE, WorkerHost},
     },
     proto::{
@@ -202,9 +202,9 @@ impl Worker {
             worked = true;
             self.own(now, shard, &mut Some(parcel));
         }
-        for (shard, message) in self.host.out.watches.send_again(&self.node, now) {
+        for told in self.host.out.watches.send(&self.node, self.index, now) {
             worked = true;
-            self.own(now, shard, &mut Some(EngineParcel::from_envelope(message)));
+            self.tell(now, Some(told));
         }
         worked |= self.host.settles() && self.settle(now);
         let timers = self.core.poll_timeout().is_some_and(|due| due <= now);
@@ -424,9 +424,6 @@ impl Worker {
             ToWorker::Lane(item) => self.core.handle_lane(now, lane, item, &mut self.host),
             ToWorker::Command(command) => {
                 let is_message = matches!(command, ShardCommand::Item { .. });
-                if let ShardCommand::Removed { node } = command {
-                    self.host.with_senders(|senders| senders.removed(node));
-                }
                 self.core.handle_command(now, command, &mut self.host);
                 if !is_message {
                     // What became of a shard must not wait for entities that run later in this turn.
@@ -491,18 +488,22 @@ impl Worker {
     /// An ask of one of this worker's entities is answered: the entity gets the message that its `then` makes of it.
     fn answer(&mut self, now: Time, correlation: u64, answered: Answered) {
         let Some(open) = self.host.out.asks.remove(&correlation) else {
-            let ended = self.host.out.watches.answered(now, &self.node, self.index, correlation, &answered);
-            match ended {
-                Some((shard, Ended::Tell(message))) => self.own(now, shard, &mut Some(EngineParcel::from_envelope(message))),
-                Some((_, Ended::WatchedOn)) => {}
-                None => self.host.out.settling.answered(now, correlation, &answered),
-            }
-            return;
+            let out = &mut self.host.out;
+            out.settling.answered(now, correlation, &answered);
+            let told = out.watches.answered(now, &self.node, correlation, &answered);
+            return self.tell(now, told);
         };
         let shard = open.shard;
         let at = Place { shard, epoch: crate::Epoch::ZERO, now };
         let mut message = self.host.then(at, open, Ok(answered));
         self.own(now, shard, &mut message);
+    }
+
+    /// An entity hears that who it watches has ended.
+    fn tell(&mut self, now: Time, told: Option<Told>) {
+        if let Some((shard, message)) = told {
+            self.own(now, shard, &mut Some(EngineParcel::from_envelope(message)));
+        }
     }
 
     /// A message of an entity to itself, wherever it lives now. By reference, because each move of it costs: to a live entity for which nothing else

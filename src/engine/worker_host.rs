@@ -28,7 +28,7 @@ use crate::{
     proto::{
         handoff::{Ask, DropReason, ReplyBody},
         shard::{
-            Aftermath, Directive, Host, Parcel, Place, SentRecord, ShardReport, Sign, StartCause, StopReason, Turn, TypeOptions,
+            Aftermath, Directive, Host, Parcel, Place, SentRecord, ShardReport, StartCause, StopReason, Turn, TypeOptions, WatchId,
             WatchRecord, Wish,
         },
     },
@@ -320,9 +320,23 @@ impl Host for WorkerHost {
         Aftermath { directive, parcel }
     }
 
-    fn watched_ended(&mut self, watch: Ask, moved: bool) {
-        let body = if moved { ReplyBody::Dropped(DropReason::HomeLost) } else { ReplyBody::NoReply };
-        self.out.answer(watch, Answered::Wire(body));
+    fn watch_answered(&mut self, ask: Ask, watched: bool) {
+        self.out.answer(ask, Answered::Wire(if watched { signs::yes() } else { ReplyBody::NoReply }));
+    }
+
+    fn watched_ended(&mut self, watch: WatchId) {
+        let ask = Ask { node: watch.node, correlation: watch.number, deadline: Time::MAX };
+        self.out.answer(ask, Answered::Wire(ReplyBody::NoReply));
+    }
+
+    fn removed(&mut self, node: NodeId) {
+        self.with_senders(|senders| senders.removed(node));
+        self.out.watches.ask_again(&self.node);
+    }
+
+    fn link_up(&mut self) {
+        self.out.settling.repeat(&self.node);
+        self.out.watches.ask_again(&self.node);
     }
 
     fn leaving_watches(&mut self, at: Place) -> Vec<WatchRecord> {
@@ -330,8 +344,8 @@ impl Host for WorkerHost {
     }
 
     fn watch(&mut self, at: Place, watch: WatchRecord) {
-        let WatchRecord { ty, target, message } = watch;
-        let open = NewWatch { shard: at.shard, target: (ty, target), message, moved_in: true };
+        let WatchRecord { ty, target, was, confirmed, message } = watch;
+        let open = NewWatch { shard: at.shard, target: (ty, target), message, moved_in: Some((was, confirmed)) };
         if let Err(message) = self.out.watches.open(&self.node, self.index, open) {
             // Cannot be watched from here, so it counts as ended: behind what is being taken in.
             self.out.own_later(at.shard, EngineParcel::from_envelope(message));
@@ -384,7 +398,7 @@ impl Host for WorkerHost {
             self.counters().asks_expired.bump(1);
         }
         self.node.bury(shard, &parcel, reason);
-        if let Some(ask) = parcel.ask().filter(|_| !matches!(parcel.sign(), Some(Sign::Unwatch(_)))) {
+        if let Some(ask) = parcel.ask() {
             let body = if reason == DropReason::Poison { ReplyBody::EntityFailed } else { ReplyBody::Dropped(reason) };
             self.out.answer(ask, Answered::Wire(body));
         }

@@ -28,15 +28,15 @@ use crate::{
         node::{Job, Node, ToNet, ToWorker},
         panics,
         parcel::{Answered, EngineParcel, Key, message_of},
-        signs::sign_in,
+        signs::{self, sign_in},
         topics::Value,
         types::TypeEntry,
         worker::Worker,
     },
     proto::{
-        handoff::{Ask, Envelope, HandoffItem, Item, Mode, ReplyBody, TransferChunk},
+        handoff::{Envelope, HandoffItem, Item, Mode, ReplyBody, TransferChunk},
         membership::Identity,
-        shard::{LaneItem, Parcel, ShardCommand, ShardReport, Sign},
+        shard::{LaneItem, Parcel, ShardCommand, ShardReport, Sign, WatchId},
         wire::Frame,
     },
 };
@@ -120,7 +120,7 @@ struct State {
     /// What the entity has published: number of the topic, and the value.
     published: Vec<(u64, Box<[u8]>)>,
     /// Watches of entities elsewhere.
-    watches: Vec<(Envelope, Ask)>,
+    watches: Vec<(Envelope, WatchId)>,
     answers: Vec<(TypeId, Answers)>,
     /// Types that the entity can resolve references of.
     known: Vec<MakeEntry>,
@@ -270,8 +270,15 @@ impl Inner {
             return state.home.command(ShardCommand::Item { stream, shard: self.shard, item });
         }
         match sign_in(&envelope) {
-            Some(Sign::Watch(ask)) => return state.watches.push((envelope, ask)),
-            Some(Sign::Unwatch(ask)) => return state.watches.retain(|(_, open)| open.correlation != ask.correlation),
+            Some(Sign::Watch(ask, watching)) => {
+                state.watches.retain(|(_, id)| *id != watching.id && !watching.was.contains(id));
+                state.watches.push((envelope, watching.id));
+                return reply(state, ask.node, ask.correlation, signs::yes());
+            }
+            Some(Sign::Unwatch(ask, watching)) => {
+                state.watches.retain(|(_, id)| *id != watching.id && !watching.was.contains(id));
+                return reply(state, ask.node, ask.correlation, ReplyBody::NoReply);
+            }
             Some(Sign::OfShard(ask)) => return reply(state, ask.node, ask.correlation, ReplyBody::NoReply),
             None => {}
         }
@@ -578,9 +585,9 @@ impl<E: Entity> Solo<E> {
         let mut state = self.inner.state.borrow_mut();
         let ended: Vec<_> = state.watches.extract_if(.., |(watch, _)| watch.shard.ty == ty && watch.key() == &*bytes).collect();
         // One that was ended by the entity itself has nobody who waits for it.
-        let open = |ask: &Ask| state.askers.iter().any(|node| node.id == ask.node && node.slots.is_open(ask.correlation));
-        let watched = ended.iter().any(|(_, ask)| open(ask));
-        ended.into_iter().for_each(|(_, ask)| reply(&state, ask.node, ask.correlation, ReplyBody::NoReply));
+        let open = |id: &WatchId| state.askers.iter().any(|node| node.id == id.node && node.slots.is_open(id.number));
+        let watched = ended.iter().any(|(_, id)| open(id));
+        ended.into_iter().for_each(|(_, id)| reply(&state, id.node, id.number, ReplyBody::NoReply));
         drop(state);
         self.inner.settle();
         watched

@@ -438,7 +438,9 @@ impl Region {
                 } else {
                     self.buffered -= 1;
                     self.buffered_bytes -= waiting.envelope.size();
-                    let reason = if self.no_host.contains(&key.ty) { DropReason::NoHost } else { DropReason::Expired };
+                    // Who hosts a type says how many shards it has.
+                    let hosted = key.shard != UNSIZED && !self.no_host.contains(&key.ty);
+                    let reason = if hosted { DropReason::Expired } else { DropReason::NoHost };
                     out.push(RegionOut::GiveUp(waiting.envelope, reason));
                 }
             }
@@ -474,7 +476,7 @@ impl Region {
                 let Some(waiting) = shard.buffer.pop_front() else { break };
                 self.buffered -= 1;
                 self.buffered_bytes -= waiting.envelope.size();
-                if waiting.envelope.ask.is_some() && waiting.until <= now {
+                if deadline_of(&waiting.envelope).is_some() && waiting.until <= now {
                     out.push(RegionOut::GiveUp(waiting.envelope, DropReason::Expired));
                 } else {
                     self.flush_left = self.flush_left.saturating_sub(waiting.envelope.bytes.len().max(1));

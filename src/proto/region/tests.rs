@@ -446,3 +446,17 @@ fn what_waited_for_room_goes_in_parts_and_producers_hear_when_there_is_room() {
     let out = f.learn(2, C);
     assert_eq!(out[1..], [sent(C, 2, Mode::Wait(Epoch(1)), 7), publish(Word::ELSEWHERE)], "behind a fence on the old way");
 }
+
+#[test]
+fn a_sign_that_waited_for_a_home_goes_there_when_it_is_known_as_what_is_told_does() {
+    for deadline in [None, Some(Time::MAX)] {
+        let mut f = Fixture::new();
+        let ask = deadline.map(|deadline| Ask { node: ME, correlation: 7, deadline });
+        let waits = Envelope::new(S, ask, b"k", &[0]).expect("the key is short");
+        f.run(|r, now, peers, out| r.send(now, waits.clone(), peers, out));
+        // The record comes in front of a timer that is late.
+        f.now = at(61_000);
+        let item = Item::Msg { tag: Epoch(1), mode: Mode::Settled, envelope: waits };
+        assert_eq!(f.learn(1, B), [RegionOut::Item { to: B, shard: S, item }], "{deadline:?}");
+    }
+}

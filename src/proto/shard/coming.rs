@@ -81,12 +81,12 @@ impl<H: Host> Entities<H> {
         let Some(coming) = &self.coming else { return };
         if coming.searched > SEARCH * COMING_MAX {
             self.take_in_all(t);
-        } else if matches!(parcel.sign(), Some(Sign::Watch(_))) || !t.env.has_room(parcel.size()) {
+        } else if matches!(parcel.sign(), Some(Sign::Watch(..))) || !t.env.has_room(parcel.size()) {
             self.take_in_one(t, parcel.key());
         }
     }
 
-    fn take_in_one(&mut self, t: &mut Turns<'_, H>, key: &[u8]) {
+    pub(super) fn take_in_one(&mut self, t: &mut Turns<'_, H>, key: &[u8]) {
         let Some(mut coming) = self.coming.take() else { return };
         if let Some((state, from)) = coming.take(key) {
             self.adopt(t, xxhash_rust::xxh3::xxh3_64(key), key, state, from);

@@ -82,7 +82,7 @@ pub(super) struct Entities<H: Host> {
     /// A sweep is due some time, and where it goes on.
     pub(super) sweeping: bool,
     pub(super) swept: usize,
-    /// Some entity has watched a node, or was watched.
+    /// Some entity has watched a node.
     pub(super) watching: bool,
     /// Moved in, and not started.
     pub(super) coming: Option<Box<Coming>>,
@@ -216,20 +216,27 @@ impl<H: Host> Entities<H> {
 
     /// Asks every live entity for its state. If one refuses, all live on.
     pub fn hand_over(&mut self, t: &mut Turns<'_, H>) -> Result<States, String> {
-        let mut wished = vec![];
-        let states = self.ask_for_states(t, &mut wished);
+        let (mut wished, mut stateless) = (vec![], vec![]);
+        let states = self.ask_for_states(t, &mut wished, &mut stateless);
         // What they asked for meanwhile is theirs, wherever they live next.
         let slots: Vec<u32> = wished.iter().map(|(at, _)| *at).collect();
         for (at, wishes) in wished {
             self.grant(t, at, wishes);
         }
-        if states.is_err() {
+        if states.is_ok() {
+            self.end_watched(t, stateless);
+        } else {
             slots.into_iter().for_each(|at| self.go_on(t, at));
         }
         states
     }
 
-    fn ask_for_states(&mut self, t: &mut Turns<'_, H>, wished: &mut Vec<(u32, Vec<Wish<H::Parcel>>)>) -> Result<States, String> {
+    fn ask_for_states(
+        &mut self,
+        t: &mut Turns<'_, H>,
+        wished: &mut Vec<(u32, Vec<Wish<H::Parcel>>)>,
+        stateless: &mut Vec<u32>,
+    ) -> Result<States, String> {
         let place = t.place();
         let mut states = States::default();
         let Self { slots, keys, coming, .. } = self;
@@ -242,7 +249,10 @@ impl<H: Host> Entities<H> {
                 if !wishes.is_empty() {
                     wished.push((at, wishes));
                 }
-                added.map_err(|why| format!("entity {}: its state cannot be handed over: {why}", key.escape_ascii()))?;
+                let added = added.map_err(|why| format!("entity {}: its state cannot be handed over: {why}", key.escape_ascii()))?;
+                if !added {
+                    stateless.push(at);
+                }
             } else if let Some((state, _)) = slot.side.as_ref().and_then(|side| side.adopted.as_ref()) {
                 states.push(key, state);
             }
@@ -269,9 +279,8 @@ impl<H: Host> Entities<H> {
                 self.count_live(t.env, t.number, false);
             }
             if let Some(side) = &mut slot.side {
-                let moves = cargo.is_some();
                 let watchers = side.end_own(t.env, t.number, at, self.keys.get(slot.key), cargo.as_deref_mut());
-                watchers.into_iter().for_each(|watch| t.host.watched_ended(watch, moves));
+                watchers.into_iter().for_each(|watch| t.host.watched_ended(watch));
             }
             for parcel in slot.side.map(|side| side.mailbox).into_iter().flatten() {
                 t.env.waiting -= 1;

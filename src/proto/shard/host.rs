@@ -9,7 +9,7 @@ use crate::{
     Epoch, NodeId, ShardKey, Time, TypeId,
     proto::{
         handoff::{Ask, DropReason, Envelope},
-        shard::{Aftermath, Directive, SentRecord, ShardReport, TypeOptions, WatchRecord, Wish},
+        shard::{Aftermath, Directive, SentRecord, ShardReport, TypeOptions, WatchId, WatchRecord, Watching, Wish},
     },
 };
 
@@ -34,12 +34,12 @@ pub trait Parcel: Sized {
 }
 
 /// What an asker wants of an entity that gets no message.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Sign {
-    /// To hear when the instance ends.
-    Watch(Ask),
+    /// To hear when the instance ends, and now whether there is one.
+    Watch(Ask, Watching),
     /// To hear no more of that.
-    Unwatch(Ask),
+    Unwatch(Ask, Watching),
     /// Something of the shard as a whole, which the host knows.
     OfShard(Ask),
 }
@@ -147,10 +147,20 @@ pub trait Host {
         let _ = (at, failures);
         Aftermath { directive: Directive::Restart, parcel: None }
     }
-    /// An instance that is watched has ended; `moved`: it goes on elsewhere, and can be watched there.
-    fn watched_ended(&mut self, watch: Ask, moved: bool) {
-        let _ = (watch, moved);
+    /// A [sign](Sign::Watch) is answered: `true`, the instance is watched; `false`, there is none, or it is watched no more.
+    fn watch_answered(&mut self, ask: Ask, watched: bool) {
+        let _ = (ask, watched);
     }
+    /// An instance that is watched has ended.
+    fn watched_ended(&mut self, watch: WatchId) {
+        let _ = watch;
+    }
+    /// That node is gone for good.
+    fn removed(&mut self, node: NodeId) {
+        let _ = node;
+    }
+    /// A link to another node is new: what was said over the one before may not have come.
+    fn link_up(&mut self) {}
     /// The shard is about to leave: the watches of its entities, to travel.
     fn leaving_watches(&mut self, at: Place) -> Vec<WatchRecord> {
         let _ = at;

@@ -27,8 +27,8 @@ mod wish;
 pub use env::{SENT_BYTES, mailboxes};
 pub use host::{Host, Parcel, Place, Sign, StartCause, StopReason, Turn};
 pub use messages::{LaneId, LaneItem, ShardCommand, ShardReport};
-pub(crate) use transfer::messages_of;
-pub use wish::{Aftermath, Directive, SentRecord, TypeOptions, WatchRecord, Wish};
+pub(crate) use transfer::{ids, messages_of, put_ids};
+pub use wish::{Aftermath, Directive, SentRecord, TypeOptions, WatchId, WatchRecord, Watching, Wish};
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -270,6 +270,7 @@ impl<H: Host> ShardCore<H> {
             ShardCommand::Handoff { from, shard, item } => self.with(shard, host, |s, cx| s.handoff(cx, from, item)),
             ShardCommand::Removed { node } => {
                 if self.env.removed.insert(node) {
+                    host.removed(node);
                     let mut cx = Cx { env: &mut self.env, host };
                     self.shards.iter_mut().for_each(|s| s.removed(&mut cx, node));
                 }
@@ -292,6 +293,7 @@ impl<H: Host> ShardCore<H> {
                 facts.sort_by_key(|f| f.shard);
                 host.report(ShardReport::Facts { id, facts });
             }
+            ShardCommand::LinkUp => host.link_up(),
             ShardCommand::Stop => self.stop(host),
         }
         self.ended_stays();

@@ -9,14 +9,14 @@ use std::{
 };
 
 use super::{
-    Host, Parcel, StopReason, Wish,
+    Host, Parcel, StopReason, WatchId, Watching, Wish,
     entities::{Entities, Side},
     env::{Env, Timer, Turns},
     transfer::{Cargo, TimerRecord},
 };
 use crate::{
     NodeId, Time,
-    proto::handoff::{Ask, DropReason, Envelope},
+    proto::handoff::{DropReason, Envelope},
 };
 
 /// A timer that is due while the right to run is suspended is looked at again after so long.
@@ -37,8 +37,8 @@ pub(super) struct Own<P> {
     idle: Option<Duration>,
     idle_due: Time,
     pub(super) nodes: BTreeMap<NodeId, Envelope>,
-    /// Who is to hear when the instance ends: nodes, and the numbers of their asks.
-    watchers: BTreeSet<(NodeId, u64)>,
+    /// Who is to hear when the instance ends.
+    watchers: BTreeSet<WatchId>,
 }
 
 impl<P> Default for Own<P> {
@@ -60,9 +60,14 @@ impl<P> Own<P> {
     }
 
     /// Who is to hear that the instance has ended.
-    pub(super) fn take_watchers(&mut self) -> Vec<Ask> {
-        let watchers = std::mem::take(&mut self.watchers).into_iter();
-        watchers.map(|(node, correlation)| Ask { node, correlation, deadline: Time::MAX }).collect()
+    pub(super) fn take_watchers(&mut self) -> BTreeSet<WatchId> {
+        std::mem::take(&mut self.watchers)
+    }
+
+    /// Forgets a watch under all its names. False if it is known under none.
+    fn forget(&mut self, watching: &Watching) -> bool {
+        let known = |own: &mut Self, id| own.watchers.remove(id);
+        watching.was.iter().chain([&watching.id]).fold(false, |before, id| known(self, id) | before)
     }
 }
 
@@ -143,30 +148,51 @@ impl<H: Host> Entities<H> {
         }
     }
 
-    /// Somebody wants to hear when the instance ends. If there is none, and none about to start, that is now.
-    pub(super) fn watched(&mut self, t: &mut Turns<'_, H>, at: Option<u32>, watch: Ask) {
-        // Twice: of those that move, which may all of them do at once, the new home may be heard before the old one.
-        let most = 2 * t.host.options(t.shard.ty).mailbox.unwrap_or(t.env.limits.mailbox);
-        let Some(slot) = at.and_then(|at| self.slot(at)) else { return t.host.watched_ended(watch, false) };
+    /// Somebody wants to hear when the instance ends, or whether it has. True if it lives, or is about to start, and is watched.
+    pub(super) fn watched(&mut self, t: &Turns<'_, H>, at: Option<u32>, watching: &Watching) -> bool {
+        let Some(slot) = at.and_then(|at| self.slot(at)) else { return false };
+        let known = slot.side.as_mut().and_then(|side| side.own.as_mut()).is_some_and(|own| own.forget(watching));
         let comes = slot.side.as_ref().is_some_and(|side| side.adopted.is_some() || !side.mailbox.is_empty());
-        if slot.entity.is_none() && !comes {
-            return t.host.watched_ended(watch, false);
+        if !known && (watching.confirmed || slot.entity.is_none() && !comes) {
+            return false;
         }
+        let most = t.host.options(t.shard.ty).mailbox.unwrap_or(t.env.limits.mailbox).saturating_mul(2);
         let own = slot.side.get_or_insert_default().own.get_or_insert_default();
-        if own.watchers.len() >= most {
-            tracing::warn!(shard = ?t.shard, limit = most, "an entity has twice as many watchers as its mailbox has room: one of them is told that it has ended");
-            return t.host.watched_ended(watch, false);
+        if !known && own.watchers.len() >= most {
+            // Who has moved is known under a name of its new home by now.
+            own.watchers.retain(|of| !t.env.removed.contains(&of.node));
         }
-        own.watchers.insert((watch.node, watch.correlation));
-        self.watching = true;
+        if !known && own.watchers.len() >= most {
+            tracing::warn!(shard = ?t.shard, limit = most, "an entity has twice as many watchers as its mailbox has room: one of them is told that it has ended");
+            return false;
+        }
+        own.watchers.insert(watching.id);
+        true
     }
 
     /// Who wanted that wants it no more.
-    pub(super) fn unwatched(&mut self, t: &mut Turns<'_, H>, at: Option<u32>, watch: Ask) {
+    pub(super) fn unwatched(&mut self, t: &mut Turns<'_, H>, at: Option<u32>, watching: &Watching) {
         let Some(at) = at else { return };
         if let Some(own) = self.own(at) {
-            own.watchers.remove(&(watch.node, watch.correlation));
+            own.forget(watching);
             self.rest(t, at);
+        }
+    }
+
+    /// A watch that came with the watched entity, if that lives on here.
+    pub fn adopt_watched(&mut self, t: &mut Turns<'_, H>, key: &[u8], id: WatchId) {
+        self.take_in_one(t, key);
+        let at = self.find(t.env.tag(xxhash_rust::xxh3::xxh3_64(key)), key);
+        if !self.watched(t, at, &Watching { id, was: vec![], confirmed: false }) {
+            t.host.watched_ended(id);
+        }
+    }
+
+    /// The instances there hand no state over: they end with the move.
+    pub(super) fn end_watched(&mut self, t: &mut Turns<'_, H>, stateless: Vec<u32>) {
+        for at in stateless {
+            let watchers = self.own(at).map(Own::take_watchers);
+            watchers.into_iter().flatten().for_each(|watch| t.host.watched_ended(watch));
         }
     }
 
@@ -219,7 +245,6 @@ impl<H: Host> Entities<H> {
         }
         for at in self.numbers() {
             let Some(own) = self.own(at) else { continue };
-            own.watchers.retain(|(of, _)| *of != node);
             match own.nodes.remove(&node) {
                 Some(message) => self.own_message(t, at, H::Parcel::from_envelope(message)),
                 None => self.rest(t, at),
@@ -343,16 +368,16 @@ impl<H: Host> Entities<H> {
     pub(super) fn end_own(&mut self, t: &mut Turns<'_, H>, at: u32) {
         if let Some(side) = self.slot(at).and_then(|s| s.side.as_mut()) {
             // Nothing travels, so nobody looks at the key.
-            side.end_own(t.env, t.number, at, &[], None).into_iter().for_each(|watch| t.host.watched_ended(watch, false));
+            side.end_own(t.env, t.number, at, &[], None).into_iter().for_each(|watch| t.host.watched_ended(watch));
         }
     }
 
-    /// What the open asks of the shard's entities come to, into their mailboxes.
+    /// What the open asks of the shard's entities come to, into their mailboxes, which travel: each of them has been promised.
     pub fn leave(&mut self, t: &mut Turns<'_, H>) {
         let place = t.place();
         for parcel in t.host.leaving(place) {
             let at = self.place_of(t, parcel.key());
-            self.queue(t, at, parcel);
+            self.grant_room(t, at, parcel);
         }
     }
 
@@ -389,9 +414,9 @@ impl<P> Side<P> {
 
     /// Ends what is the instance's own, or puts it into what travels; returns who watched it. What it had put aside goes back to the front of
     /// the mailbox.
-    pub(super) fn end_own(&mut self, env: &mut Env, number: u32, at: u32, key: &[u8], cargo: Option<&mut Cargo>) -> Vec<Ask> {
+    pub(super) fn end_own(&mut self, env: &mut Env, number: u32, at: u32, key: &[u8], cargo: Option<&mut Cargo>) -> BTreeSet<WatchId> {
         self.unstash();
-        let Some(mut own) = self.own.take() else { return vec![] };
+        let Some(mut own) = self.own.take() else { return BTreeSet::new() };
         let watchers = own.take_watchers();
         for (key, timer) in &own.timers {
             env.timers.remove(&(timer.due, Timer::Own { shard: number, slot: at, key: *key }));
@@ -401,6 +426,8 @@ impl<P> Side<P> {
                 |(timer, x): (u64, OwnTimer)| TimerRecord { key: key.into(), timer, due: x.due, every: x.every, message: x.message };
             cargo.timers.extend(own.timers.into_iter().map(record));
             cargo.nodes.extend(own.nodes);
+            cargo.watched.extend(watchers.into_iter().map(|watch| (key.into(), watch)));
+            return BTreeSet::new();
         }
         watchers
     }

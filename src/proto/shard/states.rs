@@ -28,8 +28,8 @@ pub(super) struct Record<'a> {
 }
 
 impl States {
-    /// Adds a key and the state that `write` appends, unless it says that there is none.
-    pub fn add(&mut self, key: &[u8], write: impl FnOnce(&mut Vec<u8>) -> Result<bool, Box<str>>) -> Result<(), Box<str>> {
+    /// Adds a key and the state that `write` appends, unless it says that there is none: false.
+    pub fn add(&mut self, key: &[u8], write: impl FnOnce(&mut Vec<u8>) -> Result<bool, Box<str>>) -> Result<bool, Box<str>> {
         let before = self.bytes.len();
         let key_len = u8::try_from(key.len()).expect("keys are at most 255 bytes long, or they would not have fitted an envelope");
         self.bytes.extend_from_slice(&[ENTITY, key_len]);
@@ -46,7 +46,7 @@ impl States {
         } else {
             self.bytes.truncate(before);
         }
-        given.map(|_| ())
+        given
     }
 
     pub fn push(&mut self, key: &[u8], state: &[u8]) {
@@ -54,7 +54,7 @@ impl States {
             out.extend_from_slice(state);
             Ok(true)
         });
-        debug_assert_eq!(added, Ok(()), "nothing fails");
+        debug_assert_eq!(added, Ok(true), "nothing fails");
     }
 
     /// Adds the records that stand at the front, one behind the other: how many bytes they are.
@@ -242,7 +242,7 @@ mod tests {
     fn an_entity_without_a_state_leaves_nothing() {
         let mut all = states(&[(b"a", b"one")]);
         let before = all.clone();
-        assert_eq!(all.add(b"b", |out| Ok(out.len() > 100)), Ok(()));
+        assert_eq!(all.add(b"b", |out| Ok(out.len() > 100)), Ok(false));
         let failing = |out: &mut Vec<u8>| {
             out.push(1);
             Err("no".into())

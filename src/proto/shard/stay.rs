@@ -408,6 +408,9 @@ impl<H: Host> Shard<H> {
         for envelope in gone.into_iter().map(|(_, message)| message).chain(cargo.mail) {
             self.entities.deliver_moved(&mut self.turns(cx), H::Parcel::from_envelope(envelope));
         }
+        for (key, watch) in cargo.watched {
+            self.entities.adopt_watched(&mut self.turns(cx), &key, watch);
+        }
         // Removals learned before the gate came here (CE-23).
         let gone: Vec<_> = self.gate.streams().filter(|stream| cx.env.removed.contains(stream)).collect();
         for stream in gone {

@@ -54,8 +54,14 @@ impl<H: Host> Entities<H> {
             found = self.find(tag, parcel.key());
         }
         match sign {
-            Some(Sign::Watch(watch)) => return self.watched(t, found, watch),
-            Some(Sign::Unwatch(watch)) => return self.unwatched(t, found, watch),
+            Some(Sign::Watch(ask, watching)) => {
+                let watched = self.watched(t, found, &watching);
+                return t.host.watch_answered(ask, watched);
+            }
+            Some(Sign::Unwatch(ask, watching)) => {
+                self.unwatched(t, found, &watching);
+                return t.host.watch_answered(ask, false);
+            }
             Some(Sign::OfShard(_)) | None => {}
         }
         let at = match found {
@@ -238,6 +244,11 @@ impl<H: Host> Entities<H> {
     /// Appends to the mailbox, within its bounds.
     pub(super) fn queue(&mut self, t: &mut Turns<'_, H>, at: u32, parcel: H::Parcel) {
         self.append(t, at, parcel, Room::Bounded);
+    }
+
+    /// Likewise, whatever waits there.
+    pub(super) fn grant_room(&mut self, t: &mut Turns<'_, H>, at: u32, parcel: H::Parcel) {
+        self.append(t, at, parcel, Room::Granted);
     }
 
     fn append(&mut self, t: &mut Turns<'_, H>, at: u32, parcel: H::Parcel, room: Room) {
@@ -425,7 +436,7 @@ impl<H: Host> Entities<H> {
             if !live && side.mailbox.is_empty() && side.adopted.is_none() {
                 // It was to start for what is gone now.
                 let watchers = side.own.as_mut().map(|own| own.take_watchers());
-                watchers.into_iter().flatten().for_each(|watch| t.host.watched_ended(watch, false));
+                watchers.into_iter().flatten().for_each(|watch| t.host.watched_ended(watch));
             }
             side.own = side.own.take().filter(|own| !own.is_empty());
             if !side.mailbox.is_empty() || side.adopted.is_some() || side.failures > 0 || side.queued || side.own.is_some() {

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::{
-    SentRecord, WatchRecord,
+    SentRecord, WatchId, WatchRecord,
     env::{HELD_BYTES, MAILBOX_BYTES, SENT_BYTES},
     gate::{Held, Weight},
     states::{ENTITY, Record, States},
@@ -39,6 +39,7 @@ const NODE: u8 = 7;
 const WATCH: u8 = 8;
 const SENT: u8 = 9;
 const SENT_HELD: u8 = 10;
+const WATCHED: u8 = 11;
 
 /// A timer of an entity on its way.
 #[derive(Clone, PartialEq, Debug)]
@@ -68,6 +69,8 @@ pub(super) struct Cargo {
     pub nodes: Vec<(NodeId, Envelope)>,
     /// Of entities, by entities.
     pub watches: Vec<WatchRecord>,
+    /// Of entities, by others: keys, and who watches.
+    pub watched: Vec<(Box<[u8]>, WatchId)>,
     /// By entities, to other shards.
     pub sent: Vec<SentRecord>,
     /// Bytes of all of it.
@@ -113,8 +116,15 @@ pub(super) fn encode(cargo: Cargo, now: Time) -> Vec<Vec<u8>> {
     }
     for watch in &cargo.watches {
         let key_len = u8::try_from(watch.target.len()).expect("keys are at most 255 bytes long, or they would not have fitted an envelope");
-        let w = out.next(watch.target.len() + watch.message.bytes.len()).u8(WATCH).u32(watch.ty.0).u8(key_len).bytes(&watch.target);
+        let ids = watch.was.len().min(WAS_MAX);
+        let w = out.next(watch.target.len() + WATCH_ID_BYTES * ids + watch.message.bytes.len());
+        w.u8(WATCH).u32(watch.ty.0).u8(key_len).bytes(&watch.target).u8(u8::from(watch.confirmed));
+        put_ids(w, &watch.was);
         put_envelope(w, &watch.message, now);
+    }
+    for (key, id) in &cargo.watched {
+        let key_len = u8::try_from(key.len()).expect("keys are at most 255 bytes long, or they would not have fitted an envelope");
+        out.next(key.len()).u8(WATCHED).u128(id.node.raw()).u64(id.number).u8(key_len).bytes(key);
     }
     for record in &cargo.sent {
         put_sent(out.next(0).u8(SENT), record);
@@ -178,7 +188,14 @@ pub(super) fn decode(cargo: &mut Cargo, shard: ShardKey, chunk: &[u8], now: Time
                 let ty = TypeId(r.u32("watched type")?);
                 let n = usize::from(r.u8("key length")?);
                 let target = r.bytes("watched key", n)?.into();
-                cargo.watches.push(WatchRecord { ty, target, message: envelope(&mut r, shard, now)? });
+                let confirmed = r.u8("confirmed")? != 0;
+                let was = ids(&mut r)?;
+                cargo.watches.push(WatchRecord { ty, target, was, confirmed, message: envelope(&mut r, shard, now)? });
+            }
+            WATCHED => {
+                let id = watch_id(&mut r)?;
+                let n = usize::from(r.u8("key length")?);
+                cargo.watched.push((r.bytes("key", n)?.into(), id));
             }
             kind @ (SENT | SENT_HELD) => {
                 let target = ShardKey { ty: TypeId(r.u32("target type")?), shard: ShardId(r.u32("target shard")?) };
@@ -244,6 +261,28 @@ fn put_large(out: &mut Chunks, record: &[u8]) {
     for part in rest.chunks(PART_BYTES) {
         out.next(part.len()).u8(MORE).count(part.len()).bytes(part);
     }
+}
+
+/// Names of a watch that are told, at most: one for each move of who watches that nobody has confirmed.
+pub(crate) const WAS_MAX: usize = 8;
+/// Bytes of one.
+const WATCH_ID_BYTES: usize = 24;
+
+/// The newest names of a watch.
+pub(crate) fn put_ids(w: &mut Writer, was: &[WatchId]) {
+    let was = &was[was.len().saturating_sub(WAS_MAX)..];
+    w.u8(was.len() as u8);
+    was.iter().for_each(|id| _ = w.u128(id.node.raw()).u64(id.number));
+}
+
+/// What [`put_ids`] has written.
+pub(crate) fn ids(r: &mut Reader<'_>) -> Result<Vec<WatchId>, Malformed> {
+    let n = r.u8("names of a watch")?;
+    (0..n).map(|_| watch_id(r)).collect()
+}
+
+fn watch_id(r: &mut Reader<'_>) -> Result<WatchId, Malformed> {
+    Ok(WatchId { node: NodeId::from_raw(r.u128("who watches")?), number: r.u64("number of a watch")? })
 }
 
 fn put_sent<'a>(w: &'a mut Writer, record: &SentRecord) -> &'a mut Writer {
@@ -318,6 +357,7 @@ mod tests {
     use super::*;
 
     const S: ShardKey = ShardKey { ty: TypeId(1), shard: ShardId(2) };
+    const ID: WatchId = WatchId { node: NodeId::from_raw(11), number: 12 };
     const OTHER: ShardKey = ShardKey { ty: TypeId(1), shard: ShardId(3) };
 
     #[test]
@@ -352,7 +392,14 @@ mod tests {
                 message: message(4),
             }],
             nodes: vec![(NodeId::from_raw(5), message(6))],
-            watches: vec![WatchRecord { ty: TypeId(8), target: b"other"[..].into(), message: message(7) }],
+            watches: vec![WatchRecord {
+                ty: TypeId(8),
+                target: b"other"[..].into(),
+                was: vec![ID, ID],
+                confirmed: true,
+                message: message(7),
+            }],
+            watched: vec![(b"key"[..].into(), ID)],
             sent: vec![
                 SentRecord { target: S, home: NodeId::from_raw(6), epoch: Epoch(3), held: vec![message(8), message(9)] },
                 SentRecord { target: OTHER, home: NodeId::from_raw(7), epoch: Epoch(4), held: vec![] },
@@ -402,12 +449,12 @@ mod tests {
         for cut in 0..chunk.len() {
             whole += usize::from(decode(&mut Cargo::default(), S, &chunk[..cut], Time::ZERO).is_ok());
         }
-        assert_eq!(whole, 13, "only cuts between records are readable");
+        assert_eq!(whole, 14, "only cuts between records are readable");
     }
 
     proptest! {
         #[test]
-        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), kind in 0u8..12) {
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), kind in 0u8..13) {
             let mut cargo = Cargo::default();
             let _ = decode(&mut cargo, S, &[&[kind][..], &bytes].concat(), Time::MAX);
             let _ = encode(cargo, Time::MAX);

@@ -81,6 +81,26 @@ pub enum Directive {
     Escalate,
 }
 
+/// Names a watch of an entity by another one: the home of who watches, and the slot there that the answer is for.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct WatchId {
+    /// Where who watches lives.
+    pub node: NodeId,
+    /// Of its slot.
+    pub number: u64,
+}
+
+/// What who watches says of its watch.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Watching {
+    /// Its name.
+    pub id: WatchId,
+    /// Names that it had at earlier homes, or this one, if it is asked about: under one of them it may be known.
+    pub was: Vec<WatchId>,
+    /// It is known under one of them, or the instance has ended.
+    pub confirmed: bool,
+}
+
 /// A watch of an entity by another one, on its way with the watching one.
 #[derive(Clone, PartialEq, Debug)]
 pub struct WatchRecord {
@@ -88,6 +108,10 @@ pub struct WatchRecord {
     pub ty: TypeId,
     /// Its key.
     pub target: Box<[u8]>,
+    /// Names of the watch so far.
+    pub was: Vec<WatchId>,
+    /// As in [`Watching`].
+    pub confirmed: bool,
     /// The message for the watching entity, and with it that one's key.
     pub message: Envelope,
 }

@@ -52,15 +52,32 @@ impl Parcel for Letter {
     fn size(&self) -> usize {
         self.envelope.bytes.len()
     }
-    /// A letter that says `watch` or `unwatch` is that, numbered by the length of the key; or `w#7`, `u#7`, with their numbers.
+    /// A letter that says `watch` or `unwatch` is that, numbered by the length of the key; or `w#7`, `u#7`, with their numbers. `a#7` asks about
+    /// number 7, `8was7` gives it another one.
     fn sign(&self) -> Option<Sign> {
-        let ask = |correlation| Ask { node: R, correlation, deadline: Time::MAX };
         let payload = text(self.envelope.payload());
-        let numbered = |front| payload.strip_prefix(front).and_then(|number: &str| number.parse().ok()).map(ask);
+        let ask = |correlation| Ask { node: R, correlation, deadline: Time::MAX };
+        let named = |number| WatchId { node: R, number };
+        let watch = |number, was: Option<u64>| {
+            let (was, confirmed) = (was.map(named).into_iter().collect(), was.is_some());
+            Sign::Watch(ask(number), Watching { id: named(number), was, confirmed })
+        };
+        // Nobody looks at the answer.
+        let unwatch = |number| Sign::Unwatch(ask(0), Watching { id: named(number), was: vec![], confirmed: false });
+        let number = |text: &str| text.parse().ok();
         match payload.as_str() {
-            "watch" => Some(Sign::Watch(ask(self.key().len() as u64))),
-            "unwatch" => Some(Sign::Unwatch(ask(self.key().len() as u64))),
-            _ => numbered("w#").map(Sign::Watch).or_else(|| numbered("u#").map(Sign::Unwatch)),
+            "watch" => return Some(watch(self.key().len() as u64, None)),
+            "unwatch" => return Some(unwatch(self.key().len() as u64)),
+            _ => {}
+        }
+        if let Some((now, was)) = payload.split_once("was") {
+            return Some(watch(number(now)?, Some(number(was)?)));
+        }
+        let (kind, n) = payload.split_once('#')?;
+        match kind {
+            "w" => Some(watch(number(n)?, None)),
+            "u" => Some(unwatch(number(n)?)),
+            _ => Some(watch(number(n)?, number(n))),
         }
     }
 }
@@ -142,11 +159,13 @@ impl Host for Book {
         self.log.push(format!("failure {failures}"));
         Aftermath { directive, parcel: self.failed_on.take() }
     }
-    fn watched_ended(&mut self, watch: Ask, moved: bool) {
-        if moved {
-            return self.log.push(format!("watch {} moved", watch.correlation));
+    fn watch_answered(&mut self, ask: Ask, watched: bool) {
+        if !watched && ask.correlation > 0 {
+            self.log.push(format!("watch {} has ended", ask.correlation));
         }
-        self.log.push(format!("watch {} has ended", watch.correlation));
+    }
+    fn watched_ended(&mut self, watch: WatchId) {
+        self.log.push(format!("watch {} has ended", watch.number));
     }
     fn leaving(&mut self, _: Place) -> Vec<Letter> {
         std::mem::take(&mut self.open_asks)

@@ -27,8 +27,6 @@ struct Model {
     live: BTreeSet<String>,
     /// Open watches: their numbers, and who is watched.
     watches: BTreeMap<u64, String>,
-    /// Those whose watched entity has moved.
-    again: Vec<u64>,
     trace: Vec<String>,
     keys: u64,
     seed: u64,
@@ -63,7 +61,6 @@ impl Model {
             state: BTreeMap::new(),
             live: BTreeSet::new(),
             watches: BTreeMap::new(),
-            again: vec![],
             trace: vec![],
             keys: KEYS[usize::from(seed % 4 >= 2)],
             seed,
@@ -113,10 +110,6 @@ impl Model {
                     "watch" => {
                         let number: u64 = words[1].parse().unwrap();
                         let Some(key) = self.watches.get(&number).cloned() else { self.bad("a watch ends twice") };
-                        if words[2] == "moved" {
-                            self.again.push(number);
-                            continue;
-                        }
                         if self.live.contains(&key) || self.state.get(&key).is_some_and(|s| !s.is_empty()) {
                             self.bad(&format!("watch {number} of {key} ended falsely"));
                         }
@@ -201,12 +194,6 @@ impl Model {
             self.home = to;
         }
         self.collect();
-        if self.moving.is_none() {
-            for number in std::mem::take(&mut self.again) {
-                let key = self.watches[&number].clone();
-                self.send(&key, &format!("w#{number}"));
-            }
-        }
     }
 
     /// Does something.
@@ -257,12 +244,22 @@ impl Model {
                 asked.envelope.ask = Some(Ask { node: R, correlation: n, deadline });
                 self.put(&key, asked);
             }
-            36 => {
-                // Not one that is to be sent to the new home.
+            36 | 38 => {
+                // Told no more, asked about, or named anew.
                 let watched = self.watches.iter().nth(self.rng.below(8) as usize).map(|(number, key)| (*number, key.clone()));
                 if let Some((number, key)) = watched.filter(|_| self.moving.is_none()) {
-                    self.send(&key, &format!("u#{number}"));
-                    self.watches.remove(&number);
+                    match self.rng.below(3) {
+                        0 => {
+                            self.send(&key, &format!("u#{number}"));
+                            self.watches.remove(&number);
+                        }
+                        1 => self.send(&key, &format!("a#{number}")),
+                        _ => {
+                            self.watches.insert(n, key.clone());
+                            self.watches.remove(&number);
+                            self.send(&key, &format!("{n}was{number}"));
+                        }
+                    }
                 }
             }
             24 | 25 => {

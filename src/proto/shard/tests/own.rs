@@ -348,18 +348,51 @@ fn a_watch_of_a_node_that_was_removed_meanwhile_is_told_on_the_new_home() {
 }
 
 #[test]
-fn who_watches_no_more_or_is_gone_is_not_told() {
-    for unwatches in [true, false] {
-        let mut a = home();
+fn who_watches_no_more_is_not_told() {
+    let mut a = home();
+    ["m1", "watch", "unwatch", "bye"].iter().for_each(|text| tell(&mut a, text));
+    assert_eq!(said(&mut a), ["k:m1", "k:bye", "stop k passivated"]);
+}
+
+#[test]
+fn who_watched_from_a_node_that_is_gone_takes_no_room() {
+    let mut a = home();
+    a.core.env.limits.mailbox = 1;
+    ["m1", "w#1", "w#2", "w#3"].iter().for_each(|text| tell(&mut a, text));
+    assert_eq!(said(&mut a), ["k:m1", "watch 3 has ended"], "there is a bound");
+    a.removed(R);
+    tell(&mut a, "w#4");
+    tell(&mut a, "bye");
+    assert_eq!(said(&mut a), ["k:bye", "stop k passivated", "watch 4 has ended"]);
+}
+
+#[test]
+fn a_watch_is_known_by_its_names_for_as_long_as_the_instance_lives() {
+    let mut a = home();
+    ["m1", "w#1", "2was1", "2was1", "a#2", "3was2"].iter().for_each(|text| tell(&mut a, text));
+    assert_eq!(said(&mut a), ["k:m1"]);
+    tell(&mut a, "bye");
+    assert_eq!(said(&mut a), ["k:bye", "stop k passivated", "watch 3 has ended"]);
+    ["m2", "a#3", "4was3", "w#5"].iter().for_each(|text| tell(&mut a, text));
+    let log = said(&mut a);
+    assert_eq!(log[log.len() - 2..], ["watch 3 has ended", "watch 4 has ended"], "the next instance is another one: {log:?}");
+}
+
+#[test]
+fn a_watch_travels_with_the_state_of_who_is_watched_and_ends_without_one() {
+    for stateless in [false, true] {
+        let (mut a, mut b) = (home(), Bed::new(B));
         tell(&mut a, "m1");
-        tell(&mut a, "watch");
-        if unwatches {
-            tell(&mut a, "unwatch");
-        } else {
-            a.removed(R);
-        }
-        tell(&mut a, "bye");
-        assert_eq!(said(&mut a), ["k:m1", "k:bye", "stop k passivated"], "unwatches: {unwatches}");
+        tell(&mut a, "w#1");
+        a.host.stateless = stateless;
+        a.log();
+        a.move_to(2, B);
+        let ended = a.log().contains(&"watch 1 has ended".to_owned());
+        b.take_from(A, a.handed_to(B));
+        let item = LaneItem::Msg { shard: S, tag: Epoch(2), enter: None, parcel: letter("k", "bye") };
+        b.lane(item);
+        let told = b.log().contains(&"watch 1 has ended".to_owned());
+        assert_eq!((ended, told), (stateless, !stateless));
     }
 }
 
@@ -380,4 +413,21 @@ fn what_travels_finds_room_where_it_comes_to() {
     b.pass(Duration::from_secs(1));
     let dropped: Vec<String> = b.log().into_iter().filter(|line| line.starts_with("drop")).collect();
     assert_eq!(dropped, ["drop late mailbox_full"]);
+}
+
+#[test]
+fn what_an_open_ask_comes_to_travels_though_the_mailbox_is_full() {
+    let (mut a, mut b) = (home(), Bed::new(B));
+    for bed in [&mut a, &mut b] {
+        bed.core.env.limits.mailbox = 4;
+    }
+    tell(&mut a, "m");
+    a.log();
+    // As it hands over, it has something to say to itself; and it has asked.
+    a.host.at_hand_over = (0..4).map(|n| (b"k".to_vec(), Wish::Own(letter("k", &format!("own{n}"))))).collect();
+    a.host.open_asks = (0..4).map(|n| letter("k", &format!("answer{n}"))).collect();
+    a.move_to(2, B);
+    assert_eq!(a.log(), ["stop k moved"]);
+    b.take_from(A, a.handed_to(B));
+    assert_eq!(said(&mut b).len(), 8);
 }
