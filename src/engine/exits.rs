@@ -302,11 +302,16 @@ impl Exits {
     pub fn send(&mut self, node: &Node, entry: &TypeEntry, slot: &mut Option<EngineParcel>) -> Result<(), Refusal> {
         let Some(parcel) = slot.as_ref() else { return Ok(()) };
         let shard = entry.shard_of(parcel.hash());
-        if parcel.sign().is_none() && !self.may_go(shard) {
-            let envelope = encode(node, shard, parcel)?;
-            let held = self.senders.as_mut().map_or(Err(Refusal::Full), |senders| senders.hold(shard, envelope));
-            // What was encoded goes last: it is of the user's making, and its end may panic.
-            return held.map(|()| *slot = None);
+        if parcel.sign().is_none()
+            && !self.may_go(shard)
+            && let Some(senders) = &mut self.senders
+        {
+            if let Some(target) = senders.waits_for(shard, parcel.hash()) {
+                senders.hold(target, encode(node, target, parcel)?)?;
+                // What was encoded goes last: it is of the user's making, and its end may panic.
+                *slot = None;
+                return Ok(());
+            }
         }
         let word = entry.word(shard.shard);
         if word == Word::NO_ROOM {
@@ -386,10 +391,13 @@ impl Exits {
         let mut given_up = vec![];
         let Some(mut senders) = self.senders.take() else { return given_up };
         for (shard, target, mut waiting) in senders.take_open(now) {
-            let entry = node.type_entry(target.ty);
+            let (entry, before) = (node.type_entry(target.ty), waiting.len());
             while let Some(message) = take(&mut waiting) {
                 let mut slot = Some(EngineParcel::from_envelope(message));
-                let sent = entry.as_ref().map_or(Err(Refusal::NotStarted), |entry| self.send(node, entry, &mut slot));
+                let sent = match &entry {
+                    Some(entry) => self.send(node, entry, &mut slot),
+                    None => self.send_abroad(&mut slot),
+                };
                 let (Err(refusal), Some(EngineParcel::Wire { envelope, .. })) = (sent, slot) else { continue };
                 if matches!(refusal, Refusal::Full | Refusal::NoCredit) {
                     waiting.push_front(envelope);
@@ -397,10 +405,23 @@ impl Exits {
                 }
                 given_up.push((envelope, refusal.as_drop()));
             }
-            senders.put_back(now, shard, target, waiting);
+            senders.put_back(now, (shard, target), waiting.len() < before, waiting);
         }
         self.senders = Some(senders);
         given_up
+    }
+
+    /// Sends a message of a type that this node does not know, and so nobody else from here: the network thread finds the home of its shard.
+    fn send_abroad(&mut self, slot: &mut Option<EngineParcel>) -> Result<(), Refusal> {
+        if !self.network.has_room(1) {
+            return Err(Refusal::Full);
+        }
+        if let Some(EngineParcel::Wire { envelope, .. }) = slot.take() {
+            let item = LaneItem::Msg { shard: envelope.shard, tag: Epoch::ZERO, enter: None, parcel: envelope };
+            assert!(self.network.push(ToNet::Lane(item)).is_ok(), "room for the item was seen, and a lane has one producer");
+            self.network.ring_bell();
+        }
+        Ok(())
     }
 
     /// Where the words of a type are kept.

@@ -8,7 +8,7 @@
 //! Only those messages wait: entities run at once, and what they send elsewhere goes. To wait at the old home would be simpler, and wrong: the mark to a
 //! shard that moves too may have to wait for its transfer, and that one for a mark to this shard.
 //!
-//! What is sent to a type before this node has heard its number of shards, in the first moments of its life, is not remembered.
+//! A type may be sent to before this node has heard its number of shards, in the first moments of its life: that counts as sent to all of them.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -22,7 +22,7 @@ use crate::{
     proto::{
         handoff::Envelope,
         shard::{SENT_BYTES, SentRecord},
-        sharding::UNSIZED,
+        sharding::{UNSIZED, shard_of},
     },
 };
 
@@ -50,20 +50,36 @@ impl<T: Default> ByShard<T> {
     }
 }
 
-/// Which shards were sent to: a bit for each.
-struct Targets(ByShard<u64>);
+/// Which shards were sent to: a bit for each, and types of which all were.
+struct Targets {
+    shards: ByShard<u64>,
+    all_of: Vec<TypeId>,
+}
 
 impl Targets {
-    const NONE: Self = Self(ByShard(vec![]));
+    const NONE: Self = Self { shards: ByShard(vec![]), all_of: vec![] };
 
     #[inline(always)]
     fn add(&mut self, target: ShardKey) {
-        *self.0.slot(target.ty, target.shard.0 as usize / 64) |= 1 << (target.shard.0 % 64);
+        if target.shard == UNSIZED {
+            return self.add_all(target.ty);
+        }
+        *self.shards.slot(target.ty, target.shard.0 as usize / 64) |= 1 << (target.shard.0 % 64);
     }
 
-    fn shards(&self) -> Vec<ShardKey> {
+    #[cold]
+    fn add_all(&mut self, ty: TypeId) {
+        if !self.all_of.contains(&ty) {
+            self.all_of.push(ty);
+        }
+    }
+
+    fn list(mut self, shards_of: &impl Fn(TypeId) -> Option<u32>) -> Vec<ShardKey> {
+        for ty in std::mem::take(&mut self.all_of) {
+            (0..shards_of(ty).unwrap_or(0)).for_each(|shard| self.add(ShardKey { ty, shard: ShardId(shard) }));
+        }
         let mut shards = vec![];
-        for (ty, words) in &self.0.0 {
+        for (ty, words) in &self.shards.0 {
             for (word, first) in words.iter().zip((0..).step_by(64)) {
                 let set = (0..64).filter(|bit| word >> bit & 1 == 1);
                 shards.extend(set.map(|bit| ShardKey { ty: *ty, shard: ShardId(first + bit) }));
@@ -75,6 +91,8 @@ impl Targets {
 
 /// What the entities of one shard send to another one, until all that they sent from an earlier home has got there.
 struct Hold {
+    /// Shards of that type.
+    shards: u32,
     home: NodeId,
     epoch: Epoch,
     /// All of it has, or it is waited for no longer.
@@ -128,15 +146,43 @@ impl Senders {
 
     #[inline(never)]
     fn note(&mut self, from: ShardKey, target: ShardKey) -> bool {
-        if target.shard == UNSIZED {
-            return true;
-        }
-        if !self.holds.is_empty() && self.holds.get(&from).is_some_and(|holds| holds.contains_key(&target)) {
-            return false;
+        if let Some(holds) = self.holds_of(from) {
+            let held = if target.shard == UNSIZED { holds.keys().any(|of| of.ty == target.ty) } else { holds.contains_key(&target) };
+            if held {
+                return false;
+            }
         }
         self.sent_by(from).add(target);
         self.last = Some((from, target));
         true
+    }
+
+    #[inline(always)]
+    fn holds_of(&self, from: ShardKey) -> Option<&BTreeMap<ShardKey, Hold>> {
+        if self.holds.is_empty() { None } else { self.holds.get(&from) }
+    }
+
+    /// The shard for which that one's messages to the entity with that hash are held.
+    fn held(&self, from: ShardKey, ty: TypeId, hash: u64) -> Option<ShardKey> {
+        let holds = self.holds_of(from)?;
+        let (_, any) = holds.iter().find(|(of, _)| of.ty == ty)?;
+        Some(ShardKey { ty, shard: shard_of(hash, any.shards) }).filter(|target| holds.contains_key(target))
+    }
+
+    /// Whether what that shard's entities send to the entity with that hash waits.
+    pub fn holds(&self, from: ShardKey, ty: TypeId, hash: u64) -> bool {
+        self.held(from, ty, hash).is_some()
+    }
+
+    /// The shard for which a message of the entity at work to that target, with that hash, is to be [held](Self::hold). `None`: it may go after all,
+    /// which is noted.
+    pub fn waits_for(&mut self, target: ShardKey, hash: u64) -> Option<ShardKey> {
+        let from = self.busy.shard_inside()?;
+        let held = self.held(from, target.ty, hash);
+        if held.is_none() {
+            self.sent_by(from).add(target);
+        }
+        held
     }
 
     #[inline(always)]
@@ -159,7 +205,12 @@ impl Senders {
     }
 
     /// The shard leaves, where its epoch was that: what goes with it, and the shards that were sent to from here.
-    pub fn leave(&mut self, shard: ShardKey, home: NodeId, epoch: Epoch) -> (Vec<SentRecord>, Vec<ShardKey>) {
+    pub fn leave(
+        &mut self,
+        shard: ShardKey,
+        (home, epoch): (NodeId, Epoch),
+        shards_of: impl Fn(TypeId) -> Option<u32>,
+    ) -> (Vec<SentRecord>, Vec<ShardKey>) {
         self.last = None;
         let mut sent = self.sent.slot(shard.ty, shard.shard.0 as usize).take().map_or(Targets::NONE, |sent| *sent);
         let mut records = BTreeMap::new();
@@ -169,11 +220,14 @@ impl Senders {
                 // Its home then has told all that it will.
                 sent.add(target);
             }
-            records.insert(target, SentRecord { target, home: hold.home, epoch: hold.epoch, held: hold.waiting.into() });
+            let Hold { shards, home, epoch, waiting, .. } = hold;
+            records.insert(target, SentRecord { target, shards, home, epoch, held: waiting.into() });
         }
-        let sent = sent.shards();
+        let sent = sent.list(&shards_of);
         for &target in &sent {
-            let record = records.entry(target).or_insert_with(|| SentRecord { target, home, epoch, held: vec![] });
+            // Nobody knows no more of a type that it has sent to.
+            let shards = shards_of(target.ty).unwrap_or(target.shard.0 + 1);
+            let record = records.entry(target).or_insert_with(|| SentRecord { target, shards, home, epoch, held: vec![] });
             (record.home, record.epoch) = (home, epoch);
         }
         (records.into_values().collect(), sent)
@@ -181,7 +235,7 @@ impl Senders {
 
     /// That came with the shard. `settled`: there is nobody who would tell when it may go.
     pub fn adopt(&mut self, now: Time, shard: ShardKey, record: SentRecord, settled: bool) {
-        let SentRecord { target, home, epoch, held } = record;
+        let SentRecord { target, shards, home, epoch, held } = record;
         if settled && held.is_empty() {
             return;
         }
@@ -189,7 +243,7 @@ impl Senders {
         let (until, waiting) = (now + self.patience, VecDeque::from(held));
         self.held_bytes += bytes_of(&waiting);
         self.due = Some(self.due.map_or(until, |due| due.min(until)));
-        self.holds.entry(shard).or_default().insert(target, Hold { home, epoch, open: false, until, waiting });
+        self.holds.entry(shard).or_default().insert(target, Hold { shards, home, epoch, open: false, until, waiting });
         if settled {
             self.set_open(shard, target);
         }
@@ -257,9 +311,10 @@ impl Senders {
     }
 
     /// What is left of that found no room. With nothing left, messages go there as others do.
-    pub fn put_back(&mut self, now: Time, shard: ShardKey, target: ShardKey, left: VecDeque<Envelope>) {
-        // What went has been sent from here.
-        self.sent_by(shard).add(target);
+    pub fn put_back(&mut self, now: Time, (shard, target): (ShardKey, ShardKey), went: bool, left: VecDeque<Envelope>) {
+        if went {
+            self.sent_by(shard).add(target);
+        }
         let Some(holds) = self.holds.get_mut(&shard) else { return };
         if left.is_empty() {
             holds.remove(&target);
@@ -308,7 +363,7 @@ mod tests {
     }
 
     fn record(target: u32, held: &[u8]) -> SentRecord {
-        SentRecord { target: shard(target), home: THERE, epoch: Epoch(3), held: held.iter().map(|n| message(*n)).collect() }
+        SentRecord { target: shard(target), shards: 300, home: THERE, epoch: Epoch(3), held: held.iter().map(|n| message(*n)).collect() }
     }
 
     /// With an entity of `FROM` at work.
@@ -318,11 +373,15 @@ mod tests {
         Senders::new(busy, held_items, PATIENCE)
     }
 
+    fn leave(senders: &mut Senders, epoch: u64) -> (Vec<SentRecord>, Vec<ShardKey>) {
+        senders.leave(FROM, (HERE, Epoch(epoch)), |_| Some(300))
+    }
+
     /// What may go, as numbers.
     fn open(senders: &mut Senders, now: Time) -> Vec<(u32, Vec<u8>)> {
         let all = senders.take_open(now).into_iter();
         all.map(|(_, target, waiting)| {
-            senders.put_back(now, FROM, target, VecDeque::new());
+            senders.put_back(now, (FROM, target), !waiting.is_empty(), VecDeque::new());
             (target.shard.0, waiting.iter().map(|message| message.payload()[0]).collect())
         })
         .collect()
@@ -338,11 +397,11 @@ mod tests {
         assert!(senders.may_go(shard(5)));
         senders.busy.enter(shard(8), b"k");
         assert!(senders.may_go(shard(6)) && senders.may_go(ShardKey { ty: TypeId(2), shard: UNSIZED }));
-        let (records, sent) = senders.leave(FROM, HERE, Epoch(4));
+        let (records, sent) = leave(&mut senders, 4);
         assert_eq!(sent, [3, 63, 64, 200].map(shard));
         assert!(records.iter().all(|r| (r.home, r.epoch) == (HERE, Epoch(4)) && r.held.is_empty()));
         assert_eq!(records.iter().map(|r| r.target).collect::<Vec<_>>(), sent);
-        assert_eq!(senders.leave(FROM, HERE, Epoch(5)), (vec![], vec![]), "and nothing twice");
+        assert_eq!(leave(&mut senders, 5), (vec![], vec![]), "and nothing twice");
     }
 
     #[test]
@@ -370,7 +429,7 @@ mod tests {
         senders.settled(FROM, THERE, Epoch(3), &[shard(3)]);
         let [(_, target, waiting)] = &mut senders.take_open(Time::ZERO)[..] else { panic!("one") };
         waiting.pop_front();
-        senders.put_back(Time::ZERO, FROM, *target, std::mem::take(waiting));
+        senders.put_back(Time::ZERO, (FROM, *target), true, std::mem::take(waiting));
         assert_eq!(senders.hold(shard(3), message(4)), Ok(()));
         assert_eq!(open(&mut senders, Time::ZERO), [], "a moment later");
         let due = senders.due().unwrap();
@@ -389,9 +448,9 @@ mod tests {
         assert_eq!(open(&mut senders, Time::ZERO), [(5, vec![5])]);
         senders.settled(FROM, THERE, Epoch(3), &[shard(6)]);
         let [(_, target, waiting)] = &mut senders.take_open(Time::ZERO)[..] else { panic!("one") };
-        senders.put_back(Time::ZERO, FROM, *target, std::mem::take(waiting));
+        senders.put_back(Time::ZERO, (FROM, *target), false, std::mem::take(waiting));
         senders.settled(FROM, THERE, Epoch(3), &[shard(4)]);
-        let (records, sent) = senders.leave(FROM, HERE, Epoch(4));
+        let (records, sent) = leave(&mut senders, 4);
         assert_eq!(sent, [4, 5, 6].map(shard), "of 3 nothing went from here");
         let told = |r: &SentRecord| (r.target.shard.0, r.home, r.held.len());
         assert_eq!(records.iter().map(told).collect::<Vec<_>>(), [(3, THERE, 1), (4, HERE, 1), (5, HERE, 0), (6, HERE, 1)]);
@@ -426,5 +485,27 @@ mod tests {
         senders.held_bytes = SENT_BYTES;
         assert_eq!(senders.hold(shard(4), message(3)), Err(Refusal::Full));
         assert_eq!(senders.take_all().len(), 2);
+    }
+
+    #[test]
+    fn to_where_nothing_has_gone_is_not_taken_along_again() {
+        let mut senders = at_work(10);
+        senders.adopt(Time::ZERO, FROM, record(3, &[]), false);
+        senders.settled(FROM, THERE, Epoch(3), &[shard(3)]);
+        assert_eq!(open(&mut senders, Time::ZERO), [(3, vec![])]);
+        assert_eq!(leave(&mut senders, 4), (vec![], vec![]), "nothing was sent from here");
+    }
+
+    #[test]
+    fn before_the_number_of_shards_is_known_each_of_them_may_be_meant() {
+        const UNKNOWN: ShardKey = ShardKey { ty: TypeId(1), shard: UNSIZED };
+        let mut senders = at_work(10);
+        assert!(senders.may_go(UNKNOWN));
+        let (records, sent) = senders.leave(FROM, (HERE, Epoch(4)), |_| Some(3));
+        assert_eq!((sent.len(), records.iter().all(|record| record.shards == 3)), (3, true));
+        senders.adopt(Time::ZERO, FROM, record(3, &[]), false);
+        assert!(!senders.may_go(UNKNOWN));
+        assert_eq!((senders.waits_for(UNKNOWN, 303), senders.waits_for(UNKNOWN, 304)), (Some(shard(3)), None));
+        assert_eq!(leave(&mut senders, 5).1.len(), 300, "it may have gone to any of them");
     }
 }

@@ -13,6 +13,7 @@ use std::{
 };
 
 use super::{
+    exits,
     node::Node,
     parcel::{Answered, EngineParcel, Key},
     slot::Waiter,
@@ -81,6 +82,8 @@ fn said(answered: &Answered) -> Option<Said> {
     }
 }
 
+/// One in so many slots of a node may be taken by the signs of one kind and worker that are under way.
+const SHARE: usize = 32;
 /// Signs that are sent at once, at most.
 const AT_ONCE: usize = 256;
 /// What found no room, or did not get there, is sent again so long after that.
@@ -125,6 +128,12 @@ impl<S> Repeated<S> {
         }
     }
 
+    /// Whether something is to be sent.
+    #[inline]
+    pub fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
     /// When [`send`](Self::send) has something to do.
     pub fn due(&self) -> Option<Time> {
         (!self.unsent.is_empty()).then_some(self.again_at)
@@ -137,7 +146,12 @@ impl<S> Repeated<S> {
         if self.due().is_none_or(|due| due > now) {
             return never;
         }
-        for _ in 0..self.unsent.len().min(AT_ONCE) {
+        // Most slots are for asks.
+        let room = (node.config.limits.asks as usize / SHARE).max(1).saturating_sub(self.open.len());
+        if room == 0 {
+            self.again_at = now + AGAIN_AFTER;
+        }
+        for _ in 0..self.unsent.len().min(AT_ONCE).min(room) {
             let Some(sign) = self.unsent.pop_front() else { break };
             let Some(correlation) = node.slots.open(Waiter::Entity(worker), UNTIMED) else {
                 self.later(now, sign);
@@ -220,9 +234,13 @@ fn read(bytes: &[u8]) -> Result<(Epoch, Vec<ShardKey>), Malformed> {
     Ok((epoch, targets))
 }
 
-/// Sends a sign to the entity of that type with that key, from the calling thread.
-pub fn to_entity(node: &Arc<Node>, ty: TypeId, key: &[u8], sign: &[u8], correlation: u64) -> Way {
+/// Sends a sign to the entity of that type with that key, from the calling thread, for one of that shard: behind what that has sent.
+pub fn to_entity(node: &Arc<Node>, from: Option<ShardKey>, (ty, key): (TypeId, &[u8]), sign: &[u8], correlation: u64) -> Way {
     let hash = Key::hash_of(key);
+    let waits = |from| exits::with(node, |exits| exits.senders().is_some_and(|senders| senders.holds(from, ty, hash)));
+    if from.and_then(waits).unwrap_or(false) {
+        return Way::Later;
+    }
     send(node, ty, |_| Some(hash), key, sign, correlation)
 }
 

@@ -197,17 +197,19 @@ impl Watches {
         }
     }
 
-    /// When to call [`send`](Self::send).
+    /// Whether [`send`](Self::send) has something to do, some time.
     #[inline]
+    pub fn has_unsent(&self) -> bool {
+        self.steps.has_unsent()
+    }
+
+    /// When to call [`send`](Self::send).
     pub fn due(&self) -> Option<Time> {
         self.steps.due()
     }
 
     /// Sends signs that are due. Who cannot watch after all.
     pub fn send(&mut self, node: &Arc<Node>, worker: u16, now: Time) -> Vec<Told> {
-        if self.steps.is_empty() {
-            return vec![];
-        }
         let Self { by_watcher, ends_of, steps } = self;
         let never = steps.send(node, worker, now, |step, correlation| match step {
             Step::Watch(number) => {
@@ -215,10 +217,10 @@ impl Watches {
                 let open = by_watcher.get(watcher)?.get(target)?;
                 let id = WatchId { node: node.id, number: *number };
                 let sign = signs::watching(true, &Watching { id, was: open.was.clone(), confirmed: open.confirmed });
-                Some(signs::to_entity(node, target.0, &target.1, &sign, correlation))
+                Some(signs::to_entity(node, Some(watcher.0), (target.0, &target.1), &sign, correlation))
             }
             Step::Unwatch(target, watching) => {
-                Some(signs::to_entity(node, target.0, &target.1, &signs::watching(false, watching), correlation))
+                Some(signs::to_entity(node, None, (target.0, &target.1), &signs::watching(false, watching), correlation))
             }
         });
         let told = |step| if let Step::Watch(number) = step { self.ended(node, number) } else { None };

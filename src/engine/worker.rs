@@ -202,10 +202,7 @@ impl Worker {
             worked = true;
             self.own(now, shard, &mut Some(parcel));
         }
-        for told in self.host.out.watches.send(&self.node, self.index, now) {
-            worked = true;
-            self.tell(now, Some(told));
-        }
+        worked |= self.host.out.watches.has_unsent() && self.watch(now);
         worked |= self.host.settles() && self.settle(now);
         let timers = self.core.poll_timeout().is_some_and(|due| due <= now);
         if timers {
@@ -246,6 +243,16 @@ impl Worker {
         let (items, patience) = (config.limits.mailbox as usize, config.sharding.handoff_timeout.get());
         let senders = Senders::new(self.host.busy.clone(), items, patience);
         exits::with(&self.node, |exits| exits.belong_to(senders)).expect("the thread has begun, and no turn is inside a send");
+    }
+
+    /// Sends signs of watches.
+    #[cold]
+    fn watch(&mut self, now: Time) -> bool {
+        let is_due = self.host.out.watches.due().is_some_and(|due| due <= now);
+        for told in self.host.out.watches.send(&self.node, self.index, now) {
+            self.tell(now, Some(told));
+        }
+        is_due
     }
 
     /// Sends what entities have sent that waits because they have moved, once it may go, and what has to be said for that.
@@ -459,8 +466,12 @@ impl Worker {
 
     /// When a turn has something to do even if nothing comes in.
     pub fn due(&self) -> Option<Time> {
-        let due = [self.core.poll_timeout(), self.host.out.watches.due()].into_iter().flatten().min();
-        if self.host.settles() { [due, self.host.out.settling.due(), self.host.held_due()].into_iter().flatten().min() } else { due }
+        let (due, out) = (self.core.poll_timeout(), &self.host.out);
+        // Nothing of it in the steady state.
+        if out.watches.has_unsent() || self.host.settles() {
+            return [due, out.watches.due(), out.settling.due(), self.host.held_due()].into_iter().flatten().min();
+        }
+        due
     }
 
     /// A live instance, for tests.

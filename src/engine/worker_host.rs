@@ -354,7 +354,8 @@ impl Host for WorkerHost {
 
     fn leaving_sent(&mut self, at: Place) -> Vec<SentRecord> {
         let home = self.node.id;
-        let left = self.with_senders(|senders| senders.leave(at.shard, home, at.epoch));
+        let shards_of = |ty| self.node.type_entry(ty)?.shards();
+        let left = self.with_senders(|senders| senders.leave(at.shard, (home, at.epoch), shards_of));
         let Some((records, targets)) = left else { return vec![] };
         let until = at.now + self.node.config.sharding.handoff_timeout.get();
         if self.out.settling.begin((at.shard, at.epoch), targets, until) {

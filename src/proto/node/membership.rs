@@ -136,7 +136,9 @@ impl<M: Members> NodeCore<M> {
         let stranded = |shard: ShardKey| self.stranded.contains(&shard.ty);
         // What was assigned to this node is on its way to a worker, or to this node, before it runs.
         let expects = || self.region.heard().any(|(shard, _, home)| home == self.me && !stranded(shard));
-        let sent = || self.relay.unacknowledged() == 0 && self.region.buffered() == 0 && self.settling.is_empty();
+        // Signs are repeated, and wait for homes that there may never be again.
+        let settled = self.settling.values().all(|since| now.since(*since) >= self.config.sharding.fence_deadline.get());
+        let sent = || settled && self.relay.unacknowledged() == 0 && !self.region.buffers_messages();
         let handed_over = || !expects() && sent() && self.coordinator.is_quiet();
         let runs = self.region.hosted().next().is_some();
         // Nobody takes over what runs here, but somebody may be given it the moment this node is removed: all leave, or a host of that type comes.

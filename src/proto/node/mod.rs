@@ -81,8 +81,8 @@ pub struct NodeCore<M = Membership> {
     seat_waits: bool,
     /// Shards whose `Owned` came after the last survey began.
     since_survey: BTreeSet<ShardKey>,
-    /// Workers whose entities have left behind what they had sent: it may still be on its way, and is lost if this node is removed.
-    settling: BTreeSet<u16>,
+    /// Workers whose entities have left behind what they had sent, and since when: it may still be on its way, and is lost if this node is removed.
+    settling: BTreeMap<u16, Time>,
     /// This node is on its way out, as the newest view says.
     leaving: bool,
     drained: bool,
@@ -182,7 +182,7 @@ impl<M: Members> NodeCore<M> {
             hosting: Hosting::new(&config),
             seat_waits: false,
             since_survey: BTreeSet::new(),
-            settling: BTreeSet::new(),
+            settling: BTreeMap::new(),
             leaving: false,
             drained: false,
             done: false,

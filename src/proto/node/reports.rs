@@ -100,7 +100,7 @@ impl<M: Members> NodeCore<M> {
                 }
             }
             ShardReport::Facts { id, facts } => self.handle_facts(worker, id, facts),
-            ShardReport::Settling { under_way: true } => _ = self.settling.insert(worker),
+            ShardReport::Settling { under_way: true } => _ = self.settling.insert(worker, now),
             ShardReport::Settling { under_way: false } => _ = self.settling.remove(&worker),
             ShardReport::Load { loads } => self.handle_load(now, worker, loads),
         }

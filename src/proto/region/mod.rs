@@ -361,6 +361,12 @@ impl Region {
         }
     }
 
+    /// Whether messages wait here that are no signs.
+    pub fn buffers_messages(&self) -> bool {
+        let waiting = self.buffering.iter().filter_map(|key| self.shards.get(key)).flat_map(|shard| &shard.buffer);
+        self.buffered > 0 && waiting.into_iter().any(|waiting| waiting.envelope.ask.is_none() || deadline_of(&waiting.envelope).is_some())
+    }
+
     /// The authority refused (or took in) this node's idea of the type.
     pub fn set_refused(&mut self, ty: TypeId, refused: bool, out: &mut Vec<RegionOut>) {
         if !refused {

@@ -14,6 +14,7 @@ use crate::{
     Epoch, NodeId, ShardId, ShardKey, Time, TypeId,
     proto::{
         handoff::{Ask, Envelope, Mode},
+        sharding::SHARDS_MAX,
         wire::{Malformed, Reader, Writer},
     },
 };
@@ -84,10 +85,10 @@ impl Cargo {
         self.mail.into_iter().chain(held).chain(self.sent.into_iter().flat_map(|record| record.held))
     }
 
-    /// The record of what was sent to that shard.
-    fn sent_to(&mut self, target: ShardKey, home: NodeId, epoch: Epoch) -> &mut SentRecord {
-        let at = self.sent.iter().rposition(|record| record.target == target).unwrap_or_else(|| {
-            self.sent.push(SentRecord { target, home, epoch, held: vec![] });
+    /// The record of what was sent to that shard, which is this one or came before it.
+    fn sent_to(&mut self, record: SentRecord) -> &mut SentRecord {
+        let at = self.sent.iter().rposition(|known| known.target == record.target).unwrap_or_else(|| {
+            self.sent.push(record);
             self.sent.len() - 1
         });
         &mut self.sent[at]
@@ -198,11 +199,9 @@ pub(super) fn decode(cargo: &mut Cargo, shard: ShardKey, chunk: &[u8], now: Time
                 cargo.watched.push((r.bytes("key", n)?.into(), id));
             }
             kind @ (SENT | SENT_HELD) => {
-                let target = ShardKey { ty: TypeId(r.u32("target type")?), shard: ShardId(r.u32("target shard")?) };
-                let home = NodeId::from_raw(r.u128("earlier home")?);
-                let epoch = epoch(&mut r, "earlier epoch")?;
-                let message = if kind == SENT_HELD { Some(envelope(&mut r, target, now)?) } else { None };
-                cargo.sent_to(target, home, epoch).held.extend(message);
+                let record = sent(&mut r)?;
+                let message = if kind == SENT_HELD { Some(envelope(&mut r, record.target, now)?) } else { None };
+                cargo.sent_to(record).held.extend(message);
             }
             STREAM => cargo.floors.push((NodeId::from_raw(r.u128("stream")?), epoch(&mut r, "floor")?)),
             HELD => {
@@ -286,7 +285,22 @@ fn watch_id(r: &mut Reader<'_>) -> Result<WatchId, Malformed> {
 }
 
 fn put_sent<'a>(w: &'a mut Writer, record: &SentRecord) -> &'a mut Writer {
-    w.u32(record.target.ty.0).u32(record.target.shard.0).u128(record.home.raw()).u64(record.epoch.get())
+    w.u32(record.target.ty.0).u32(record.target.shard.0).u32(record.shards).u128(record.home.raw()).u64(record.epoch.get())
+}
+
+fn sent(r: &mut Reader<'_>) -> Result<SentRecord, Malformed> {
+    let too_large = |field, value: u32, max: u32| Malformed::TooLarge { field, value: value.into(), max: max.into() };
+    let (ty, shard, shards) = (TypeId(r.u32("target type")?), r.u32("target shard")?, r.u32("shards of its type")?);
+    // There is room kept for each of them.
+    if shards > SHARDS_MAX {
+        return Err(too_large("shards of its type", shards, SHARDS_MAX));
+    }
+    if shard >= shards {
+        return Err(too_large("target shard", shard, shards.saturating_sub(1)));
+    }
+    let target = ShardKey { ty, shard: ShardId(shard) };
+    let home = NodeId::from_raw(r.u128("earlier home")?);
+    Ok(SentRecord { target, shards, home, epoch: epoch(r, "earlier epoch")?, held: vec![] })
 }
 
 fn nanos(d: Duration) -> u64 {
@@ -401,8 +415,8 @@ mod tests {
             }],
             watched: vec![(b"key"[..].into(), ID)],
             sent: vec![
-                SentRecord { target: S, home: NodeId::from_raw(6), epoch: Epoch(3), held: vec![message(8), message(9)] },
-                SentRecord { target: OTHER, home: NodeId::from_raw(7), epoch: Epoch(4), held: vec![] },
+                SentRecord { target: S, shards: 8, home: NodeId::from_raw(6), epoch: Epoch(3), held: vec![message(8), message(9)] },
+                SentRecord { target: OTHER, shards: 8, home: NodeId::from_raw(7), epoch: Epoch(4), held: vec![] },
             ],
             bytes: 0,
         }
@@ -435,6 +449,16 @@ mod tests {
         let lost: Vec<Envelope> = chunks.iter().flat_map(|chunk| messages_of(S, chunk, Time::ZERO)).collect();
         assert_eq!(lost.len(), 6);
         assert!(sent.into_messages().all(|message| lost.contains(&message)));
+    }
+
+    #[test]
+    fn a_shard_that_there_cannot_be_was_not_sent_to() {
+        for (shard, shards) in [(8, 8), (SHARDS_MAX, SHARDS_MAX + 1), (u32::MAX, u32::MAX)] {
+            let target = ShardKey { ty: TypeId(1), shard: ShardId(shard) };
+            let record = SentRecord { target, shards, home: NodeId::from_raw(6), epoch: Epoch(3), held: vec![] };
+            let chunks = encode(Cargo { sent: vec![record], ..Cargo::default() }, Time::ZERO);
+            assert!(matches!(decode(&mut Cargo::default(), S, &chunks[0], Time::ZERO), Err(Malformed::TooLarge { .. })));
+        }
     }
 
     #[test]

@@ -122,6 +122,8 @@ pub struct WatchRecord {
 pub struct SentRecord {
     /// The shard that it was sent to.
     pub target: ShardKey,
+    /// How many of them that type has.
+    pub shards: u32,
     /// That earlier home.
     pub home: NodeId,
     /// The epoch there of the shard that sent.
