@@ -305,13 +305,12 @@ impl Exits {
         if parcel.sign().is_none()
             && !self.may_go(shard)
             && let Some(senders) = &mut self.senders
+            && let Some(target) = senders.waits_for(shard, parcel.hash())
         {
-            if let Some(target) = senders.waits_for(shard, parcel.hash()) {
-                senders.hold(target, encode(node, target, parcel)?)?;
-                // What was encoded goes last: it is of the user's making, and its end may panic.
-                *slot = None;
-                return Ok(());
-            }
+            senders.hold(target, encode(node, target, parcel)?)?;
+            // What was encoded goes last: it is of the user's making, and its end may panic.
+            *slot = None;
+            return Ok(());
         }
         let word = entry.word(shard.shard);
         if word == Word::NO_ROOM {

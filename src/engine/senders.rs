@@ -162,23 +162,21 @@ impl Senders {
         if self.holds.is_empty() { None } else { self.holds.get(&from) }
     }
 
-    /// The shard for which that one's messages to the entity with that hash are held.
-    fn held(&self, from: ShardKey, ty: TypeId, hash: u64) -> Option<ShardKey> {
+    /// The shard for which that one's messages to the entity with that hash are held, if they are.
+    pub fn held(&self, from: ShardKey, mut target: ShardKey, hash: u64) -> Option<ShardKey> {
         let holds = self.holds_of(from)?;
-        let (_, any) = holds.iter().find(|(of, _)| of.ty == ty)?;
-        Some(ShardKey { ty, shard: shard_of(hash, any.shards) }).filter(|target| holds.contains_key(target))
-    }
-
-    /// Whether what that shard's entities send to the entity with that hash waits.
-    pub fn holds(&self, from: ShardKey, ty: TypeId, hash: u64) -> bool {
-        self.held(from, ty, hash).is_some()
+        if target.shard == UNSIZED {
+            let (_, any) = holds.iter().find(|(of, _)| of.ty == target.ty)?;
+            target.shard = shard_of(hash, any.shards);
+        }
+        holds.contains_key(&target).then_some(target)
     }
 
     /// The shard for which a message of the entity at work to that target, with that hash, is to be [held](Self::hold). `None`: it may go after all,
     /// which is noted.
     pub fn waits_for(&mut self, target: ShardKey, hash: u64) -> Option<ShardKey> {
         let from = self.busy.shard_inside()?;
-        let held = self.held(from, target.ty, hash);
+        let held = self.held(from, target, hash);
         if held.is_none() {
             self.sent_by(from).add(target);
         }

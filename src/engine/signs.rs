@@ -18,6 +18,7 @@ use super::{
     parcel::{Answered, EngineParcel, Key},
     slot::Waiter,
     slot_table::UNTIMED,
+    types::TypeEntry,
 };
 use crate::{
     Epoch, NodeId, Refusal, ShardId, ShardKey, Time, TypeId,
@@ -236,29 +237,29 @@ fn read(bytes: &[u8]) -> Result<(Epoch, Vec<ShardKey>), Malformed> {
 
 /// Sends a sign to the entity of that type with that key, from the calling thread, for one of that shard: behind what that has sent.
 pub fn to_entity(node: &Arc<Node>, from: Option<ShardKey>, (ty, key): (TypeId, &[u8]), sign: &[u8], correlation: u64) -> Way {
-    let hash = Key::hash_of(key);
-    let waits = |from| exits::with(node, |exits| exits.senders().is_some_and(|senders| senders.holds(from, ty, hash)));
-    if from.and_then(waits).unwrap_or(false) {
+    let (hash, Some(entry)) = (Key::hash_of(key), node.type_entry(ty)) else { return Way::Never };
+    let held = |from| exits::with(node, |exits| exits.senders()?.held(from, entry.shard_of(hash), hash)).flatten();
+    if from.and_then(held).is_some() {
         return Way::Later;
     }
-    send(node, ty, |_| Some(hash), key, sign, correlation)
+    send(node, &entry, hash, key, sign, correlation)
 }
 
 /// Sends a sign to a shard, from the calling thread.
 pub fn to_shard(node: &Arc<Node>, shard: ShardKey, sign: &[u8], correlation: u64) -> Way {
+    let Some(entry) = node.type_entry(shard.ty).filter(|entry| entry.shards().is_some_and(|shards| shard.shard.0 < shards)) else {
+        return Way::Never;
+    };
     // As each entity does whose hash is the number of its shard; its key is looked at by nobody.
-    let hash = u64::from(shard.shard.0);
-    send(node, shard.ty, |shards| (shard.shard.0 < shards?).then_some(hash), &[0], sign, correlation)
+    send(node, &entry, u64::from(shard.shard.0), &[0], sign, correlation)
 }
 
-fn send(node: &Arc<Node>, ty: TypeId, hash: impl FnOnce(Option<u32>) -> Option<u64>, key: &[u8], sign: &[u8], correlation: u64) -> Way {
-    let Some(entry) = node.type_entry(ty) else { return Way::Never };
-    let Some(hash) = hash(entry.shards()) else { return Way::Never };
+fn send(node: &Arc<Node>, entry: &TypeEntry, hash: u64, key: &[u8], sign: &[u8], correlation: u64) -> Way {
     let ask = Ask { node: node.id, correlation, deadline: Time::MAX };
     let key_len = u8::try_from(key.len()).expect("references refuse keys above 255 bytes");
     let bytes: Bytes = [key, sign].concat().into();
     let envelope = Envelope { shard: entry.shard_of(hash), ask: Some(ask), key_len, bytes };
-    match node.send(&entry, &mut Some(EngineParcel::Wire { envelope, hash })) {
+    match node.send(entry, &mut Some(EngineParcel::Wire { envelope, hash })) {
         Ok(()) => Way::Sent,
         Err(Refusal::Full | Refusal::NoCredit) => Way::Later,
         Err(_) => Way::Never,
