@@ -505,3 +505,78 @@ fn an_end_while_one_of_the_two_moves_is_heard_though_another_instance_starts_at_
         assert_eq!(heard(), [""; 0], "seed {seed}");
     }
 }
+
+messages! {
+    pub enum FlatMsg for Flat(u64) = "test.flat" { Enter {}, Quit {} }
+}
+
+/// Puts aside what it is told to end with until it lives elsewhere.
+struct Flats {
+    moved: bool,
+}
+
+impl Entity for Flats {
+    type Type = Flat;
+
+    fn handle(&mut self, msg: FlatMsg, cx: &mut Cx<'_, Self>) {
+        match msg {
+            FlatMsg::Quit(_) if self.moved => cx.passivate(),
+            FlatMsg::Quit(_) => cx.stash(msg),
+            FlatMsg::Enter(_) => {}
+        }
+    }
+
+    fn handoff(&mut self, cx: &mut Cx<'_, Self>) -> Result<Handoff, Failure> {
+        cx.hand_over(&7u64)
+    }
+
+    fn adopted(&mut self, _: HandedOver<'_>, _: &mut Cx<'_, Self>) -> Result<(), Failure> {
+        self.moved = true;
+        Ok(())
+    }
+}
+
+messages! {
+    pub enum TenantMsg for Tenant(u64) = "test.tenant" { Look { of: u64 }, Empty { of: u64 } }
+}
+
+struct Tenants;
+
+impl Entity for Tenants {
+    type Type = Tenant;
+
+    fn handle(&mut self, msg: TenantMsg, cx: &mut Cx<'_, Self>) {
+        match msg {
+            TenantMsg::Look(Look { of }) => {
+                let flat = cx.resolve(&EntityId::<Flat>::new(of)).unwrap();
+                cx.watch(&flat, Empty { of });
+            }
+            TenantMsg::Empty(Empty { of }) => HEARD.with_borrow_mut(|heard| heard.push(format!("{} of {of}", cx.id()))),
+        }
+    }
+}
+
+#[test]
+fn one_that_ends_with_what_came_with_it_is_heard_though_another_one_starts_with_the_next_message() {
+    for another in [false, true] {
+        heard();
+        let flats = |node: &Cluster| -> Result<(), RegisterError> {
+            node.host::<Flats>(HostOptions::new().shards(1), |_| Flats { moved: false })?;
+            node.host::<Tenants>(HostOptions::new().shards(1), |_| Tenants).map(drop)
+        };
+        let world = World::simulated(2).seed(1).config(Config::preset(Preset::LocalTest)).on_each(flats).start();
+        world.entity::<Flat>(0, 1u64).tell(Enter {}).unwrap();
+        world.run_for(Duration::from_secs(2));
+        world.entity::<Tenant>(0, 1u64).tell(Look { of: 1 }).unwrap();
+        world.entity::<Flat>(0, 1u64).tell(Quit {}).unwrap();
+        if another {
+            // This one is put aside by nobody that has moved: it starts the next instance, and that puts it aside.
+            world.entity::<Flat>(0, 1u64).tell(Quit {}).unwrap();
+        }
+        world.run_for(Duration::from_secs(2));
+        assert_eq!(heard(), [""; 0]);
+        put::<Flat>(&world, 1 - world.owner_of::<Flat>(1u64));
+        world.run_for(Duration::from_secs(30));
+        assert_eq!(heard(), ["1 of 1"], "another: {another}");
+    }
+}

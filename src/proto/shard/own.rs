@@ -179,12 +179,19 @@ impl<H: Host> Entities<H> {
         }
     }
 
-    /// A watch that came with the watched entity, if that lives on here.
+    /// A watch that came with the watched entity, which ends if [nobody came](Self::end_unless_it_came).
     pub fn adopt_watched(&mut self, t: &mut Turns<'_, H>, key: &[u8], id: WatchId) {
+        let at = self.place_of(t, key);
+        if let Some(slot) = self.slot(at) {
+            slot.side.get_or_insert_default().own.get_or_insert_default().watchers.insert(id);
+        }
+    }
+
+    /// All that came with the shard is here: who is watched, has not started and does not come is none.
+    pub fn end_unless_it_came(&mut self, t: &mut Turns<'_, H>, key: &[u8]) {
         self.take_in_one(t, key);
-        let at = self.find(t.env.tag(xxhash_rust::xxh3::xxh3_64(key)), key);
-        if !self.watched(t, at, &Watching { id, was: vec![], confirmed: false }) {
-            t.host.watched_ended(id);
+        if let Some(at) = self.find(t.env.tag(xxhash_rust::xxh3::xxh3_64(key)), key) {
+            self.rest(t, at);
         }
     }
 

@@ -399,6 +399,9 @@ impl<H: Host> Shard<H> {
         for (node, message) in nodes {
             self.entities.adopt_watch(&mut self.turns(cx), node, message);
         }
+        for (key, watch) in &cargo.watched {
+            self.entities.adopt_watched(&mut self.turns(cx), key, *watch);
+        }
         for watch in cargo.watches {
             let turns = self.turns(cx);
             let at = turns.place();
@@ -408,8 +411,8 @@ impl<H: Host> Shard<H> {
         for envelope in gone.into_iter().map(|(_, message)| message).chain(cargo.mail) {
             self.entities.deliver_moved(&mut self.turns(cx), H::Parcel::from_envelope(envelope));
         }
-        for (key, watch) in cargo.watched {
-            self.entities.adopt_watched(&mut self.turns(cx), &key, watch);
+        for (key, _) in &cargo.watched {
+            self.entities.end_unless_it_came(&mut self.turns(cx), key);
         }
         // Removals learned before the gate came here (CE-23).
         let gone: Vec<_> = self.gate.streams().filter(|stream| cx.env.removed.contains(stream)).collect();
