@@ -29,66 +29,63 @@ use crate::{
 /// What found no room is sent again so long after that.
 const AGAIN_AFTER: Duration = Duration::from_millis(1);
 
-/// What the shards of one type have sent to those of another one: for each of the first a bit for each of the second, as far as it has sent.
-struct Pair {
-    types: (TypeId, TypeId),
-    rows: Vec<Box<[u64]>>,
-}
+/// Something for each shard, by its type and by its number in that.
+struct ByShard<T>(Vec<(TypeId, Vec<T>)>);
 
-/// Which shards have sent to which.
-#[derive(Default)]
-struct Sent {
-    pairs: Vec<Pair>,
-    /// Types of which all shards count as sent to.
-    all_of: BTreeMap<ShardKey, BTreeSet<TypeId>>,
-}
-
-impl Sent {
+impl<T: Default> ByShard<T> {
     #[inline(always)]
-    fn has(&self, from: ShardKey, target: ShardKey) -> bool {
-        let pair = self.pairs.iter().find(|pair| pair.types == (from.ty, target.ty));
-        let word = pair.and_then(|pair| pair.rows.get(from.shard.0 as usize)?.get(target.shard.0 as usize / 64));
-        word.is_some_and(|word| word >> (target.shard.0 % 64) & 1 == 1)
+    fn slot(&mut self, ty: TypeId, number: usize) -> &mut T {
+        let at = self.0.iter().position(|(of, _)| *of == ty).unwrap_or_else(|| self.grow(ty));
+        let row = &mut self.0[at].1;
+        if row.len() <= number {
+            row.resize_with(number + 1, T::default);
+        }
+        &mut row[number]
     }
 
-    #[inline(never)]
-    fn add(&mut self, from: ShardKey, target: ShardKey) {
+    #[cold]
+    fn grow(&mut self, ty: TypeId) -> usize {
+        self.0.push((ty, vec![]));
+        self.0.len() - 1
+    }
+}
+
+/// Which shards were sent to: a bit for each, and types of which all were.
+struct Targets {
+    shards: ByShard<u64>,
+    all_of: Vec<TypeId>,
+}
+
+impl Targets {
+    const NONE: Self = Self { shards: ByShard(vec![]), all_of: vec![] };
+
+    #[inline(always)]
+    fn add(&mut self, target: ShardKey) {
         if target.shard == UNSIZED {
-            self.all_of.entry(from).or_default().insert(target.ty);
-            return;
+            return self.add_all(target.ty);
         }
-        let types = (from.ty, target.ty);
-        let at = self.pairs.iter().position(|pair| pair.types == types).unwrap_or_else(|| {
-            self.pairs.push(Pair { types, rows: vec![] });
-            self.pairs.len() - 1
-        });
-        let (rows, number, word) = (&mut self.pairs[at].rows, from.shard.0 as usize, target.shard.0 as usize / 64);
-        if rows.len() <= number {
-            rows.resize_with(number + 1, Box::default);
-        }
-        let row = &mut rows[number];
-        if row.len() <= word {
-            let mut longer = std::mem::take(row).into_vec();
-            longer.resize(word + 1, 0);
-            *row = longer.into_boxed_slice();
-        }
-        row[word] |= 1 << (target.shard.0 % 64);
+        *self.shards.slot(target.ty, target.shard.0 as usize / 64) |= 1 << (target.shard.0 % 64);
     }
 
-    /// To which one has sent, which is forgotten.
-    fn take(&mut self, from: ShardKey, shards_of: &impl Fn(TypeId) -> Option<u32>) -> Vec<ShardKey> {
-        for ty in self.all_of.remove(&from).unwrap_or_default() {
-            (0..shards_of(ty).unwrap_or(0)).for_each(|shard| self.add(from, ShardKey { ty, shard: ShardId(shard) }));
+    #[cold]
+    fn add_all(&mut self, ty: TypeId) {
+        if !self.all_of.contains(&ty) {
+            self.all_of.push(ty);
         }
-        let mut targets = vec![];
-        for pair in self.pairs.iter_mut().filter(|pair| pair.types.0 == from.ty) {
-            let row = pair.rows.get_mut(from.shard.0 as usize).map(std::mem::take).unwrap_or_default();
-            for (word, first) in row.iter().zip((0..).step_by(64)) {
+    }
+
+    fn list(mut self, shards_of: &impl Fn(TypeId) -> Option<u32>) -> Vec<ShardKey> {
+        for ty in std::mem::take(&mut self.all_of) {
+            (0..shards_of(ty).unwrap_or(0)).for_each(|shard| self.add(ShardKey { ty, shard: ShardId(shard) }));
+        }
+        let mut shards = vec![];
+        for (ty, words) in &self.shards.0 {
+            for (word, first) in words.iter().zip((0..).step_by(64)) {
                 let set = (0..64).filter(|bit| word >> bit & 1 == 1);
-                targets.extend(set.map(|bit| ShardKey { ty: pair.types.1, shard: ShardId(first + bit) }));
+                shards.extend(set.map(|bit| ShardKey { ty: *ty, shard: ShardId(first + bit) }));
             }
         }
-        targets
+        shards
     }
 }
 
@@ -108,7 +105,9 @@ struct Hold {
 /// The senders of one worker: shards, as each of them moves with all its entities.
 pub struct Senders {
     busy: Arc<Busy>,
-    sent: Sent,
+    /// Sender and target of the last message, which is noted and not held.
+    last: Option<(ShardKey, ShardKey)>,
+    sent: ByShard<Option<Box<Targets>>>,
     holds: BTreeMap<ShardKey, BTreeMap<ShardKey, Hold>>,
     /// Pairs with an open hold.
     open: BTreeSet<(ShardKey, ShardKey)>,
@@ -126,7 +125,8 @@ impl Senders {
     pub fn new(busy: Arc<Busy>, held_items: usize, patience: Duration) -> Self {
         Self {
             busy,
-            sent: Sent::default(),
+            last: None,
+            sent: ByShard(vec![]),
             holds: BTreeMap::new(),
             open: BTreeSet::new(),
             again_at: Time::ZERO,
@@ -137,29 +137,34 @@ impl Senders {
         }
     }
 
-    /// Notes that a message is to be sent there; by the entity at work, if there is one. False: [`hold`](Self::hold) it. A function of its own, as
-    /// sending keeps a processor's registers busy.
-    #[inline(never)]
+    /// Notes that a message is to be sent there; by the entity at work, if there is one. False: [`hold`](Self::hold) it.
+    #[inline]
     pub fn may_go(&mut self, target: ShardKey) -> bool {
         let Some(from) = self.busy.shard_inside() else { return true };
-        self.holds.is_empty() && self.sent.has(from, target) || self.note(from, target)
+        self.last == Some((from, target)) || self.note(from, target)
     }
 
-    #[cold]
+    #[inline(never)]
     fn note(&mut self, from: ShardKey, target: ShardKey) -> bool {
-        if let Some(holds) = self.holds.get(&from) {
+        if let Some(holds) = self.holds_of(from) {
             let held = if target.shard == UNSIZED { holds.keys().any(|of| of.ty == target.ty) } else { holds.contains_key(&target) };
             if held {
                 return false;
             }
         }
-        self.sent.add(from, target);
+        self.sent_by(from).add(target);
+        self.last = Some((from, target));
         true
+    }
+
+    #[inline(always)]
+    fn holds_of(&self, from: ShardKey) -> Option<&BTreeMap<ShardKey, Hold>> {
+        if self.holds.is_empty() { None } else { self.holds.get(&from) }
     }
 
     /// The shard for which that one's messages to the entity with that hash are held, if they are.
     pub fn held(&self, from: ShardKey, mut target: ShardKey, hash: u64) -> Option<ShardKey> {
-        let holds = self.holds.get(&from)?;
+        let holds = self.holds_of(from)?;
         if target.shard == UNSIZED {
             let (_, any) = holds.iter().find(|(of, _)| of.ty == target.ty)?;
             target.shard = shard_of(hash, any.shards);
@@ -173,9 +178,14 @@ impl Senders {
         let from = self.busy.shard_inside()?;
         let held = self.held(from, target, hash);
         if held.is_none() {
-            self.sent.add(from, target);
+            self.sent_by(from).add(target);
         }
         held
+    }
+
+    #[inline(always)]
+    fn sent_by(&mut self, from: ShardKey) -> &mut Targets {
+        self.sent.slot(from.ty, from.shard.0 as usize).get_or_insert_with(|| Box::new(Targets::NONE))
     }
 
     /// Keeps a message of the entity at work until it may go.
@@ -199,17 +209,19 @@ impl Senders {
         (home, epoch): (NodeId, Epoch),
         shards_of: impl Fn(TypeId) -> Option<u32>,
     ) -> (Vec<SentRecord>, Vec<ShardKey>) {
+        self.last = None;
+        let mut sent = self.sent.slot(shard.ty, shard.shard.0 as usize).take().map_or(Targets::NONE, |sent| *sent);
         let mut records = BTreeMap::new();
         for (target, hold) in self.holds.remove(&shard).unwrap_or_default() {
             self.held_bytes -= bytes_of(&hold.waiting);
             if self.open.remove(&(shard, target)) {
                 // Its home then has told all that it will.
-                self.sent.add(shard, target);
+                sent.add(target);
             }
             let Hold { shards, home, epoch, waiting, .. } = hold;
             records.insert(target, SentRecord { target, shards, home, epoch, held: waiting.into() });
         }
-        let sent = self.sent.take(shard, &shards_of);
+        let sent = sent.list(&shards_of);
         for &target in &sent {
             // Nobody knows no more of a type that it has sent to.
             let shards = shards_of(target.ty).unwrap_or(target.shard.0 + 1);
@@ -225,6 +237,7 @@ impl Senders {
         if settled && held.is_empty() {
             return;
         }
+        self.last = None;
         let (until, waiting) = (now + self.patience, VecDeque::from(held));
         self.held_bytes += bytes_of(&waiting);
         self.due = Some(self.due.map_or(until, |due| due.min(until)));
@@ -298,7 +311,7 @@ impl Senders {
     /// What is left of that found no room. With nothing left, messages go there as others do.
     pub fn put_back(&mut self, now: Time, (shard, target): (ShardKey, ShardKey), went: bool, left: VecDeque<Envelope>) {
         if went {
-            self.sent.add(shard, target);
+            self.sent_by(shard).add(target);
         }
         let Some(holds) = self.holds.get_mut(&shard) else { return };
         if left.is_empty() {
