@@ -31,6 +31,7 @@ messages! {
         Leave {},
         Closed { of: u64 },
         Nudge {},
+        Visit { of: u64 },
     }
 }
 
@@ -74,6 +75,7 @@ impl Entity for Guests {
             GuestMsg::Unwatch(Unwatch { of }) => cx.unwatch(&room(cx, of)),
             GuestMsg::Leave(_) => cx.passivate(),
             GuestMsg::Closed(Closed { of }) => HEARD.with_borrow_mut(|heard| heard.push(format!("{} of {of}", cx.id()))),
+            GuestMsg::Visit(Visit { of }) => room(cx, of).tell(Open {}).unwrap(),
             GuestMsg::Nudge(_) => HEARD.with_borrow_mut(|heard| heard.push(format!("{} nudged", cx.id()))),
         }
     }
@@ -579,4 +581,32 @@ fn one_that_ends_with_what_came_with_it_is_heard_though_another_one_starts_with_
         world.run_for(Duration::from_secs(30));
         assert_eq!(heard(), ["1 of 1"], "another: {another}");
     }
+}
+
+#[test]
+fn who_moves_often_while_the_watched_ones_home_is_cut_off_hears_no_end() {
+    heard();
+    let mut settings = Config::preset(Preset::LocalTest);
+    settings.downing.stable_after = AutoSpan::After(Span::secs(1_000));
+    let world = World::simulated(3).seed(2).config(settings).on_each(both).start();
+    settle(&world, 1, 2);
+    world.entity::<Guest>(2, 1u64).tell(Watch { from: 5, to: 6 }).unwrap();
+    world.run_for(Duration::from_secs(2));
+    // So what it sends from its next homes, watches among it, waits for this.
+    world.entity::<Guest>(2, 1u64).tell(Visit { of: 5 }).unwrap();
+    world.run_for(Duration::from_secs(2));
+    world.cut(&[&[1]]);
+    for n in 0..10 {
+        let (home, to) = if n % 2 == 0 { (2, 0) } else { (0, 2) };
+        world.node(home).admin().move_shard::<Guest>(ShardId(0), world.node(to).id()).unwrap();
+        world.run_for(Duration::from_secs(1));
+        assert_eq!(world.owner_of::<Guest>(1u64), to);
+    }
+    world.heal();
+    world.run_for(Duration::from_secs(60));
+    assert_eq!(world.owner_of::<Room>(5u64), 1);
+    assert_eq!(heard(), [""; 0], "the room lives on at node 1");
+    world.entity::<Room>(1, 5u64).tell(Close {}).unwrap();
+    world.run_for(Duration::from_secs(5));
+    assert_eq!(heard(), ["1 of 5"]);
 }

@@ -24,7 +24,7 @@ use crate::{
     ShardKey, Time, TypeId,
     proto::{
         handoff::Envelope,
-        shard::{WatchId, WatchRecord, Watching},
+        shard::{WAS_MAX, WatchId, WatchRecord, Watching},
     },
 };
 
@@ -181,6 +181,10 @@ impl Watches {
             let Open { number, message, mut was, confirmed, .. } = open;
             self.ends_of.remove(&number);
             close_slot(node, number);
+            // The first is the one that is known for certain, if one is; each of the others may be, where its sign has come.
+            if was.len() >= WAS_MAX {
+                was.remove(1);
+            }
             was.push(WatchId { node: node.id, number });
             WatchRecord { ty, target, was, confirmed, message }
         };

@@ -27,7 +27,7 @@ mod wish;
 pub use env::{SENT_BYTES, mailboxes};
 pub use host::{Host, Parcel, Place, Sign, StartCause, StopReason, Turn};
 pub use messages::{LaneId, LaneItem, ShardCommand, ShardReport};
-pub(crate) use transfer::{ids, messages_of, put_ids};
+pub(crate) use transfer::{WAS_MAX, ids, messages_of, put_ids};
 pub use wish::{Aftermath, Directive, SentRecord, TypeOptions, WatchId, WatchRecord, Watching, Wish};
 
 use std::{

@@ -262,14 +262,14 @@ fn put_large(out: &mut Chunks, record: &[u8]) {
     }
 }
 
-/// Names of a watch that are told, at most: one for each move of who watches that nobody has confirmed.
+/// Names of a watch that are kept: one for each move of who watches since the last answer.
 pub(crate) const WAS_MAX: usize = 8;
 /// Bytes of one.
 const WATCH_ID_BYTES: usize = 24;
 
-/// The newest names of a watch.
+/// Names of a watch.
 pub(crate) fn put_ids(w: &mut Writer, was: &[WatchId]) {
-    let was = &was[was.len().saturating_sub(WAS_MAX)..];
+    let was = &was[..was.len().min(WAS_MAX)];
     w.u8(was.len() as u8);
     was.iter().for_each(|id| _ = w.u128(id.node.raw()).u64(id.number));
 }
