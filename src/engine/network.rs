@@ -34,6 +34,7 @@ use crate::{
     proto::{
         handoff::{Ask, DropReason, Item, ReplyBody},
         lease::LeaseCall,
+        link::LinkEvent,
         membership::{Event, Identity, Member, MemberStatus},
         node::{Command, Effect, NodeCore},
         queue::take,
@@ -365,7 +366,12 @@ impl<N: Carrier> Network<N> {
                 }
                 // The core takes whole frames for signs of life.
                 NetEvent::Traffic(_) => {}
-                NetEvent::Link(event) => self.core.handle_link(now, event),
+                NetEvent::Link(event) => {
+                    if matches!(event, LinkEvent::Up { .. }) {
+                        self.node.workers.iter().for_each(|worker| worker.post(ToWorker::LinkUp));
+                    }
+                    self.core.handle_link(now, event);
+                }
                 NetEvent::Resolve { addr } => self.look_up(addr),
             }
             self.effects(now);

@@ -65,6 +65,8 @@ pub enum ToWorker {
     Broadcast(TypeId, Arc<[u8]>),
     /// The ask with that number, of an entity of this worker, is answered.
     Answer(u64, Answered),
+    /// A link to another node is new.
+    LinkUp,
     /// End of the thread.
     Quit,
 }

@@ -185,6 +185,7 @@ impl Worker {
             match item {
                 ToWorker::Answer(correlation, answered) => self.answer(now, correlation, answered),
                 ToWorker::Run(job) => job(),
+                ToWorker::LinkUp => self.host.link_up(),
                 ToWorker::Quit => quit = true,
                 ToWorker::Lane(_) | ToWorker::Command(_) | ToWorker::Type(_) | ToWorker::Publish(..) | ToWorker::Broadcast(..) => {
                     unreachable!("what has an order comes in lanes")
@@ -442,6 +443,7 @@ impl Worker {
             ToWorker::Answer(correlation, answered) => self.answer(now, correlation, answered),
             ToWorker::Publish(topic, value) => self.publish(now, topic, &value),
             ToWorker::Broadcast(ty, bytes) => self.broadcast(now, ty, &bytes),
+            ToWorker::LinkUp => self.host.link_up(),
             ToWorker::Quit => {}
         }
     }

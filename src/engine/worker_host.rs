@@ -90,6 +90,12 @@ impl WorkerHost {
         exits::with(&self.node, |exits| exits.senders().map(f)).flatten()
     }
 
+    /// A link to another node is new: what was said over the one before may not have come.
+    pub fn link_up(&mut self) {
+        self.out.settling.repeat(&self.node);
+        self.out.watches.ask_again(&self.node);
+    }
+
     /// Whether something of what entities have sent waits, or has left with them and is on its way.
     #[inline]
     pub fn settles(&self) -> bool {
@@ -331,11 +337,6 @@ impl Host for WorkerHost {
 
     fn removed(&mut self, node: NodeId) {
         self.with_senders(|senders| senders.removed(node));
-        self.out.watches.ask_again(&self.node);
-    }
-
-    fn link_up(&mut self) {
-        self.out.settling.repeat(&self.node);
         self.out.watches.ask_again(&self.node);
     }
 

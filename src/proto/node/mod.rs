@@ -308,7 +308,6 @@ impl<M: Members> NodeCore<M> {
                 self.with_region(|region, peers, out| region.link_up(now, peer, peers, out));
                 self.with_relay(|relay, _, out| relay.link_up(now, peer, out));
                 self.with_coordinator(now, |coordinator, out| coordinator.handle_link_up(peer, out));
-                self.tell_workers(&ShardCommand::LinkUp);
                 if self.authority == Some(peer) {
                     self.ask_authority_again(now);
                 }

@@ -159,8 +159,6 @@ pub trait Host {
     fn removed(&mut self, node: NodeId) {
         let _ = node;
     }
-    /// A link to another node is new: what was said over the one before may not have come.
-    fn link_up(&mut self) {}
     /// The shard is about to leave: the watches of its entities, to travel.
     fn leaving_watches(&mut self, at: Place) -> Vec<WatchRecord> {
         let _ = at;

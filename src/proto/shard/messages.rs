@@ -125,8 +125,6 @@ pub enum ShardCommand {
         /// Number of the probe.
         number: u64,
     },
-    /// A link to another node is new.
-    LinkUp,
     /// A new coordinator asks: report all facts.
     Recount {
         /// Comes back in the report.

@@ -293,7 +293,6 @@ impl<H: Host> ShardCore<H> {
                 facts.sort_by_key(|f| f.shard);
                 host.report(ShardReport::Facts { id, facts });
             }
-            ShardCommand::LinkUp => host.link_up(),
             ShardCommand::Stop => self.stop(host),
         }
         self.ended_stays();

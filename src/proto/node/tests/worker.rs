@@ -151,7 +151,6 @@ impl Worker {
                 };
                 self.reports.push_back(ShardReport::Facts { id, facts: self.shards.iter().map(fact).collect() });
             }
-            ShardCommand::LinkUp => {}
             ShardCommand::Stop => {
                 self.stopped = true;
                 let running = self.shards.iter_mut().filter_map(|(&shard, s)| Some((shard, s.running.take()?.1)));
