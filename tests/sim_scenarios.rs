@@ -2,8 +2,12 @@
 
 use wingbeat::sim::{Options, RunResult, Scenario, run};
 
+fn path(name: &str) -> String {
+    format!("{}/tests/scenarios/{name}.toml", env!("CARGO_MANIFEST_DIR"))
+}
+
 fn scenario(name: &str) -> Scenario {
-    let path = format!("{}/tests/scenarios/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+    let path = path(name);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
     Scenario::parse(&text, &[]).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
@@ -170,6 +174,15 @@ fn a_leader_that_is_cut_off_with_joiners_does_not_grow_by_them() {
     holds("raised-beside-unseen-cut", 1..4);
     holds("raised-as-first-is-downed", 1..4);
     holds("oldest-with-new-joiner", 1..4);
+}
+
+/// More senders, as who runs nothing any more is only seen not to when a message comes.
+#[test]
+fn who_misses_its_leaders_word_stops_by_the_same_judgement() {
+    let text = std::fs::read_to_string(path("recut-beside-joiners")).unwrap();
+    let scenario = Scenario::parse(&text, &["workload.senders=12".to_owned()]).unwrap();
+    let r = once(&scenario, 111);
+    assert!(r.holds(), "{:?} {:?}", r.failed_why, r.violations);
 }
 
 #[test]

@@ -117,12 +117,10 @@ impl Membership {
         losses.get(before).or(losses.last()).map_or(Time::ZERO, |&(since, _)| since)
     }
 
+    /// As its leader judges, who weighs joins and leaves that the other side may have seen: where that ends this side, its word may not come to all, and the
+    /// other side goes on.
     fn would_stop(&self, voters: &[Voter]) -> bool {
-        match self.strategy.decide(voters, false) {
-            Decision::DownMine => true,
-            Decision::DownAll => self.strategy.stops_each(),
-            Decision::DownOthers | Decision::AskLease { .. } | Decision::Nothing => false,
-        }
+        matches!(self.strategy.decide(voters, true), Decision::DownMine | Decision::DownAll)
     }
 
     /// All voters, if those were the ones out of reach.
@@ -150,9 +148,9 @@ impl Membership {
         let asked = self.asked_in_doubt();
         let known = asked.iter().filter(|&&id| doubt.answered.contains(&id) || found_out && is_lost(id)).count();
         let voters = self.voters_without(|id| id != self.me && !doubt.answered.contains(&id));
-        let enough = match self.strategy.decide(&voters, false) {
+        let enough = match self.strategy.decide(&voters, true) {
             Decision::DownOthers => true,
-            Decision::DownMine if !found_out && asked.len() + doubt.lost.len() + 1 >= self.state.members.len() => false,
+            Decision::DownMine | Decision::DownAll if !found_out && asked.len() + doubt.lost.len() + 1 >= self.state.members.len() => false,
             _ => known * 4 >= asked.len() * 3,
         };
         if enough {

@@ -151,3 +151,27 @@ fn a_side_came_to_lose_with_the_loss_that_made_it_so() {
     assert!(proven(&world, 2) + 3 * BEAT >= cut, "not from the first loss on: {:?}, {cut:?}", proven(&world, 2));
     assert!(proven(&world, 2) <= cut + 2 * BEAT, "{:?}, {cut:?}", proven(&world, 2));
 }
+
+/// The leader of such a side downs all of it, and some of them may not hear that: they run nothing any longer by their own clocks.
+#[test]
+fn a_side_whose_leader_would_stop_it_proves_nothing_on_any_of_it() {
+    for seed in 0..10 {
+        let mut world = World::cluster(seed, 7, &patient());
+        // As 7 is out of reach, the two that join wait.
+        world.split(&[7], &[1, 2, 3, 4, 5, 6]);
+        world.run(secs(5));
+        for joiner in [8, 9] {
+            world.split(&[7], &[joiner]);
+            world.start(joiner, patient(), &[1]);
+        }
+        let known = |w: &World, n: usize| w.view(n).iter().filter(|(node, ..)| *node > 7).count();
+        world.run_until(secs(5), "joiners known", |w| (1..=6).all(|n| known(w, n) == 2));
+        proves_all(&mut world, &[1, 2, 3, 4, 5, 6]);
+        let cut = world.now;
+        // Four to three that are up, but whoever leads those may have raised the two.
+        world.split(&[1, 2, 8, 9], &[3, 4, 5, 6]);
+        // A joiner takes longer to be missed.
+        world.run(secs(3));
+        proves_nothing_after(&mut world, secs(10), &[3, 4, 5, 6], cut + 4 * BEAT);
+    }
+}
