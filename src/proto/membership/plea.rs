@@ -72,7 +72,7 @@ impl Plea {
 }
 
 impl Membership {
-    fn by_lease(&self) -> bool {
+    pub(super) fn by_lease(&self) -> bool {
         matches!(self.strategy, Strategy::LeaseMajority)
     }
 
@@ -162,7 +162,7 @@ impl Membership {
         if !self.by_lease() {
             return None;
         }
-        let release = self.plea.held.map(|h| h.until);
+        let release = self.release_due();
         let ask = self.plea.first_loss().filter(|_| self.leads()).map(|f| match self.plea.step {
             Step::Idle => f + self.waits().forced,
             Step::AskAt(at) => at,
@@ -175,9 +175,14 @@ impl Membership {
         if self.plea_due().is_none_or(|at| at > now) {
             return;
         }
-        if self.plea.held.is_some_and(|h| h.until <= now) {
+        self.ask_on(now);
+        // Not before: who has waited in vain for an answer gives back what it holds.
+        if self.release_due().is_some_and(|at| at <= now) {
             self.release_lease();
         }
+    }
+
+    fn ask_on(&mut self, now: Time) {
         let Some(first) = self.plea.first_loss().filter(|_| self.leads()) else { return };
         match self.plea.step {
             Step::Asked { until, .. } if until <= now => self.unanswered(now, "it did not answer in time"),
@@ -248,6 +253,11 @@ impl Membership {
         self.down_all(&here);
         self.tell_downed(now, &here);
         self.lose(mine, theirs, format!("lease-majority: {why} ({mine} here, {theirs} out of reach)"));
+    }
+
+    /// When what is held is given back: not while it is asked for again, as its term is the same then.
+    fn release_due(&self) -> Option<Time> {
+        self.plea.held.filter(|_| !matches!(self.plea.step, Step::Asked { .. })).map(|held| held.until)
     }
 
     pub(super) fn release_lease(&mut self) {

@@ -2,9 +2,9 @@
 //!
 //! A beat that a member answered proves that this node was a member when the beat left. Across a split that is not enough: who is cut off together with
 //! this node goes on answering it. So nothing is proven while this side would stop if it were judged now, from before it came to be that side. And whoever
-//! was away, or alone, or on such a side is in doubt: it asks more members than it observes, and nothing newer is proven until so many have answered
-//! that its side would live with those alone. Where it asks a part of the members only, three quarters of that part are enough; and as many who have
-//! answered or are lost, once it must have been found out who is.
+//! was away, or alone, or on such a side, or gets no replies from so many that it may be on such a side, is in doubt: it asks more members than it observes,
+//! and nothing newer is proven until so many have answered that its side would live with those alone, or each of them has answered or is lost, once it
+//! must have been found out who is. Where it asks a part of the members only, three quarters of that part are enough.
 
 use std::collections::BTreeSet;
 
@@ -79,12 +79,32 @@ impl Membership {
         }
     }
 
-    /// With each beat: what a new picture means, and whether the time of doubt is over.
+    /// With each beat: what a new picture means, what silence does, and whether the time of doubt is over.
     pub(super) fn weigh_proof(&mut self, now: Time) {
         if std::mem::take(&mut self.proof.new_picture) {
             self.weigh_picture(now);
         }
+        self.weigh_silence(now);
         self.end_doubt(now);
+    }
+
+    /// Who is silent is lost only once others agree, and they may take their time, or be silent themselves. The other side needs none of them, so nothing is
+    /// proven from the silence on that makes this side one that stops, or that is of most whom this node asks.
+    fn weigh_silence(&mut self, now: Time) {
+        let Proof { losing: None, doubt: None, .. } = self.proof else { return };
+        let is_lost = |id| self.split.as_ref().is_some_and(|split| split.lost_since(id).is_some());
+        let (observed, silent) = self.watch.unreplying(now, is_lost);
+        let doubtful = |count: usize| {
+            let out_of_reach = |id| silent[..count].iter().any(|&(_, silent)| silent == id) || is_lost(id);
+            count * 2 > observed || !self.surely_lives(&self.voters_without(out_of_reach))
+        };
+        if let Some(count) = (1..=silent.len()).find(|&count| doubtful(count)) {
+            let since = silent[count - 1].0;
+            self.doubt_proof(now);
+            if let Some(doubt) = &mut self.proof.doubt {
+                doubt.proven = doubt.proven.min(since);
+            }
+        }
     }
 
     fn weigh_picture(&mut self, now: Time) {
@@ -118,9 +138,14 @@ impl Membership {
     }
 
     /// As its leader judges, who weighs joins and leaves that the other side may have seen: where that ends this side, its word may not come to all, and the
-    /// other side goes on.
+    /// other side goes on. Who asks late for the lease may ask too late.
     fn would_stop(&self, voters: &[Voter]) -> bool {
-        matches!(self.strategy.decide(voters, true), Decision::DownMine | Decision::DownAll)
+        matches!(self.strategy.decide(voters, true), Decision::DownMine | Decision::DownAll | Decision::AskLease { late: true })
+    }
+
+    /// Whatever the other side may have done by now.
+    fn surely_lives(&self, voters: &[Voter]) -> bool {
+        matches!(self.strategy.decide(voters, true), Decision::DownOthers | Decision::Nothing)
     }
 
     /// All voters, if those were the ones out of reach.
@@ -133,8 +158,9 @@ impl Membership {
     fn warn_of_stop(&mut self) {
         let (here, there) = sides(&self.voters());
         let (lease, stable_after) = (self.config.sharding.lease, Span(self.stable_after()));
+        let unless = if self.by_lease() { ", unless they get the lease" } else { "" };
         let text = format!(
-            "{there} members are out of reach and {here} are here, which stop if that lasts for {stable_after} (downing.stable_after); nothing is \
+            "{there} members are out of reach and {here} are here, which stop if that lasts for {stable_after} (downing.stable_after){unless}; nothing is \
              started here once they are cut off for {lease} (sharding.lease): look at the network between them"
         );
         self.warn("W-DOWN-001", text);
@@ -146,13 +172,16 @@ impl Membership {
         let found_out = now >= self.found_out(doubt.since);
         let is_lost = |id| self.split.as_ref().is_some_and(|split| split.lost_since(id).is_some());
         let asked = self.asked_in_doubt();
-        let known = asked.iter().filter(|&&id| doubt.answered.contains(&id) || found_out && is_lost(id)).count();
+        // Who may not know this node yet owes no reply.
+        let is_stranger = |id| self.watch.subject(id).is_some_and(|subject| subject.is_stranger(now));
+        // Who has lost somebody lives if its leader gets the lease, which this node hears of as the lost are removed.
+        let is_known = |id| doubt.answered.contains(&id) || is_stranger(id) || found_out && !self.by_lease() && is_lost(id);
+        let known = asked.iter().filter(|&&id| is_known(id)).count();
         let voters = self.voters_without(|id| id != self.me && !doubt.answered.contains(&id));
-        let enough = match self.strategy.decide(&voters, true) {
-            Decision::DownOthers => true,
-            Decision::DownMine | Decision::DownAll if !found_out && asked.len() + doubt.lost.len() + 1 >= self.state.members.len() => false,
-            _ => known * 4 >= asked.len() * 3,
-        };
+        // Where all are asked, the one who is left can be the one that counts.
+        let asks_all = asked.len() + doubt.lost.len() + 1 >= self.state.members.len();
+        let needed = if asks_all { asked.len() } else { (asked.len() * 3).div_ceil(4) };
+        let enough = known >= needed || self.surely_lives(&voters);
         if enough {
             self.proof.doubt = None;
         }

@@ -245,6 +245,10 @@ impl Membership {
         if isolated != self.suspicion.isolated {
             self.suspicion.isolated = isolated;
             (self.dirty, self.fresh) = (true, true);
+            // What everybody missed together says nothing of the links: taken for their loss, it would hide for long who falls silent next.
+            let since = self.suspicion.contact.unwrap_or(now);
+            let open: Vec<NodeId> = self.unaccused().map(|(id, _)| id).collect();
+            open.into_iter().for_each(|id| if isolated { self.watch.interrupt(id) } else { self.watch.excuse(now, id, since) });
             if !isolated {
                 self.suspicion.contact = None;
                 // What others told before is old.

@@ -176,6 +176,22 @@ impl Watch {
         answered * 2 > observed
     }
 
+    /// Those that are observed but for some: how many there are, and who of them has not replied for longer than healthy ones take, and since when, in
+    /// order. Who may not know this node yet owes no reply.
+    pub(super) fn unreplying(&self, now: Time, but: impl Fn(NodeId) -> bool) -> (usize, Vec<(Time, NodeId)>) {
+        let mut observed = 0;
+        let mut silent = vec![];
+        for (&id, subject) in self.subjects.iter().filter(|(id, subject)| !but(**id) && !subject.is_stranger(now)) {
+            observed += 1;
+            let unanswered = subject.unanswered(now);
+            if unanswered >= self.tuning.patience() {
+                silent.push((now - unanswered, id));
+            }
+        }
+        silent.sort_unstable();
+        (observed, silent)
+    }
+
     /// Most are silent, and that one is among them.
     pub(super) fn knows_silent(&self, id: NodeId) -> bool {
         self.cut_off > 0 && self.subjects.get(&id).is_some_and(|subject| subject.run_is_open())

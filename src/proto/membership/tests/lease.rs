@@ -5,7 +5,11 @@ use super::{
     fast, millis, secs,
     world::World,
 };
-use crate::{Config, Time, config::DowningStrategy, proto::lease::LeaseAnswer};
+use crate::{
+    Config, Time,
+    config::DowningStrategy,
+    proto::lease::{LeaseAnswer, LeaseCall},
+};
 
 fn by_lease() -> Config {
     let mut config = fast();
@@ -180,4 +184,35 @@ fn two_sides_never_live() {
         let one_side = left.iter().all(|n| a.contains(n)) || left.iter().all(|n| b.contains(n));
         assert!(one_side || a.is_empty() || b.is_empty(), "seed {seed}: {left:?} of {a:?} and {b:?}\n{}", world.describe());
     }
+}
+
+/// It is asked for again under the same term: to give back the first time would end the second one as well.
+#[test]
+fn a_lease_that_is_asked_for_again_is_not_given_back() {
+    let mut between = 0;
+    for late in 0..30 {
+        let mut world = World::cluster(5, 4, &by_lease());
+        let waits = world.nodes[&1].machine.waits();
+        world.crash(4);
+        let lost = world.now;
+        world.run_until(secs(30), "the first time", |w| !w.lease_calls.is_empty());
+        let asked = world.lease_calls[0].0;
+        // To ask takes as long after another crash, and this time there is no answer.
+        world.run(millis(50));
+        world.no_lease = [1].into();
+        world.run(waits.hold - asked.since(lost) - millis(750) + millis(50) * late);
+        world.crash(3);
+        world.run(asked.since(lost) + secs(2));
+        let again: Vec<Time> = world.lease_calls[1..].iter().filter(|(_, _, call, _)| is_asked(call)).map(|call| call.0).collect();
+        let waits_for_answer = |at: Time| again.iter().any(|&asked| asked <= at && at < asked + waits.answer);
+        between += usize::from(waits_for_answer(asked + waits.hold));
+        for (at, _, call, _) in &world.lease_calls[1..] {
+            assert!(is_asked(call) || !waits_for_answer(*at), "given back at {at:?}, asked for again at {again:?}");
+        }
+    }
+    assert!(between > 0, "at times the first time ends between question and answer");
+}
+
+fn is_asked(call: &LeaseCall) -> bool {
+    matches!(call, LeaseCall::Acquire { .. })
 }

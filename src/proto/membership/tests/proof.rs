@@ -175,3 +175,38 @@ fn a_side_whose_leader_would_stop_it_proves_nothing_on_any_of_it() {
         proves_nothing_after(&mut world, secs(10), &[3, 4, 5, 6], cut + 4 * BEAT);
     }
 }
+
+/// One joins just before the cut, and was never met by the other side: it does not agree that anybody there is silent.
+#[test]
+fn who_is_answered_by_a_joiner_alone_proves_nothing() {
+    for seed in 0..10 {
+        let mut world = World::cluster(seed, 3, &patient());
+        world.run(secs(3));
+        world.crash(3);
+        world.run(secs(10));
+        proves_all(&mut world, &[1, 2]);
+        world.split(&[1], &[4]);
+        world.start(4, patient(), &[2]);
+        world.run_until(secs(5), "the joiner is known", |w| w.view(2).iter().any(|(node, ..)| *node == 4));
+        let cut = world.now;
+        world.split(&[1], &[2, 4]);
+        world.run(secs(2));
+        proves_nothing_after(&mut world, secs(20), &[2], cut + 2 * BEAT);
+    }
+}
+
+/// All replies that were missed while it was alone are not the loss of its links, by which it would hold the next cut for bad luck.
+#[test]
+fn who_was_alone_sees_the_next_cut_in_time() {
+    for seed in 0..10 {
+        let mut world = World::cluster(seed, 4, &patient());
+        world.run(secs(1));
+        world.split(&[4], &[1, 2, 3]);
+        world.run(secs(1));
+        world.cut.clear();
+        world.run(millis(400));
+        world.split(&[2, 4], &[1, 3]);
+        let lost = |w: &World, n: usize| w.view(n).iter().filter(|(node, _, reachable)| [1, 3].contains(node) && !reachable).count();
+        world.run_until(secs(3), "the second cut is seen", |w| [2, 4].iter().all(|&n| lost(w, n) == 2));
+    }
+}
