@@ -4,7 +4,8 @@
     perf/random_splits.py A..B [FOLDER] [KIND ...]
 
 Each number from A to B (excluded) is one scenario of each kind (default: all of them). It is written to FOLDER (default: target/random) and run under that
-seed by the program that WINGBEAT names (default: target/release/wingbeat). One side has the majority, so it must live; nothing may run on both sides.
+seed by the program that WINGBEAT names (default: target/release/wingbeat). One side has the majority, so it must live (but for `joins`); nothing may run on both
+sides, which is seen as all members send.
 
     cut      3 to 11 nodes; the cut ends about when it is judged, and mostly comes again
     few      one to twenty of 30 to 150 are cut off
@@ -12,6 +13,7 @@ seed by the program that WINGBEAT names (default: target/release/wingbeat). One 
     paused   one of the smaller side, all of it, or every other is paused once around the cut
     stutter  the same, eight times for 1.2 to 3 s every 4 s
     leaky    a cut that leaves one to four links
+    joins    two cuts in a row, each by other lines at times, beside which members join; some leave, crash or are paused; all strategies, up to 30 % loss
 
 Printed are runs in which nobody lives, two sides do, or an invariant is broken. The last is not excluded where a cut ends for some seconds over lossy
 links: one side may have noticed it, and the other not (the guide says so).
@@ -45,18 +47,19 @@ class Split:
 
     def __init__(self, less, more, loss, latency="1ms"):
         self.less, self.more, self.loss, self.latency, self.events = less, more, loss, latency, []
+        self.started, self.settings = len(less) + len(more), ['"membership.on_downed" = "stop"']
 
     def at(self, seconds, **action):
         self.events.append((seconds, [f"{key.rstrip('_')} = {value if key.endswith('_') else json.dumps(value)}" for key, value in action.items()]))
 
-    def cut(self, seconds):
-        self.at(seconds, do="partition", groups_=f"[{names(self.less)}, {names(self.more)}]")
+    def cut(self, seconds, less=None, more=None):
+        self.at(seconds, do="partition", groups_=f"[{names(less or self.less)}, {names(more or self.more)}]")
 
     def scenario(self, name, lasts):
         nodes = len(self.less) + len(self.more)
-        lines = [f'name = "{name}"', f"nodes = {nodes}", 'start_spread = "300ms"', f'duration = "{lasts + 10:.0f}s"']
-        lines += ["[config]", '"membership.on_downed" = "stop"', "[network]", f"loss = {self.loss}", f'latency = "{self.latency}"']
-        lines += ["[workload]", f"entities = {max(30, 3 * nodes)}", f"shards = {max(10, nodes)}", f"senders = {min(4, nodes)}", "rate = 50"]
+        lines = [f'name = "{name}"', f"nodes = {nodes}", f"started = {self.started}", 'start_spread = "300ms"', f'duration = "{lasts + 10:.0f}s"']
+        lines += ["[config]", *self.settings, "[network]", f"loss = {self.loss}", f'latency = "{self.latency}"']
+        lines += ["[workload]", f"entities = {max(30, 3 * nodes)}", f"shards = {max(10, nodes)}", f"senders = {nodes}", "rate = 40"]
         lines += ['from = "10s"', f'until = "{lasts:.0f}s"']
         for seconds, action in sorted(self.events):
             lines += ["[[at]]", f'time = "{seconds:.3f}s"'] + action
@@ -133,7 +136,41 @@ def leaky(r):
     return split, judged(split) + 50
 
 
-KINDS = {kind.__name__: kind for kind in [cut, few, again, paused, stutter, leaky]}
+def joins(r):
+    started = r.choice([3, 5, 7, 9, 12, 12, 20])
+    nodes = started + r.choice([1, 2, 4, 8, 12])
+    split = Split(*sides(r, nodes, r.randint(1, nodes // 2)), r.choice([0, 0.05, 0.15, 0.3, 0.3]), r.choice(["0.3ms", "1ms", "5ms", "20ms"]))
+    split.started = started
+    strategy = r.choice(["keep-majority"] * 4 + ["keep-oldest", "static-quorum", "lease-majority", "keep-referee"])
+    split.settings.append(f'"downing.strategy" = "{strategy}"')
+    if strategy == "static-quorum":
+        split.settings.append(f'"downing.quorum_size" = {started // 2 + 1}')
+    if strategy == "keep-referee":
+        split.settings.append('"downing.referee" = "n00000:7301"')
+    if r.random() < 0.3:
+        split.settings.append(f'"membership.weakly_up_after" = "{r.choice([2, 4])}s"')
+    if r.random() < 0.2:
+        split.settings.append('"membership.converge_past_unreachable" = true')
+    split.cut(30)
+    heal = r.choice([35, 42, judged(split) + r.uniform(-3, 3), judged(split) + 8])
+    split.at(heal, do="heal")
+    if r.random() < 0.8:
+        again = heal + r.choice([0.3, 0.6, 1, 2, 4, 8])
+        split.cut(again, *(sides(r, nodes, r.randint(1, nodes - 1)) if r.random() < 0.6 else ()))
+        split.at(again + r.choice([8, 20, 34]), do="heal")
+    for joiner in range(started, nodes):
+        beside = [node for node in range(started) if (node in split.less) == (joiner in split.less)] or [0]
+        split.at(r.uniform(20, 50), do="join", nodes=str(joiner), to=str(r.choice(beside)))
+    if r.random() < 0.4:
+        split.at(r.uniform(20, 70), do="leave", nodes=str(r.randrange(1, started)))
+    if r.random() < 0.3:
+        split.at(r.uniform(20, 70), do="pause", nodes=str(r.randrange(started)), for_=f'"{r.choice([2, 6, 14])}s"')
+    if r.random() < 0.3:
+        split.at(r.uniform(20, 70), do="crash", nodes=str(r.randrange(1, started)))
+    return split, 180
+
+
+KINDS = {kind.__name__: kind for kind in [cut, few, again, paused, stutter, leaky, joins]}
 
 
 def main():

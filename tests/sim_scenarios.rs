@@ -191,6 +191,7 @@ fn who_sees_a_cut_late_runs_nothing_beside_the_other_side() {
     holds("cut-past-a-marked-one", 1..9);
     holds("silent-before-lost", 1..9);
     holds("met-by-none", 1..9);
+    holds("healed-as-judged", 1..9);
 }
 
 #[test]

@@ -37,7 +37,7 @@ pub(super) fn without_replies(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut any = false;
     while r.left() > 0 {
         match Part::read(&mut r) {
-            Ok(Some(Part::BeatReply(_))) => {}
+            Ok(Some(Part::BeatReply { .. })) => {}
             Ok(Some(part)) => {
                 part.write(&mut kept);
                 any = true;
@@ -61,9 +61,9 @@ mod tests {
 
     #[test]
     fn a_deaf_node_loses_replies_and_nothing_else() {
-        let both = of(&[Part::Beat(1), Part::BeatReply(2), Part::Mark { digest: 5 }]);
+        let both = of(&[Part::Beat(1), Part::BeatReply { seq: 2, lost: false }, Part::Mark { digest: 5 }]);
         assert_eq!(without_replies(&both).unwrap(), of(&[Part::Beat(1), Part::Mark { digest: 5 }]));
-        assert_eq!(without_replies(&of(&[Part::BeatReply(2)])), None);
+        assert_eq!(without_replies(&of(&[Part::BeatReply { seq: 2, lost: false }])), None);
         assert_eq!(without_replies(b"xyz").unwrap(), b"xyz");
     }
 

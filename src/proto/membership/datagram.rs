@@ -36,36 +36,20 @@ pub(crate) struct Envelope {
 pub(crate) enum Part<'a> {
     /// A heartbeat; wants `BeatReply` with the same number.
     Beat(u64),
-    BeatReply(u64),
+    /// Of who holds the asker `lost`, it shows that the two reach each other and not that the asker is still a member.
+    BeatReply { seq: u64, lost: bool },
     /// Digest of the sender's version, its own counter in it, digest of its seen set.
-    Status {
-        digest: u128,
-        counter: u64,
-        seen: u64,
-    },
+    Status { digest: u128, counter: u64, seen: u64 },
     /// What the receiver lacks, or says that it lacks.
     Delta(&'a [u8]),
     /// The sender's version is another one: its number for the answer, its digest, and its clock.
-    Ask {
-        ask: u32,
-        digest: u128,
-        clock: &'a [u8],
-    },
+    Ask { ask: u32, digest: u128, clock: &'a [u8] },
     /// Who has seen the version, one bit per member from the given one on.
-    Seen {
-        digest: u128,
-        first: usize,
-        bitmap: &'a [u8],
-    },
+    Seen { digest: u128, first: usize, bitmap: &'a [u8] },
     /// The sender has seen the version.
-    Mark {
-        digest: u128,
-    },
+    Mark { digest: u128 },
     /// The sender, a monitor of the subject, missed so many replies in a row.
-    Hint {
-        subject: NodeId,
-        run: u8,
-    },
+    Hint { subject: NodeId, run: u8 },
 }
 
 /// Why a datagram was thrown away.
@@ -121,9 +105,9 @@ impl<'a> Part<'a> {
                 varint(body, seq);
                 1
             }
-            Self::BeatReply(seq) => {
+            Self::BeatReply { seq, lost } => {
                 varint(body, seq);
-                2
+                if lost { 9 } else { 2 }
             }
             Self::Status { digest, counter, seen } => {
                 varint(body.u128(digest).u64(seen), counter);
@@ -169,7 +153,7 @@ impl<'a> Part<'a> {
         let mut b = Reader::new(r.bytes("part body", len)?);
         let part = match kind {
             1 => Self::Beat(read_varint(&mut b, "beat")?),
-            2 => Self::BeatReply(read_varint(&mut b, "beat reply")?),
+            2 | 9 => Self::BeatReply { seq: read_varint(&mut b, "beat reply")?, lost: kind == 9 },
             3 => Self::Status { digest: b.u128("digest")?, seen: b.u64("seen")?, counter: read_varint(&mut b, "counter")? },
             4 => Self::Delta(b.rest()),
             5 => {
@@ -245,7 +229,8 @@ mod tests {
     fn parts_come_back() {
         let parts = [
             Part::Beat(1),
-            Part::BeatReply(2),
+            Part::BeatReply { seq: 2, lost: false },
+            Part::BeatReply { seq: 300, lost: true },
             Part::Status { digest: 3, counter: 4, seen: 5 },
             Part::Delta(b"state"),
             Part::Ask { ask: 1, digest: 2, clock: b"clock" },

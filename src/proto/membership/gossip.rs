@@ -240,9 +240,10 @@ impl Membership {
             Part::Beat(seq) => {
                 self.suspicion.take_beat(now, from);
                 self.counters.add(Count::BeatsAnswered);
-                self.send_parts(from, &[Part::BeatReply(seq)]);
+                let lost = self.verdict.unreachable.contains_key(&from);
+                self.send_parts(from, &[Part::BeatReply { seq, lost }]);
             }
-            Part::BeatReply(seq) => self.take_reply(now, from, seq),
+            Part::BeatReply { seq, lost } => self.take_reply(now, from, seq, lost),
             Part::Status { digest, .. } if digest != self.state.digest() => self.ask(now, from, digest),
             Part::Status { seen, .. } => {
                 if seen != self.state.seen_digest() && self.may_answer_seen(now) {

@@ -1,6 +1,7 @@
 //! Up to when it is proven that nobody has taken over what runs here.
 //!
-//! A beat that a member answered proves that this node was a member when the beat left. Across a split that is not enough: who is cut off together with
+//! A beat that a member answered proves that this node was a member when the beat left, unless that one holds it out of reach: it may be judging it just then,
+//! be the cut over or not. Across a split that is not enough: who is cut off together with
 //! this node goes on answering it. So nothing is proven while this side would stop if it were judged now, from before it came to be that side. And whoever
 //! was away, or alone, or on such a side, or gets no replies from so many that it may be on such a side, is in doubt: it asks more members than it observes,
 //! and nothing newer is proven until so many have answered that its side would live with those alone, or each of them has answered or is lost, once it

@@ -50,7 +50,7 @@ pub(crate) struct Watch {
     asked: BTreeMap<NodeId, Time>,
     /// When this node joined.
     joined: Time,
-    /// When the newest beat that was answered had left.
+    /// When the newest beat had left that was answered by one that holds this node reachable.
     proven: Option<Time>,
     /// When the last answer came.
     answered: Option<Time>,
@@ -151,7 +151,7 @@ impl Watch {
         (longest, self.subjects.len().min(N))
     }
 
-    /// When the last beat that was answered was sent.
+    /// When the last beat that was answered so was sent.
     pub(crate) fn proven(&self) -> Option<Time> {
         self.proven
     }
@@ -246,8 +246,8 @@ impl Membership {
         }
     }
 
-    /// A heartbeat was answered.
-    pub(super) fn take_reply(&mut self, now: Time, from: NodeId, seq: u64) {
+    /// A heartbeat was answered. `lost`: by one that holds this node out of reach, and may be about to have it removed.
+    pub(super) fn take_reply(&mut self, now: Time, from: NodeId, seq: u64, lost: bool) {
         let floor = self.floor();
         let Watch { subjects, tuning, due, .. } = &mut self.watch;
         let sent = subjects.get_mut(&from).and_then(|s| {
@@ -257,10 +257,11 @@ impl Membership {
             due.set(due.get().and(next.flatten().min()));
             sent
         });
-        self.watch.proven = self.watch.proven.max(sent);
+        let proof = sent.filter(|_| !lost);
+        self.watch.proven = self.watch.proven.max(proof);
         self.watch.answered = sent.map(|_| now).or(self.watch.answered);
         self.counters.add(if sent.is_some() { Count::RepliesTaken } else { Count::RepliesStray });
-        if let Some(sent) = sent {
+        if let Some(sent) = proof {
             self.note_proof(now, from, sent);
         }
         let refused_before = sent.is_some_and(|sent| self.watch.refused.get(&from).is_none_or(|&at| sent > at));

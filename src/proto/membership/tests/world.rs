@@ -34,7 +34,7 @@ pub(super) fn fast() -> Config {
 
 fn is_reply(bytes: &[u8]) -> bool {
     let (_, mut parts) = datagram::read(bytes).unwrap();
-    matches!(Part::read(&mut parts), Ok(Some(Part::BeatReply(_))))
+    matches!(Part::read(&mut parts), Ok(Some(Part::BeatReply { .. })))
 }
 
 pub(super) fn addr(n: usize) -> NodeAddr {
