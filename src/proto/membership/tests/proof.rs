@@ -198,15 +198,16 @@ fn who_is_answered_by_a_joiner_alone_proves_nothing() {
 /// All replies that were missed while it was alone are not the loss of its links, by which it would hold the next cut for bad luck.
 #[test]
 fn who_was_alone_sees_the_next_cut_in_time() {
-    for seed in 0..10 {
+    for seed in 0..30 {
         let mut world = World::cluster(seed, 4, &patient());
+        world.loss = 0.05;
         world.run(secs(1));
         world.split(&[4], &[1, 2, 3]);
-        world.run(secs(1));
+        world.run(7 * BEAT);
         world.cut.clear();
-        world.run(millis(400));
+        world.run(BEAT);
         world.split(&[2, 4], &[1, 3]);
         let lost = |w: &World, n: usize| w.view(n).iter().filter(|(node, _, reachable)| [1, 3].contains(node) && !reachable).count();
-        world.run_until(secs(3), "the second cut is seen", |w| [2, 4].iter().all(|&n| lost(w, n) == 2));
+        world.run_until(20 * BEAT, "the second cut is seen", |w| [2, 4].iter().all(|&n| lost(w, n) == 2));
     }
 }
