@@ -390,6 +390,15 @@ fn the_end_of_the_new_home_is_heard_by_who_watched_by_way_of_the_old_one() {
     assert_eq!(heard().len(), 201, "each of them watches one that is gone");
 }
 
+/// At node 1, and its watcher has heard nothing before that.
+fn room_5_lives_on_until_it_is_closed(world: &World) {
+    assert_eq!(world.owner_of::<Room>(5u64), 1);
+    assert_eq!(heard(), [""; 0], "the room lives on");
+    world.entity::<Room>(1, 5u64).tell(Close {}).unwrap();
+    world.run_for(Duration::from_secs(5));
+    assert_eq!(heard(), ["1 of 5"]);
+}
+
 #[test]
 fn a_watch_that_finds_no_home_in_time_is_no_end() {
     heard();
@@ -401,11 +410,7 @@ fn a_watch_that_finds_no_home_in_time_is_no_end() {
     world.kill(0);
     world.entity::<Guest>(2, 1u64).tell(Watch { from: 5, to: 6 }).unwrap();
     world.run_for(Duration::from_secs(60));
-    assert_eq!(world.owner_of::<Room>(5u64), 1);
-    assert_eq!(heard(), [""; 0], "the room lives on at node 1");
-    world.entity::<Room>(1, 5u64).tell(Close {}).unwrap();
-    world.run_for(Duration::from_secs(5));
-    assert_eq!(heard(), ["1 of 5"]);
+    room_5_lives_on_until_it_is_closed(&world);
 }
 
 #[test]
@@ -604,9 +609,5 @@ fn who_moves_often_while_the_watched_ones_home_is_cut_off_hears_no_end() {
     }
     world.heal();
     world.run_for(Duration::from_secs(60));
-    assert_eq!(world.owner_of::<Room>(5u64), 1);
-    assert_eq!(heard(), [""; 0], "the room lives on at node 1");
-    world.entity::<Room>(1, 5u64).tell(Close {}).unwrap();
-    world.run_for(Duration::from_secs(5));
-    assert_eq!(heard(), ["1 of 5"]);
+    room_5_lives_on_until_it_is_closed(&world);
 }

@@ -96,10 +96,10 @@ impl Membership {
         let is_lost = |id| self.split.as_ref().is_some_and(|split| split.lost_since(id).is_some());
         let (observed, silent) = self.watch.unreplying(now, is_lost);
         let doubtful = |count: usize| {
-            let out_of_reach = |id| silent[..count].iter().any(|&(_, silent)| silent == id) || is_lost(id);
-            count * 2 > observed || !self.surely_lives(&self.voters_without(out_of_reach))
+            let first: BTreeSet<NodeId> = silent[..count].iter().map(|&(_, id)| id).collect();
+            count * 2 > observed || !self.surely_lives(&self.voters_without(|id| first.contains(&id) || is_lost(id)))
         };
-        if let Some(count) = (1..=silent.len()).find(|&count| doubtful(count)) {
+        if let Some(count) = least(silent.len(), doubtful) {
             let since = silent[count - 1].0;
             self.doubt_proof(now);
             if let Some(doubt) = &mut self.proof.doubt {
@@ -133,9 +133,7 @@ impl Membership {
             let lost: BTreeSet<NodeId> = losses[..count].iter().map(|&(_, id)| id).collect();
             self.would_stop(&self.voters_without(|id| lost.contains(&id)))
         };
-        let counts: Vec<usize> = (1..=losses.len()).collect();
-        let before = counts.partition_point(|&count| !stops_with(count));
-        losses.get(before).or(losses.last()).map_or(Time::ZERO, |&(since, _)| since)
+        least(losses.len(), stops_with).map_or(losses.last(), |count| losses.get(count - 1)).map_or(Time::ZERO, |&(since, _)| since)
     }
 
     /// As its leader judges, who weighs joins and leaves that the other side may have seen: where that ends this side, its word may not come to all, and the
@@ -187,4 +185,10 @@ impl Membership {
             self.proof.doubt = None;
         }
     }
+}
+
+/// The least count of one to `most` that is enough, of which each greater one is, too.
+fn least(most: usize, is_enough: impl Fn(usize) -> bool) -> Option<usize> {
+    let counts: Vec<usize> = (1..=most).collect();
+    counts.get(counts.partition_point(|&count| !is_enough(count))).copied()
 }
