@@ -10,4 +10,4 @@ if ! command -v valgrind >/dev/null; then
         exit 1
     }
 fi
-cargo run --release --example gates "$@"
+cargo run --profile gates --example gates "$@"
