@@ -4,7 +4,7 @@
     perf/random_splits.py A..B [FOLDER] [KIND ...]
 
 Each number from A to B (excluded) is one scenario of each kind (default: all of them). It is written to FOLDER (default: target/random) and run under that
-seed by the program that WINGBEAT names (default: target/release/wingbeat). One side has the majority, so it must live (but for `joins`); nothing may run on both
+seed by the program that WINGBEAT names (default: target/release/wingbeat). One side has the majority, so it must live (but for `joins` and `pairs`); nothing may run on both
 sides, which is seen as all members send.
 
     cut      3 to 11 nodes; the cut ends about when it is judged, and mostly comes again
@@ -13,6 +13,7 @@ sides, which is seen as all members send.
     paused   one of the smaller side, all of it, or every other is paused once around the cut
     stutter  the same, eight times for 1.2 to 3 s every 4 s
     leaky    a cut that leaves one to four links
+    pairs    one to three pairs that do not reach each other, for good, as others reach both; shards move, some join, leave, crash or are paused
     joins    two cuts in a row, each by other lines at times, beside which members join; some leave, crash or are paused; all strategies, up to 30 % loss
 
 Printed are runs in which nobody lives, two sides do, or an invariant is broken. The last is not excluded where a cut ends for some seconds over lossy
@@ -136,6 +137,29 @@ def leaky(r):
     return split, judged(split) + 50
 
 
+def pairs(r):
+    started = r.choice([4, 5, 7, 10, 20])
+    nodes = started + r.choice([0, 1, 3])
+    split = Split(*sides(r, nodes, 1), r.choice([0, 0, 0.02, 0.1]), r.choice(["0.3ms", "1ms", "20ms"]))
+    split.started = started
+    for _ in range(r.choice([1, 1, 1, 2, 3])):
+        a, b = r.sample(range(nodes), 2)
+        split.at(r.uniform(15, 45), do="link", from_=f'"{a}"', to_=f'"{b}"', cut=True, both=r.random() < 0.7)
+    for joiner in range(started, nodes):
+        split.at(r.uniform(20, 80), do="join", nodes=str(joiner))
+    if r.random() < 0.5:
+        split.at(r.uniform(20, 80), do="leave", nodes=str(r.randrange(1, started)))
+    if r.random() < 0.5:
+        split.at(r.uniform(20, 80), do="pause", nodes=str(r.randrange(started)), for_=f'"{r.choice([2, 6, 14])}s"')
+    if r.random() < 0.3:
+        split.at(r.uniform(20, 80), do="crash", nodes=str(r.randrange(1, started)))
+    for _ in range(r.choice([0, 0, 3, 10])):
+        split.at(r.uniform(20, 90), do="move", shards=str(r.randrange(max(10, nodes))), to=str(r.randrange(started)))
+    if r.random() < 0.3:
+        split.at(r.uniform(60, 120), do="heal")
+    return split, 150
+
+
 def joins(r):
     started = r.choice([3, 5, 7, 9, 12, 12, 20])
     nodes = started + r.choice([1, 2, 4, 8, 12])
@@ -170,7 +194,7 @@ def joins(r):
     return split, 180
 
 
-KINDS = {kind.__name__: kind for kind in [cut, few, again, paused, stutter, leaky, joins]}
+KINDS = {kind.__name__: kind for kind in [cut, few, again, paused, stutter, leaky, pairs, joins]}
 
 
 def main():

@@ -159,6 +159,12 @@ fn of_two_clusters_side_by_side_the_greater_one_stays() {
 }
 
 #[test]
+fn who_does_not_reach_one_other_lets_nothing_wait_for_ever() {
+    holds("pair-apart", 1..5);
+    holds("heard-by-one", 1..5);
+}
+
+#[test]
 fn a_cut_that_moves_while_it_is_judged_leaves_one_side() {
     holds("cut-moves", 1..6);
 }

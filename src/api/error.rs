@@ -169,6 +169,8 @@ impl AskError {
     /// Whether the request was handled.
     pub fn ran(&self) -> Ran {
         match self {
+            // It may have arrived, and the word of that not.
+            Self::Dropped(DropReason::LinkLost | DropReason::RouteLost) => Ran::Maybe,
             Self::Refused(_) | Self::Dropped(_) | Self::Timeout { maybe_ran: false } | Self::WouldDeadlock => Ran::No,
             Self::Timeout { maybe_ran: true } | Self::OwnerLost | Self::Moved => Ran::Maybe,
             Self::NoReply | Self::EntityFailed | Self::Rejected(_) | Self::NotSaved | Self::Undecodable(_) => Ran::Yes,
@@ -263,6 +265,8 @@ mod tests {
     fn only_what_surely_did_not_run_is_safe_to_retry() {
         assert_eq!(AskError::Refused(Refusal::Full).ran(), Ran::No);
         assert_eq!(AskError::Dropped(DropReason::MailboxFull).ran(), Ran::No);
+        assert_eq!(AskError::Dropped(DropReason::RouteLost).ran(), Ran::Maybe);
+        assert_eq!(AskError::Dropped(DropReason::LinkLost).ran(), Ran::Maybe);
         assert_eq!(AskError::Timeout { maybe_ran: false }.ran(), Ran::No);
         assert_eq!(AskError::Timeout { maybe_ran: true }.ran(), Ran::Maybe);
         assert_eq!(AskError::OwnerLost.ran(), Ran::Maybe);

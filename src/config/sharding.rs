@@ -33,7 +33,7 @@ table! {
         renew_interval: Span = Span::secs(1), Spec::span(10, HOUR).heartbeats(1).unused();
         /// The survivors may re-form the authority over shards when its majority is gone for good.
         reform: bool = true, Spec::any().must_match().unused();
-        /// Time after which a shard that does not stop has its messages refused.
+        /// Time after which a shard that does not stop has its messages refused. As long does a told message wait for a home, or for a connection with it.
         handoff_timeout: Span = Span::secs(60), Spec::span(100, HOUR);
         /// Time after which a transfer of state that makes no progress is reported.
         transfer_timeout: Span = Span::secs(60), Spec::span(100, HOUR).unused();

@@ -1,7 +1,7 @@
 //! Getting to a session: frames that wait for one, name resolution, dialling, back-off.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     net::SocketAddr,
     time::Duration,
 };
@@ -39,6 +39,8 @@ struct Run {
     node: Option<NodeId>,
     bytes: Vec<u8>,
     frames: u64,
+    /// When the first of them came.
+    since: Time,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -97,22 +99,29 @@ impl Dial {
         first.node.filter(|_| self.runs.iter().all(|run| run.node == first.node))
     }
 
-    /// Whether nothing is wanted here any longer.
     /// Nothing is under way.
     fn is_at_rest(&self) -> bool {
         matches!(self.state, State::Idle | State::Quiet(_))
     }
 
-    /// Whoever answers has not done so in many tries: what waits for anybody does not any longer. How many frames that were.
-    fn give_up_on_anybody(&mut self) -> u64 {
-        if self.failures < ANYBODY_TRIES {
-            return 0;
-        }
-        let frames = self.runs.iter().filter(|run| run.node.is_none()).map(|run| run.frames).sum();
-        self.runs.retain(|run| run.node.is_some());
-        frames
+    /// One more try was in vain: what has waited for too long does not any longer, and what waits for anybody not after many of them.
+    fn give_up(&mut self, now: Time, patience: Duration) -> Vec<Run> {
+        let anybody = self.failures >= ANYBODY_TRIES;
+        let too_long = |run: &Run| if run.node.is_some() { now.since(run.since) >= patience + collects(patience) } else { anybody };
+        let (given_up, kept) = std::mem::take(&mut self.runs).into_iter().partition::<Vec<_>, _>(too_long);
+        self.runs = kept.into();
+        given_up
     }
 
+    /// Peers that were reported as blocked and have room now.
+    fn reopened(&mut self, limit: usize) -> BTreeSet<NodeId> {
+        let blocked = std::mem::take(&mut self.blocked);
+        let (roomy, full) = blocked.into_iter().partition(|peer| self.bytes_for(Some(*peer)) <= limit);
+        self.blocked = full;
+        roomy
+    }
+
+    /// Nothing is wanted here any longer.
     fn is_over(&self) -> bool {
         self.runs.is_empty() && !self.asked
     }
@@ -121,9 +130,9 @@ impl Dial {
         self.runs.iter().filter(|run| run.node == node).map(|run| run.bytes.len()).sum()
     }
 
-    fn run_for(&mut self, node: Option<NodeId>) -> &mut Run {
-        if self.runs.back().is_none_or(|run| run.node != node) {
-            self.runs.push_back(Run { node, bytes: vec![], frames: 0 });
+    fn run_for(&mut self, node: Option<NodeId>, now: Time, patience: Duration) -> &mut Run {
+        if self.runs.back().is_none_or(|run| run.node != node || now.since(run.since) >= collects(patience)) {
+            self.runs.push_back(Run { node, bytes: vec![], frames: 0, since: now });
         }
         self.runs.back_mut().expect("a run was pushed just now if there was none")
     }
@@ -134,6 +143,11 @@ impl Dial {
         self.runs = others.into();
         mine
     }
+}
+
+/// For how long frames join a run: they are given up together, once the last that may have joined has waited for the whole time.
+fn collects(patience: Duration) -> Duration {
+    patience / 8
 }
 
 /// How long to wait after so many failures in a row: doubling, with jitter so that nodes that lost the same peer do not return in step. A peer that
@@ -185,7 +199,7 @@ impl Net {
             return Err(Unsent::Overflow { waiting: waiting as u64, max: waiting as u64 });
         }
         super::session::check_room(frame, waiting, limits.link_bytes)?;
-        let run = dial.run_for(node);
+        let run = dial.run_for(node, now, self.patience);
         super::session::encode(frame, Context { sender: self.greeter.node, now }, limits.frame_bytes, &mut run.bytes)?;
         run.frames += 1;
         if let Some(peer) = node
@@ -214,7 +228,7 @@ impl Net {
         }
         let wait = now + backoff(1, self.longest_pause, &mut self.rng);
         let dial = self.dials.entry(addr.clone()).or_insert_with(Dial::new);
-        dial.runs.push_front(Run { node: Some(peer), bytes, frames });
+        dial.runs.push_front(Run { node: Some(peer), bytes, frames, since: now });
         if still_blocked {
             dial.blocked.insert(peer);
         }
@@ -291,9 +305,23 @@ impl Net {
         self.counters.dials_failed += 1;
         let peer = dial.expects();
         self.retry_later(addr, now, false);
-        let lost = self.dials.get_mut(addr).map_or(0, Dial::give_up_on_anybody);
-        self.counters.frames_lost += lost;
-        self.link(LinkEvent::Down { peer, addr: addr.clone(), cause, lost });
+        let Some(dial) = self.dials.get_mut(addr) else { return };
+        let given_up = dial.give_up(now, self.patience);
+        let reopened = if given_up.is_empty() { BTreeSet::new() } else { dial.reopened(self.limits.link_bytes / 2) };
+        self.tell_down(addr, &cause, Some(peer), given_up);
+        reopened.into_iter().for_each(|peer| self.unblock(peer, [None]));
+    }
+
+    /// There is no session with `wanted`, nor with those whom these frames were for, which are lost.
+    fn tell_down(&mut self, addr: &NodeAddr, cause: &LinkDown, wanted: Option<Option<NodeId>>, dropped: Vec<Run>) {
+        let mut lost: BTreeMap<Option<NodeId>, u64> = wanted.into_iter().map(|peer| (peer, 0)).collect();
+        for run in dropped {
+            *lost.entry(run.node).or_default() += run.frames;
+        }
+        for (peer, lost) in lost {
+            self.counters.frames_lost += lost;
+            self.link(LinkEvent::Down { peer, addr: addr.clone(), cause: cause.clone(), lost });
+        }
     }
 
     /// Another connection with the same peer is used: waits for it to come up, and tries again if it does not.
@@ -305,12 +333,11 @@ impl Net {
     pub(super) fn dial_rejected(&mut self, addr: &NodeAddr, reason: String, now: Time) {
         let Some(dial) = self.dials.get_mut(addr) else { return };
         let peer = dial.expects();
-        let lost = dial.runs.drain(..).map(|run| run.frames).sum();
+        let dropped = std::mem::take(&mut dial.runs).into();
         let blocked = std::mem::take(&mut dial.blocked);
-        self.counters.frames_lost += lost;
         self.counters.dials_failed += 1;
         self.retry_later(addr, now, true);
-        self.link(LinkEvent::Down { peer, addr: addr.clone(), cause: LinkDown::Rejected(reason), lost });
+        self.tell_down(addr, &LinkDown::Rejected(reason), Some(peer), dropped);
         blocked.into_iter().for_each(|peer| self.unblock(peer, [None]));
     }
 
@@ -319,16 +346,10 @@ impl Net {
         let Some(dial) = self.dials.get_mut(addr) else { return };
         (dial.asked, dial.wanted) = (false, None);
         let mine = dial.take_for(answers);
-        let others: Vec<Run> = std::mem::replace(&mut dial.runs, mine.into()).into();
+        let others = std::mem::replace(&mut dial.runs, mine.into()).into();
         let blocked: BTreeSet<NodeId> = dial.blocked.iter().copied().filter(|peer| *peer != answers).collect();
         dial.blocked.retain(|peer| *peer == answers);
-        let mut nodes: BTreeSet<NodeId> = others.iter().filter_map(|run| run.node).collect();
-        nodes.extend(asked);
-        for node in nodes {
-            let lost = others.iter().filter(|run| run.node == Some(node)).map(|run| run.frames).sum();
-            self.counters.frames_lost += lost;
-            self.link(LinkEvent::Down { peer: Some(node), addr: addr.clone(), cause: LinkDown::OtherIncarnation(answers), lost });
-        }
+        self.tell_down(addr, &LinkDown::OtherIncarnation(answers), asked.map(Some), others);
         blocked.into_iter().for_each(|peer| self.unblock(peer, [None]));
         self.retry_later(addr, now, false);
     }

@@ -260,6 +260,8 @@ pub struct Net {
     limits: Limits,
     /// Between two tries to reach a peer.
     longest_pause: Duration,
+    /// How long frames wait for a session with the life that they are for.
+    patience: Duration,
     rng: Rng,
     local: SocketAddr,
     now: Time,
@@ -314,6 +316,7 @@ impl Net {
                 half_open: limits.half_open as usize,
             },
             longest_pause: longest_pause(config.membership.seed_timeout.get()),
+            patience: config.sharding.handoff_timeout.get(),
             rng: Rng::new(seed),
             local,
             now: Time::ZERO,

@@ -28,8 +28,15 @@ const RETRANSMIT: u64 = 200_000_000;
 /// A large frame takes so much longer at most.
 const LARGE_DELAY: u64 = 300_000_000;
 
-/// Frames with the life that each is meant for; any if none.
-type Outbox = VecDeque<(Option<NodeId>, Box<Frame>)>;
+/// A frame that waits for a session.
+struct Waiting {
+    /// The life that it is meant for; any if none.
+    meant: Option<NodeId>,
+    since: u64,
+    frame: Box<Frame>,
+}
+
+type Outbox = VecDeque<Waiting>;
 
 /// The connection of a pair (a, b) with a < b; side 0 is a.
 #[derive(Default)]
@@ -113,7 +120,7 @@ impl World<'_> {
             }
             self.transmit(pair, session, side, frame);
         } else {
-            link.outbox[side].push_back((meant, frame));
+            link.outbox[side].push_back(Waiting { meant, since: self.now, frame });
             self.dial(pair, side);
         }
     }
@@ -233,7 +240,7 @@ impl World<'_> {
         let addr = self.nodes[node_at(pair, 1 - side) as usize].addr.clone();
         let mut wrong: Vec<(NodeId, u64)> = Vec::new();
         let mut right = Vec::new();
-        for (meant, frame) in std::mem::take(&mut link.outbox[side]) {
+        for Waiting { meant, frame, .. } in std::mem::take(&mut link.outbox[side]) {
             match meant {
                 Some(m) if m != peer => {
                     match wrong.iter_mut().find(|(id, _)| *id == m) {
@@ -259,15 +266,33 @@ impl World<'_> {
         let Some(link) = self.links.get_mut(&pair).filter(|l| l.dial == Some(attempt)) else { return };
         link.dial = None;
         // Whom the dial was for, if that is one life.
-        let first = link.outbox[side].front().map(|(meant, _)| *meant);
-        let same = link.outbox[side].iter().all(|(meant, _)| Some(*meant) == first);
+        let first = link.outbox[side].front().map(|waiting| waiting.meant);
+        let same = link.outbox[side].iter().all(|waiting| Some(waiting.meant) == first);
         let peer = first.flatten().filter(|_| same);
-        let addr = self.nodes[node_at(pair, 1 - side) as usize].addr.clone();
         let cause = if refused { LinkDown::Refused } else { LinkDown::TimedOut };
-        if let Some(life) = self.nodes[node_at(pair, side) as usize].life {
-            self.inside(life, self.now, Inner::Link(LinkEvent::Down { peer, addr, cause, lost: 0 }));
-        }
+        let dialled = BTreeMap::from([(peer, 0)]);
+        self.give_up_frames(pair, side, dialled, &cause);
+        // The pair has one dial for both sides, and who has no other news is told of frames that are lost.
+        self.give_up_frames(pair, 1 - side, BTreeMap::new(), &cause);
         self.redial_later(pair);
+    }
+
+    /// A dial was in vain: what has waited for too long does not any longer. All of `told` are told of, also without frames.
+    fn give_up_frames(&mut self, pair: (u32, u32), side: usize, mut told: BTreeMap<Option<NodeId>, u64>, cause: &LinkDown) {
+        let node = &self.nodes[node_at(pair, side) as usize];
+        let (Some(life), Some(link)) = (node.life, self.links.get_mut(&pair)) else { return };
+        let patience = node.config.sharding.handoff_timeout.get().as_nanos() as u64;
+        let outbox = std::mem::take(&mut link.outbox[side]);
+        let (gone, kept) = outbox.into_iter().partition(|waiting| waiting.meant.is_some() && self.now >= waiting.since + patience);
+        link.outbox[side] = kept;
+        for waiting in Outbox::into_iter(gone) {
+            lost(&mut self.ledger, &waiting.frame);
+            *told.entry(waiting.meant).or_default() += 1;
+        }
+        for (peer, lost) in told {
+            let addr = self.nodes[node_at(pair, 1 - side) as usize].addr.clone();
+            self.inside(life, self.now, Inner::Link(LinkEvent::Down { peer, addr, cause: cause.clone(), lost }));
+        }
     }
 
     fn redial_later(&mut self, pair: (u32, u32)) {
@@ -319,7 +344,7 @@ impl World<'_> {
             for mut frame in stuck[side].drain(taken..).rev() {
                 let local = self.nodes[node_at(pair, side) as usize].clock.local(self.now);
                 deadlines(&mut frame, |rest| Time::from_nanos(local.as_nanos().saturating_add(rest.as_nanos())));
-                link.outbox[side].push_front((Some(peer), frame));
+                link.outbox[side].push_front(Waiting { meant: Some(peer), since: self.now, frame });
             }
             let addr = self.nodes[node_at(pair, 1 - side) as usize].addr.clone();
             let event = LinkEvent::Down { peer: Some(peer), addr, cause: cause.clone(), lost: in_flight[side] };
@@ -337,13 +362,13 @@ impl World<'_> {
         let (pair, side) = pair_of(from, to);
         let Some(link) = self.links.get_mut(&pair) else { return };
         let outbox = std::mem::take(&mut link.outbox[side]);
-        let (gone, kept): (Outbox, Outbox) = outbox.into_iter().partition(|(meant, _)| meant.is_some_and(|m| m == node));
+        let (gone, kept): (Outbox, Outbox) = outbox.into_iter().partition(|waiting| waiting.meant == Some(node));
         link.outbox[side] = kept;
         let open = link.session > 0 && link.lives[side] == life && self.lives[link.lives[1 - side] as usize].id == node;
         // Its own side is told here, and not by the end of the session.
         link.up[side] &= !open;
-        for (_, frame) in &gone {
-            lost(&mut self.ledger, frame);
+        for waiting in &gone {
+            lost(&mut self.ledger, &waiting.frame);
         }
         if open {
             self.end_session(pair, &LinkDown::Reset);
@@ -365,8 +390,8 @@ impl World<'_> {
         let mut news = Vec::new();
         for (pair, link) in self.links.iter_mut().filter(|(p, _)| p.0 == node || p.1 == node) {
             let side = usize::from(pair.1 == node);
-            for (_, frame) in std::mem::take(&mut link.outbox[side]) {
-                lost(&mut self.ledger, &frame);
+            for waiting in std::mem::take(&mut link.outbox[side]) {
+                lost(&mut self.ledger, &waiting.frame);
             }
             link.up[side] = false;
             link.dying = link.session > 0;

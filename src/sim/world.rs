@@ -37,8 +37,9 @@ use crate::{
 
 /// Virtual nanoseconds at which a run begins on the world's clock.
 pub(super) const BEGIN: u64 = 0;
-/// What is still under way at the end of a run gets so many more seconds, so that a late message is not taken for a lost one.
-const DRAIN_SECONDS: u64 = 60;
+/// What is still under way at the end of a run gets so many more seconds, so that a late message is not taken for a lost one: by default it waits for
+/// a minute for a home, as long for a link with that, and as long there for the home to learn that it is one.
+const DRAIN_SECONDS: u64 = 240;
 
 /// Something that will happen.
 #[allow(clippy::large_enum_variant)] // Small messages stand in place: a box for each would cost more than the copies.

@@ -116,7 +116,7 @@ impl Sim {
     pub fn new(addrs: Vec<NodeAddr>, config: &Config, paths: Paths, seed: u64) -> Rc<Self> {
         let root = Rng::new(seed);
         let (time, story) = (Ticker::new(), Rc::new(RefCell::new(Story::default())));
-        let wires = Wires::new(addrs.clone(), paths, &config.limits, root.split(1), time.now(), story.clone());
+        let wires = Wires::new(addrs.clone(), paths, config, root.split(1), time.now(), story.clone());
         let seats = addrs.iter().map(|_| None).collect();
         let machine = Machine { seats, names: vec![], order: root.split(2), lives: root.split(3) };
         let sim = Rc::new(Self { time, wires: Rc::new(RefCell::new(wires)), story, addrs, machine: RefCell::new(machine) });

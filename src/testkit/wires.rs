@@ -15,7 +15,7 @@ use std::{
 use super::story::{Story, readable};
 use crate::{
     NodeAddr, NodeId, Time, TypeId,
-    config::LimitsConfig,
+    config::Config,
     engine::node::Node,
     net::{NetEvent, Unsent, check_room},
     proto::{
@@ -83,8 +83,13 @@ struct Host {
     paused: bool,
 }
 
-/// A frame that waits for a session, and the life that it is meant for.
-type Waiting = (Option<NodeId>, Vec<u8>);
+/// A frame that waits for a session.
+struct Waiting {
+    /// The life that it is meant for; any if none.
+    meant: Option<NodeId>,
+    since: Time,
+    bytes: Vec<u8>,
+}
 
 /// The connection of a pair; side 0 is the lower number.
 #[derive(Default)]
@@ -114,7 +119,7 @@ struct Link {
 
 impl Link {
     fn waiting_bytes(&self, side: usize) -> usize {
-        let outbox: usize = self.outbox[side].iter().map(|(_, bytes)| bytes.len()).sum();
+        let outbox: usize = self.outbox[side].iter().map(|waiting| waiting.bytes.len()).sum();
         outbox + self.stuck[side].iter().map(Vec::len).sum::<usize>()
     }
 }
@@ -124,6 +129,8 @@ pub(super) struct Wires {
     pub paths: Paths,
     link_bytes: usize,
     frame_bytes: usize,
+    /// How long frames wait for a session with the life that they are for.
+    patience: Duration,
     rng: Rng,
     now: Time,
     began: Time,
@@ -147,11 +154,12 @@ fn node_at(pair: Pair, side: usize) -> usize {
 }
 
 impl Wires {
-    pub fn new(addrs: Vec<NodeAddr>, paths: Paths, limits: &LimitsConfig, rng: Rng, now: Time, story: Rc<RefCell<Story>>) -> Self {
+    pub fn new(addrs: Vec<NodeAddr>, paths: Paths, config: &Config, rng: Rng, now: Time, story: Rc<RefCell<Story>>) -> Self {
         Self {
             paths,
-            link_bytes: limits.link_bytes as usize,
-            frame_bytes: limits.frame_bytes as usize,
+            link_bytes: config.limits.link_bytes as usize,
+            frame_bytes: config.limits.frame_bytes as usize,
+            patience: config.sharding.handoff_timeout.get(),
             rng,
             now,
             began: now,
@@ -377,7 +385,7 @@ impl Wires {
             }
             self.transmit(pair, session, side, bytes);
         } else {
-            link.outbox[side].push_back((meant, bytes));
+            link.outbox[side].push_back(Waiting { meant, since: now, bytes });
             self.dial(pair, side);
         }
         self.look_at_room(pair, side, life, meant);
@@ -512,7 +520,7 @@ impl Wires {
         let addr = self.hosts[node_at(pair, 1 - side)].addr.clone();
         let mut wrong: BTreeMap<NodeId, u64> = BTreeMap::new();
         let mut right = vec![];
-        for (meant, bytes) in std::mem::take(&mut link.outbox[side]) {
+        for Waiting { meant, bytes, .. } in std::mem::take(&mut link.outbox[side]) {
             match meant.filter(|meant| *meant != peer) {
                 Some(meant) => *wrong.entry(meant).or_default() += 1,
                 None => right.push(bytes),
@@ -537,14 +545,26 @@ impl Wires {
             return;
         }
         // Whom the dial was for, if that is one life.
-        let first = link.outbox[side].front().map(|(meant, _)| *meant);
-        let same = link.outbox[side].iter().all(|(meant, _)| Some(*meant) == first);
-        let peer = first.flatten().filter(|_| same);
+        let first = link.outbox[side].front().map(|waiting| waiting.meant);
+        let same = link.outbox[side].iter().all(|waiting| Some(waiting.meant) == first);
+        // What has waited for too long does not any longer, and is told of with the one it was for.
+        let mut told = BTreeMap::from([(first.flatten().filter(|_| same), 0)]);
+        let (now, patience) = (self.now, self.patience);
+        link.outbox[side].retain(|waiting| {
+            let keeps = waiting.meant.is_none() || now < waiting.since + patience;
+            if !keeps {
+                *told.entry(waiting.meant).or_default() += 1;
+            }
+            keeps
+        });
         let addr = self.hosts[node_at(pair, 1 - side)].addr.clone();
         let cause = if refused { LinkDown::Refused } else { LinkDown::TimedOut };
         if let Some(life) = self.hosts[node_at(pair, side)].life {
-            self.link_event(life, LinkEvent::Down { peer, addr, cause, lost: 0 });
+            for (peer, lost) in told {
+                self.link_event(life, LinkEvent::Down { peer, addr: addr.clone(), cause: cause.clone(), lost });
+            }
         }
+        self.look_for_room(pair, side);
         self.redial_later(pair, side);
     }
 
@@ -579,7 +599,7 @@ impl Wires {
         let mut stuck = std::mem::take(&mut link.stuck);
         let in_flight = std::mem::take(&mut link.in_flight);
         let up = std::mem::take(&mut link.up);
-        let lives = link.lives;
+        let (lives, now) = (link.lives, self.now);
         for side in 0..2 {
             if !up[side] || self.lives[lives[side]].over {
                 continue;
@@ -590,7 +610,7 @@ impl Wires {
             let kept = stuck[side].split_off(taken);
             let lost = in_flight[side].saturating_sub(kept.len() as u64);
             let Some(link) = self.links.get_mut(&pair) else { return };
-            kept.into_iter().rev().for_each(|bytes| link.outbox[side].push_front((Some(peer), bytes)));
+            kept.into_iter().rev().for_each(|bytes| link.outbox[side].push_front(Waiting { meant: Some(peer), since: now, bytes }));
             let addr = self.hosts[node_at(pair, 1 - side)].addr.clone();
             self.link_event(lives[side], LinkEvent::Down { peer: Some(peer), addr, cause: cause.clone(), lost });
             self.look_for_room(pair, side);
@@ -607,7 +627,7 @@ impl Wires {
         let (pair, side) = pair_of(from, to);
         let Some(link) = self.links.get_mut(&pair) else { return };
         let before = link.outbox[side].len();
-        link.outbox[side].retain(|(meant, _)| *meant != Some(node));
+        link.outbox[side].retain(|waiting| waiting.meant != Some(node));
         let gone = (before - link.outbox[side].len()) as u64;
         let open = link.session > 0 && link.lives[side] == life && self.lives[link.lives[1 - side]].id == node;
         // Its own side is told here, and not by the end of the session.

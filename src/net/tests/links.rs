@@ -108,6 +108,31 @@ fn a_dial_to_a_closed_port_is_reported_on_every_try_and_frames_wait_in_order() {
 }
 
 #[test]
+fn what_waits_too_long_for_a_life_that_cannot_be_reached_is_counted_and_forgotten() {
+    let mut config = limited(|limits| limits.link_bytes = 64 << 10);
+    config.sharding.handoff_timeout = crate::config::Span::millis(100);
+    let mut a = Node::with(&config, 1);
+    let addr = nobody();
+    let id = NodeId::new(&addr, 9);
+    for n in 0..3 {
+        a.send(&addr, Some(id), &message_to(n, 60_000)).unwrap();
+    }
+    assert_eq!(blocked(&a.links).len(), 0, "nobody has heard of it yet");
+    until([&mut a], "there is no room", |[a]| !blocked(&a.links).is_empty());
+    until([&mut a], "nothing waits", |[a]| a.net.unsent_bytes() == 0);
+    until([&mut a], "there is room", |[a]| blocked(&a.links).is_empty());
+    assert_eq!(a.counter("frames_lost"), 3);
+    let told = |event: &LinkEvent| if let LinkEvent::Down { peer, lost, .. } = event { Some((*peer, *lost)) } else { None };
+    assert!(a.links.iter().filter_map(told).all(|(peer, _)| peer == Some(id)));
+    assert_eq!(a.links.iter().filter_map(told).map(|(_, lost)| lost).sum::<u64>(), 3);
+    // Who comes back hears what is said from then on.
+    let listen = format!("127.0.0.1:{}", addr.port).parse().unwrap();
+    let mut b = Node::on(Sockets::bind(listen).unwrap(), &Config::default(), 9);
+    a.send(&addr, Some(id), &numbered(4)).unwrap();
+    until([&mut a, &mut b], "the frame", |[_, b]| b.frames.len() == 1);
+}
+
+#[test]
 fn a_try_without_frames_reports_and_does_not_repeat() {
     let mut a = Node::new(1);
     let addr = nobody();

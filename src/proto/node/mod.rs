@@ -158,7 +158,8 @@ impl NodeCore {
 
 impl<M: Members> NodeCore<M> {
     fn with_members(config: Arc<Config>, me: NodeId, workers: u16, membership: M) -> Self {
-        let relay = Relay::new(config.sharding.fence_retry.get(), config.sharding.buffer_messages as usize);
+        let relay =
+            Relay::new(config.sharding.fence_retry.get(), config.sharding.handoff_timeout.get(), config.sharding.buffer_messages as usize);
         Self {
             me,
             workers: workers.max(1),

@@ -10,7 +10,7 @@ use crate::{
 /// The ends of links.
 #[derive(Debug)]
 pub(crate) struct Peers {
-    me: NodeId,
+    pub me: NodeId,
     members: Members,
     links: BTreeMap<NodeId, Link>,
     /// So much waits for them that nothing is to be added. From one session to the next: what waits stays.
@@ -79,6 +79,10 @@ impl Peers {
     /// Where a removed node that was told so is reached, once.
     pub fn take_told(&mut self, peer: NodeId) -> Option<NodeAddr> {
         self.told.remove(&peer)
+    }
+
+    pub fn has_link(&self, peer: NodeId) -> bool {
+        self.links.contains_key(&peer)
     }
 
     pub fn link_down(&mut self, peer: NodeId) {

@@ -36,6 +36,8 @@ pub(crate) struct Relay {
     /// When a lane tries again by itself.
     timers: Timers<(ShardKey, NodeId)>,
     retry: Duration,
+    /// A forwarded message waits so long for a link.
+    patience: Duration,
     lane_max: usize,
     unacknowledged: usize,
 }
@@ -44,11 +46,18 @@ pub(crate) struct Relay {
 struct OutLane {
     /// Number of the newest item.
     last: u64,
-    queue: VecDeque<(u64, HandoffItem)>,
+    queue: VecDeque<Queued>,
     /// Everything queued was given to the present or next session.
     emitted: bool,
     /// Tries without an acknowledgement.
     tries: u32,
+}
+
+#[derive(Debug)]
+struct Queued {
+    number: u64,
+    since: Time,
+    item: HandoffItem,
 }
 
 #[derive(Debug, Default)]
@@ -59,13 +68,14 @@ struct InLane {
 }
 
 impl Relay {
-    pub fn new(retry: Duration, lane_max: usize) -> Self {
+    pub fn new(retry: Duration, patience: Duration, lane_max: usize) -> Self {
         Self {
             out: BTreeMap::new(),
             inn: BTreeMap::new(),
             acks: BTreeSet::new(),
             timers: Timers::default(),
             retry,
+            patience,
             lane_max,
             unacknowledged: 0,
         }
@@ -91,14 +101,14 @@ impl Relay {
             }
             lane.emitted = true;
         }
-        lane.queue.push_back((lane.last, item));
+        lane.queue.push_back(Queued { number: lane.last, since: now, item });
     }
 
     /// The receiver has taken over everything up to `upto`. True if the lane is empty now.
     pub fn acknowledged(&mut self, now: Time, from: NodeId, shard: ShardKey, upto: u64) -> bool {
         let Some(lane) = self.out.get_mut(&(shard, from)) else { return false };
         let before = lane.queue.len();
-        while lane.queue.front().is_some_and(|&(number, _)| number <= upto) {
+        while lane.queue.front().is_some_and(|queued| queued.number <= upto) {
             lane.queue.pop_front();
         }
         self.unacknowledged -= before - lane.queue.len();
@@ -153,7 +163,7 @@ impl Relay {
             let lane = self.out.remove(&key).expect("the key was just read");
             self.unacknowledged -= lane.queue.len();
             // Never sent again: it may have been passed on.
-            lane.queue.into_iter().for_each(|(_, item)| give_up(now, key.0, item, DropReason::RouteLost, out));
+            lane.queue.into_iter().for_each(|queued| give_up(now, key.0, queued.item, DropReason::RouteLost, out));
         }
         let gone: Vec<_> = self.inn.keys().filter(|(_, from)| *from == node).copied().collect();
         for key in gone {
@@ -171,7 +181,7 @@ impl Relay {
     pub fn end(&mut self, now: Time, out: &mut Vec<RelayOut>) {
         let handed = std::mem::take(&mut self.out).into_iter().map(|((shard, _), lane)| (shard, lane.queue));
         for (shard, queue) in handed {
-            queue.into_iter().for_each(|(_, item)| give_up(now, shard, item, DropReason::Shutdown, out));
+            queue.into_iter().for_each(|queued| give_up(now, shard, queued.item, DropReason::Shutdown, out));
         }
         for ((shard, _), lane) in std::mem::take(&mut self.inn) {
             lane.waiting.into_iter().for_each(|item| give_up(now, shard, item, DropReason::Shutdown, out));
@@ -192,12 +202,17 @@ impl Relay {
     pub fn handle_timeout(&mut self, now: Time, peers: &Peers, out: &mut Vec<RelayOut>) {
         while let Some((shard, to)) = self.timers.pop(now) {
             let Some(lane) = self.out.get_mut(&(shard, to)).filter(|lane| !lane.queue.is_empty()) else { continue };
+            let mut overdue = Time::MAX;
+            if !peers.has_link(to) {
+                // Whom it waits for may never be reached, and stay a member, as others reach it. It keeps what it has of the shard: that is nowhere else.
+                overdue = lane.give_up(now, self.patience, shard, peers.me, out);
+            }
             // A slow reader is not helped by the same bytes again.
             if !lane.emitted || !peers.is_blocked(to, shard) {
                 lane.emit(shard, to, out);
             }
             lane.tries = (lane.tries + 1).min(5);
-            self.timers.set((shard, to), now + self.retry * 10 * 2u32.pow(lane.tries));
+            self.timers.set((shard, to), overdue.min(now + self.retry * 10 * 2u32.pow(lane.tries)));
         }
     }
 
@@ -214,7 +229,7 @@ impl Relay {
         let queued: usize = self.out.values().map(|l| l.queue.len()).sum();
         assert_eq!(queued, self.unacknowledged, "unacknowledged items are counted");
         for (key, lane) in &self.out {
-            let numbers = lane.queue.iter().map(|(n, _)| *n);
+            let numbers = lane.queue.iter().map(|queued| queued.number);
             assert!(numbers.eq(lane.last + 1 - lane.queue.len() as u64..=lane.last), "numbers have no holes");
             assert_eq!(lane.queue.is_empty(), !self.timers.is_set(*key), "who waits for an acknowledgement has a deadline");
         }
@@ -228,8 +243,23 @@ impl Relay {
 impl OutLane {
     fn emit(&mut self, shard: ShardKey, to: NodeId, out: &mut Vec<RelayOut>) {
         self.emitted = true;
-        let frame = |(number, item): &(u64, HandoffItem)| Frame::Handoff { shard, number: *number, item: item.clone() };
-        out.extend(self.queue.iter().map(|entry| RelayOut::Frame(to, frame(entry))));
+        let frame = |queued: &Queued| Frame::Handoff { shard, number: queued.number, item: queued.item.clone() };
+        out.extend(self.queue.iter().map(|queued| RelayOut::Frame(to, frame(queued))));
+    }
+
+    /// Gives up messages that have waited for too long, and says when the next has. In the place of each stands a question whose answer nobody waits for:
+    /// numbers have no holes.
+    fn give_up(&mut self, now: Time, patience: Duration, shard: ShardKey, me: NodeId, out: &mut Vec<RelayOut>) -> Time {
+        for queued in self.queue.iter_mut().filter(|queued| is_message(&queued.item)) {
+            if queued.since + patience > now {
+                return queued.since + patience;
+            }
+            if let HandoffItem::Forwarded(Forwarded { aim, .. }) = &queued.item {
+                let nothing = HandoffItem::Probe { origin: me, route: 0, number: 0, aim: *aim, after: vec![] };
+                give_up(now, shard, std::mem::replace(&mut queued.item, nothing), DropReason::LinkLost, out);
+            }
+        }
+        Time::MAX
     }
 }
 

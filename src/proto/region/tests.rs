@@ -285,7 +285,7 @@ struct Lane {
 
 impl Lane {
     fn new() -> Self {
-        Self { relay: Relay::new(Duration::from_secs(1), 3), peers: peers() }
+        Self { relay: Relay::new(Duration::from_secs(1), Duration::from_secs(60), 3), peers: peers() }
     }
 
     fn run(&mut self, f: impl FnOnce(&mut Relay, &Peers, &mut Vec<RelayOut>)) -> Vec<RelayOut> {
@@ -387,6 +387,36 @@ fn what_a_removed_node_had_not_acknowledged_is_given_up() {
     assert_eq!(lane.run(|relay, peers, out| relay.removed(at(0), B, peers, out)), [lost(0)]);
     assert_eq!(lane.push(forwarded(1, &[])), [lost(1)], "its lane is not opened again");
     assert_eq!(lane.relay.unacknowledged(), 0);
+}
+
+#[test]
+fn forwarded_messages_do_not_wait_for_ever_for_a_link() {
+    let mut lane = Lane::new();
+    lane.push(transfer());
+    lane.push(forwarded(0, &[]));
+    lane.peers.link_down(B);
+    lane.relay.link_down(at(0), B);
+    let mut given_up = vec![];
+    let mut now = at(0);
+    while now < at(60_000) {
+        given_up.clear();
+        now = lane.relay.next_timeout().unwrap();
+        let out = lane.run(|relay, peers, out| relay.handle_timeout(now, peers, out));
+        given_up.extend(out.into_iter().filter(|out| matches!(out, RelayOut::GiveUp(..))));
+    }
+    assert_eq!((now, given_up), (at(60_000), vec![RelayOut::GiveUp(message(0), DropReason::LinkLost)]));
+    // The state goes on waiting, and numbers have no holes.
+    lane.relay.link_down(now, B);
+    let nothing = HandoffItem::Probe { origin: ME, route: 0, number: 0, aim: Epoch(2), after: vec![] };
+    assert_eq!(lane.run(|relay, _, out| relay.link_up(now, B, out)), [frame(1, transfer()), frame(2, nothing)]);
+}
+
+#[test]
+fn a_lane_with_a_link_gives_nothing_up() {
+    let mut lane = Lane::new();
+    lane.push(forwarded(0, &[]));
+    let out = lane.run(|relay, peers, out| relay.handle_timeout(at(600_000), peers, out));
+    assert_eq!(out, [frame(1, forwarded(0, &[]))], "it may have been taken over there");
 }
 
 #[test]

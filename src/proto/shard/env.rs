@@ -125,6 +125,8 @@ pub(super) struct Env {
     pub timers: BTreeSet<(Time, Timer)>,
     /// Entities with something to do when the right to run is back.
     pub resume: VecDeque<(u32, u32)>,
+    /// By then it has been gone for too long, and their messages are given up.
+    pub give_up_at: Option<Time>,
     /// Shards whose stop waits for it.
     pub stops: Vec<u32>,
     /// Shards whose stay ended in this verb.
@@ -152,6 +154,12 @@ impl Env {
     #[inline]
     pub fn may_run(&self) -> bool {
         self.now < self.until
+    }
+
+    /// That entity has something to do when the right to run is back.
+    pub fn suspend(&mut self, shard: u32, slot: u32) {
+        self.give_up_at.get_or_insert(self.now + self.limits.patience);
+        self.resume.push_back((shard, slot));
     }
 
     /// One more message, of so many bytes, may wait.

@@ -114,6 +114,7 @@ impl<H: Host> ShardCore<H> {
             hosted: BTreeSet::new(),
             timers: BTreeSet::new(),
             resume: VecDeque::new(),
+            give_up_at: None,
             stops: vec![],
             ended: vec![],
             waiting: 0,
@@ -305,6 +306,7 @@ impl<H: Host> ShardCore<H> {
             return;
         }
         let mut cx = Cx { env: &mut self.env, host };
+        cx.env.give_up_at = None;
         for (at, slot) in std::mem::take(&mut cx.env.resume) {
             let shard = &mut self.shards[at as usize];
             let mut turns = shard.turns(&mut cx);
@@ -368,12 +370,15 @@ impl<H: Host> ShardCore<H> {
         if self.env.load_due.is_some_and(|due| due <= now) {
             self.report_load(host);
         }
+        if self.env.give_up_at.is_some_and(|due| due <= now) {
+            self.give_up_waiting(host);
+        }
     }
 
     /// When `handle_timeout` has something to do.
     pub fn poll_timeout(&self) -> Option<Time> {
         let timer = self.env.timers.first().map(|(due, _)| *due);
-        [timer, self.env.load_due].into_iter().flatten().min()
+        [timer, self.env.load_due, self.env.give_up_at].into_iter().flatten().min()
     }
 
     /// Live instances.
@@ -415,6 +420,18 @@ impl<H: Host> ShardCore<H> {
     }
 
     // ---- private ------------------------------------------------------------------------------------------------------------
+
+    /// The right to run has been gone for too long.
+    fn give_up_waiting(&mut self, host: &mut H) {
+        self.env.give_up_at = Some(self.env.now + self.env.limits.patience);
+        let mut cx = Cx { env: &mut self.env, host };
+        for at in 0..cx.env.resume.len() {
+            let (shard, slot) = cx.env.resume[at];
+            let shard = &mut self.shards[shard as usize];
+            let mut turns = shard.turns(&mut cx);
+            shard.entities.give_up(&mut turns, slot);
+        }
+    }
 
     #[inline]
     fn find(&self, shard: ShardKey) -> Option<usize> {

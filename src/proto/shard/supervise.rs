@@ -189,7 +189,7 @@ impl<H: Host> Entities<H> {
             if !t.env.may_run() {
                 if !side.queued {
                     side.queued = true;
-                    t.env.resume.push_back((t.number, at));
+                    t.env.suspend(t.number, at);
                 }
                 return;
             }
@@ -220,6 +220,16 @@ impl<H: Host> Entities<H> {
         if let Some(side) = self.slot(at).and_then(|s| s.side.as_mut()) {
             side.queued = false;
             self.go_on(t, at);
+        }
+    }
+
+    /// The right to run has been gone for too long: what waits for it in this mailbox does not any longer.
+    pub fn give_up(&mut self, t: &mut Turns<'_, H>, at: u32) {
+        let Some(side) = self.slot(at).and_then(|s| s.side.as_mut()) else { return };
+        for parcel in std::mem::take(&mut side.mailbox) {
+            t.env.waiting -= 1;
+            t.env.waiting_bytes -= parcel.size();
+            t.undelivered(parcel, DropReason::Fenced);
         }
     }
 

@@ -82,6 +82,31 @@ fn an_ask_past_its_deadline_neither_runs_nor_starts_anything() {
     assert!(a.core.shards[0].entities.is_empty());
 }
 
+#[test]
+fn what_waits_for_the_right_to_run_is_given_up_in_the_end_and_state_is_not() {
+    let mut a = home();
+    a.lane(tell("k", "m0"));
+    a.until(Time::ZERO);
+    a.lane(tell("k", "m1"));
+    a.lane(tell("new", "m2"));
+    a.pass(PATIENCE - Duration::from_nanos(1));
+    a.lane(tell("k", "m3"));
+    assert_eq!(a.log(), ["start k@1 FirstMessage", "k:m0"]);
+    a.pass(Duration::from_nanos(1));
+    assert_eq!(a.log(), ["drop m1 fenced", "drop m3 fenced", "drop m2 fenced"]);
+    a.lane(tell("k", "m4"));
+    a.until(Time::MAX);
+    assert_eq!(a.log(), ["k:m4"], "the same instance");
+    // Who was without it for less time, and again, loses nothing.
+    a.until(Time::ZERO);
+    a.lane(tell("new", "m5"));
+    a.pass(PATIENCE - Duration::from_nanos(1));
+    assert_eq!(a.log(), [""; 0]);
+    a.until(Time::MAX);
+    assert_eq!(a.log(), ["start new@1 FirstMessage", "new:m5"]);
+    assert_eq!(a.core.env.give_up_at, None, "nothing is given up any longer");
+}
+
 // failures: row 45
 #[test]
 fn a_failed_entity_starts_again_after_a_back_off_that_doubles() {
