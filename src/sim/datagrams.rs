@@ -37,7 +37,7 @@ pub(super) fn without_replies(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut any = false;
     while r.left() > 0 {
         match Part::read(&mut r) {
-            Ok(Some(Part::BeatReply { .. })) => {}
+            Ok(Some(Part::BeatReply { .. } | Part::Heard { .. })) => {}
             Ok(Some(part)) => {
                 part.write(&mut kept);
                 any = true;
@@ -61,15 +61,18 @@ mod tests {
 
     #[test]
     fn a_deaf_node_loses_replies_and_nothing_else() {
-        let both = of(&[Part::Beat(1), Part::BeatReply { seq: 2, lost: false }, Part::Mark { digest: 5 }]);
-        assert_eq!(without_replies(&both).unwrap(), of(&[Part::Beat(1), Part::Mark { digest: 5 }]));
+        let both = of(&[Part::Beat { seq: 1, doubt: false }, Part::BeatReply { seq: 2, lost: false }, Part::Mark { digest: 5 }]);
+        assert_eq!(without_replies(&both).unwrap(), of(&[Part::Beat { seq: 1, doubt: false }, Part::Mark { digest: 5 }]));
         assert_eq!(without_replies(&of(&[Part::BeatReply { seq: 2, lost: false }])), None);
         assert_eq!(without_replies(b"xyz").unwrap(), b"xyz");
     }
 
     #[test]
     fn a_trace_names_the_parts() {
-        assert_eq!(parts_of(&of(&[Part::Beat(1), Part::Delta(&[0; 40])])), "#9, Beat(1), Delta of 40 bytes");
+        assert_eq!(
+            parts_of(&of(&[Part::Beat { seq: 1, doubt: false }, Part::Delta(&[0; 40])])),
+            "#9, Beat { seq: 1, doubt: false }, Delta of 40 bytes"
+        );
         assert_eq!(parts_of(b"xyz"), "no datagram");
     }
 }

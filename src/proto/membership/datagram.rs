@@ -1,5 +1,7 @@
 //! Framing of datagrams: header with the id of the key that seals it, who sends, then parts. A datagram is a hint, never more.
 
+use std::time::Duration;
+
 use super::{
     codec::{read_varint, varint},
     state::MEMBERS_MAX,
@@ -34,8 +36,8 @@ pub(crate) struct Envelope {
 /// What a datagram is made of.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Part<'a> {
-    /// A heartbeat; wants `BeatReply` with the same number.
-    Beat(u64),
+    /// A heartbeat; wants `BeatReply` with the same number. Of a sender in `doubt`, also `Heard`.
+    Beat { seq: u64, doubt: bool },
     /// Of who holds the asker `lost`, it shows that the two reach each other and not that the asker is still a member.
     BeatReply { seq: u64, lost: bool },
     /// Digest of the sender's version, its own counter in it, digest of its seen set.
@@ -50,6 +52,23 @@ pub(crate) enum Part<'a> {
     Mark { digest: u128 },
     /// The sender, a monitor of the subject, missed so many replies in a row.
     Hint { subject: NodeId, run: u8 },
+    /// To a beat: from whom the sender, which is in no doubt itself, has such proof, and how old that is.
+    Heard { seq: u64, members: &'a [u8] },
+}
+
+/// Writes a member and its age, for `Part::Heard`.
+pub(crate) fn write_heard(w: &mut Writer, id: NodeId, age: Duration) {
+    varint(w.u128(id.raw()), u64::try_from(age.as_micros()).unwrap_or(u64::MAX).saturating_add(1));
+}
+
+/// The members of `Part::Heard` with the most that their ages may be.
+pub(crate) fn read_heard(bytes: &[u8]) -> Result<Vec<(NodeId, Duration)>, Malformed> {
+    let mut r = Reader::new(bytes);
+    let mut members = vec![];
+    while r.left() > 0 {
+        members.push((NodeId::from_raw(r.u128("heard")?), Duration::from_micros(read_varint(&mut r, "age")?)));
+    }
+    Ok(members)
 }
 
 /// Why a datagram was thrown away.
@@ -101,9 +120,9 @@ impl<'a> Part<'a> {
         w.bytes(&[0, 0]);
         let body = &mut *w;
         let kind: u8 = match *self {
-            Self::Beat(seq) => {
+            Self::Beat { seq, doubt } => {
                 varint(body, seq);
-                1
+                if doubt { 10 } else { 1 }
             }
             Self::BeatReply { seq, lost } => {
                 varint(body, seq);
@@ -134,6 +153,11 @@ impl<'a> Part<'a> {
                 body.u32(ask).u128(digest).bytes(clock);
                 8
             }
+            Self::Heard { seq, members } => {
+                varint(body, seq);
+                body.bytes(members);
+                11
+            }
         };
         let len = w.0.len() - at - 2;
         w.0[at] = kind;
@@ -152,7 +176,7 @@ impl<'a> Part<'a> {
         let len = usize::try_from(read_varint(r, "part length")?).unwrap_or(usize::MAX);
         let mut b = Reader::new(r.bytes("part body", len)?);
         let part = match kind {
-            1 => Self::Beat(read_varint(&mut b, "beat")?),
+            1 | 10 => Self::Beat { seq: read_varint(&mut b, "beat")?, doubt: kind == 10 },
             2 | 9 => Self::BeatReply { seq: read_varint(&mut b, "beat reply")?, lost: kind == 9 },
             3 => Self::Status { digest: b.u128("digest")?, seen: b.u64("seen")?, counter: read_varint(&mut b, "counter")? },
             4 => Self::Delta(b.rest()),
@@ -167,6 +191,7 @@ impl<'a> Part<'a> {
             6 => Self::Mark { digest: b.u128("digest")? },
             8 => Self::Ask { ask: b.u32("ask")?, digest: b.u128("digest")?, clock: b.rest() },
             7 => Self::Hint { subject: NodeId::from_raw(b.u128("subject")?), run: b.u8("run")? },
+            11 => Self::Heard { seq: read_varint(&mut b, "heard")?, members: b.rest() },
             _ => return Ok(None),
         };
         b.end()?;
@@ -228,7 +253,8 @@ mod tests {
     #[test]
     fn parts_come_back() {
         let parts = [
-            Part::Beat(1),
+            Part::Beat { seq: 1, doubt: false },
+            Part::Beat { seq: 1, doubt: true },
             Part::BeatReply { seq: 2, lost: false },
             Part::BeatReply { seq: 300, lost: true },
             Part::Status { digest: 3, counter: 4, seen: 5 },
@@ -237,6 +263,7 @@ mod tests {
             Part::Seen { digest: 6, first: 128, bitmap: b"\x05" },
             Part::Mark { digest: 7 },
             Part::Hint { subject: NodeId::from_raw(8), run: 9 },
+            Part::Heard { seq: 300, members: b"members" },
         ];
         let mut w = open(&envelope());
         assert_eq!(w.0.len(), ENVELOPE_BYTES);
@@ -268,9 +295,9 @@ mod tests {
     fn an_unknown_kind_is_skipped() {
         let mut w = Writer::default();
         w.u8(200).u8(3).bytes(b"abc");
-        Part::Beat(4).write(&mut w);
+        Part::Beat { seq: 4, doubt: false }.write(&mut w);
         let mut r = Reader::new(&w.0);
-        assert_eq!((Part::read(&mut r), Part::read(&mut r)), (Ok(None), Ok(Some(Part::Beat(4)))));
+        assert_eq!((Part::read(&mut r), Part::read(&mut r)), (Ok(None), Ok(Some(Part::Beat { seq: 4, doubt: false }))));
     }
 
     #[test]

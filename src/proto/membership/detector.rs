@@ -132,6 +132,8 @@ pub(crate) struct Subject {
     /// Beats up to then are not judged: this node itself was away.
     excused: Option<Time>,
     last_reply: Option<Time>,
+    /// When the newest beat left that it answered without holding this node lost.
+    proven: Option<Time>,
     /// The last reply or sign of life.
     heard: Option<Time>,
     /// It has answered, or sent something of its own accord: it knows this node.
@@ -180,6 +182,7 @@ impl Subject {
             unanswered_since: None,
             excused: None,
             last_reply: None,
+            proven: None,
             heard: None,
             met: false,
             stranger_until: Time::ZERO,
@@ -371,10 +374,29 @@ impl Subject {
         })
     }
 
+    /// How many beats ago that one left, and when.
+    fn beat_of(&self, seq: u64) -> Option<(usize, Time)> {
+        let age = usize::try_from(self.seq.checked_sub(seq)?).ok()?;
+        Some((age, *self.sent.get(self.sent.len().checked_sub(age + 1)?)?))
+    }
+
+    /// When that beat left, if that is not long ago.
+    pub(crate) fn sent_at(&self, seq: u64) -> Option<Time> {
+        self.beat_of(seq).map(|(_, sent)| sent)
+    }
+
+    /// A beat that left then was answered without holding this node lost.
+    pub(crate) fn prove(&mut self, sent: Time) {
+        self.proven = self.proven.max(Some(sent));
+    }
+
+    pub(crate) fn proven(&self) -> Option<Time> {
+        self.proven
+    }
+
     /// A reply: when its beat was sent, or `None` if it matches no open beat (a beat has one credit).
     pub(crate) fn reply(&mut self, now: Time, seq: u64) -> Option<Time> {
-        let age = usize::try_from(self.seq.checked_sub(seq)?).ok()?;
-        let sent = *self.sent.get(self.sent.len().checked_sub(age + 1)?)?;
+        let (age, sent) = self.beat_of(seq)?;
         if self.answered >> age & 1 == 1 {
             return None;
         }

@@ -237,12 +237,17 @@ impl Membership {
     fn take_part(&mut self, now: Time, from: NodeId, counter: u64, part: Part<'_>) {
         match part {
             Part::Hint { subject, run } => self.take_hint(now, from, counter, subject, run),
-            Part::Beat(seq) => {
+            Part::Beat { seq, doubt } => {
                 self.suspicion.take_beat(now, from);
                 self.counters.add(Count::BeatsAnswered);
                 let lost = self.verdict.unreachable.contains_key(&from);
-                self.send_parts(from, &[Part::BeatReply { seq, lost }]);
+                let reply = Part::BeatReply { seq, lost };
+                match self.heard(now).filter(|_| doubt && !lost) {
+                    Some(members) => self.send_parts(from, &[reply, Part::Heard { seq, members: &members }]),
+                    None => self.send_parts(from, &[reply]),
+                }
             }
+            Part::Heard { seq, members } => self.take_heard(now, from, seq, members),
             Part::BeatReply { seq, lost } => self.take_reply(now, from, seq, lost),
             Part::Status { digest, .. } if digest != self.state.digest() => self.ask(now, from, digest),
             Part::Status { seen, .. } => {

@@ -6,18 +6,30 @@
 //! was away, or alone, or on such a side, or gets no replies from so many that it may be on such a side, is in doubt: it asks more members than it observes,
 //! and nothing newer is proven until so many have answered that its side would live with those alone, or each of them has answered or is lost, once it
 //! must have been found out who is. Where it asks a part of the members only, three quarters of that part are enough.
+//!
+//! Some may never answer, and yet not be lost, as others hear them: links can break for good between some only. So who is in doubt is also told whom those
+//! hear that answer it, which are in no doubt themselves, and how old that proof is. What of that is no older than what makes a side that lives is proven,
+//! once it was so for long enough to find out who is lost: as a cut ends, who answers first may not have heard yet whom the others hold lost.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::{
     Membership,
+    counters::Count,
+    datagram::{read_heard, write_heard},
     downing::{Decision, Voter},
     resolve::{Split, sides},
 };
-use crate::{NodeId, Time, config::Span};
+use crate::{NodeId, Time, config::Span, proto::wire::Writer};
 
 /// In doubt it asks so many times the usual number: enough that they are not all of one side by chance.
 const ASKS: usize = 4;
+
+/// So many are told of to who is in doubt: as many as fit into a datagram with what else is in it.
+const HEARD_MAX: usize = 32;
 
 /// What takes from the worth of an answered beat.
 #[derive(Default, Debug)]
@@ -39,6 +51,10 @@ struct Doubt {
     lost: Vec<NodeId>,
     /// Who has answered what was sent since.
     answered: BTreeSet<NodeId>,
+    /// When the newest beat left, of this node or of one that answers it, that a member answered without holding its sender lost.
+    heard: BTreeMap<NodeId, Time>,
+    /// Since when those were a side that lives, at any time, and until when they last were.
+    steady: Option<(Time, Time)>,
 }
 
 impl Proof {
@@ -62,7 +78,7 @@ impl Membership {
         // Who is alone does not know of anybody.
         let split = self.split.iter().filter(|_| !self.suspicion.isolated);
         let lost = split.flat_map(Split::all_lost).map(|(id, _)| id).collect();
-        self.proof.doubt = Some(Doubt { since: now, proven, lost, answered: BTreeSet::new() });
+        self.proof.doubt = Some(Doubt { since: now, proven, lost, answered: BTreeSet::new(), heard: BTreeMap::new(), steady: None });
     }
 
     /// Whom it asks in doubt, beside those it observes: the next on the ring that were not known to be lost.
@@ -77,6 +93,52 @@ impl Membership {
         let doubt = self.proof.doubt.as_mut().filter(|doubt| sent >= doubt.since);
         if doubt.is_some_and(|doubt| doubt.answered.insert(from)) {
             self.end_doubt(now);
+        }
+    }
+
+    pub(super) fn in_doubt(&self) -> bool {
+        self.proof.doubt.is_some()
+    }
+
+    /// Whom this node hears, for one that is in doubt. `None`: it may be on the same side.
+    pub(super) fn heard(&self, now: Time) -> Option<Vec<u8>> {
+        if self.proof.losing.is_some() || self.in_doubt() || self.proof.new_picture {
+            return None;
+        }
+        let mut heard: Vec<(Duration, NodeId)> = self.watch.proven_by().map(|(id, sent)| (now.since(sent), id)).collect();
+        heard.sort_unstable();
+        let mut w = Writer::default();
+        heard.into_iter().take(HEARD_MAX).for_each(|(age, id)| write_heard(&mut w, id, age));
+        Some(w.0)
+    }
+
+    /// Whom one hears that answers a beat of this node, and does not hold it lost.
+    pub(super) fn take_heard(&mut self, now: Time, from: NodeId, seq: u64, members: &[u8]) {
+        let Ok(members) = read_heard(members) else { return self.counters.add(Count::DropMalformed) };
+        let Some(sent) = self.watch.subject(from).and_then(|subject| subject.sent_at(seq)) else { return };
+        let Some(doubt) = &mut self.proof.doubt else { return };
+        // What it says left its node behind this node's beat.
+        let told = members.into_iter().filter(|(id, _)| self.state.members.contains_key(id)).map(|(id, age)| (id, sent - age));
+        for (id, at) in told.chain(self.watch.proven_by()) {
+            let newest = doubt.heard.entry(id).or_insert(at);
+            *newest = at.max(*newest);
+        }
+        let mut heard: Vec<(Time, NodeId)> = doubt.heard.iter().map(|(&id, &at)| (at, id)).collect();
+        heard.sort_unstable_by(|a, b| b.cmp(a));
+        let lives_with = |count: usize| {
+            let known: BTreeSet<NodeId> = heard[..count].iter().map(|&(_, id)| id).collect();
+            self.surely_lives(&self.voters_without(|id| id != self.me && !known.contains(&id)))
+        };
+        let Some(count) = least(heard.len(), lives_with) else { return };
+        let (at, patience) = (heard[count - 1].0, self.watch.patience());
+        let Some(Doubt { steady, .. }) = &self.proof.doubt else { return };
+        let since = steady.filter(|&(_, until)| at.since(until) < patience).map_or(at, |(since, _)| since);
+        let enough = now >= self.found_out(since) && now.since(at) < patience;
+        if let Some(doubt) = &mut self.proof.doubt {
+            doubt.steady = Some((since, at));
+            if enough {
+                doubt.proven = doubt.proven.max(at);
+            }
         }
     }
 

@@ -176,6 +176,11 @@ impl Watch {
         answered * 2 > observed
     }
 
+    /// Who has answered a beat without holding this node lost, and when the newest of those had left.
+    pub(super) fn proven_by(&self) -> impl Iterator<Item = (NodeId, Time)> + '_ {
+        self.subjects.iter().filter_map(|(&id, subject)| Some((id, subject.proven()?)))
+    }
+
     /// Those that are observed but for some: how many there are, and who of them has not replied for longer than healthy ones take, and since when, in
     /// order. Who may not know this node yet owes no reply.
     pub(super) fn unreplying(&self, now: Time, but: impl Fn(NodeId) -> bool) -> (usize, Vec<(Time, NodeId)>) {
@@ -252,6 +257,7 @@ impl Membership {
         let Watch { subjects, tuning, due, .. } = &mut self.watch;
         let sent = subjects.get_mut(&from).and_then(|s| {
             let sent = s.reply(now, seq);
+            sent.filter(|_| !lost).into_iter().for_each(|sent| s.prove(sent));
             // A steadier subject is suspected earlier.
             let next = s.silent_for(floor).into_iter().chain([due.get(), s.deadline(tuning)]);
             due.set(due.get().and(next.flatten().min()));
@@ -498,9 +504,10 @@ impl Membership {
             self.watch.again_at = (!self.suspicion.is_steady()).then(|| now + self.watch.tuning.heartbeat.mul_f64(AGAIN_AFTER));
             let Watch { subjects, tuning, .. } = &mut self.watch;
             let beats: Vec<(NodeId, u64)> = subjects.iter_mut().map(|(&id, s)| (id, s.beat(now, tuning))).collect();
+            let doubt = self.in_doubt();
             for (id, seq) in beats {
                 self.counters.add(Count::BeatsSent);
-                self.send_parts(id, &[Part::Beat(seq)]);
+                self.send_parts(id, &[Part::Beat { seq, doubt }]);
             }
             if now < self.watch.joined + NEW_BEATS * self.watch.tuning.heartbeat {
                 let strangers: Vec<NodeId> = self.unaccused().filter(|(_, s)| s.ignores()).map(|(id, _)| id).collect();
@@ -524,9 +531,10 @@ impl Membership {
         let own = state.rows.get(me).map(|row| &row.marks);
         let open = watch.subjects.iter_mut().filter(|(id, _)| own.is_none_or(|marks| !marks.has(**id)));
         let beats: Vec<(NodeId, u64)> = open.filter_map(|(&id, s)| Some((id, s.beat_again(now)?))).collect();
+        let doubt = self.in_doubt();
         for (id, seq) in beats {
             self.counters.add(Count::BeatsRepeated);
-            self.send_parts(id, &[Part::Beat(seq)]);
+            self.send_parts(id, &[Part::Beat { seq, doubt }]);
         }
     }
 

@@ -211,3 +211,26 @@ fn who_was_alone_sees_the_next_cut_in_time() {
         world.run_until(20 * BEAT, "the second cut is seen", |w| [2, 4].iter().all(|&n| lost(w, n) == 2));
     }
 }
+
+#[test]
+fn who_hears_but_one_that_hears_all_is_proven_by_that() {
+    for seed in 0..10 {
+        let mut world = World::cluster(seed, 4, &patient());
+        world.run(millis(60 * seed));
+        // Half of them are not enough without the first member.
+        world.cut.extend([(1, 4), (3, 4)]);
+        world.run(secs(10));
+        assert!(world.nodes[&4].machine.in_doubt(), "seed {seed}: {}", world.describe());
+        for _ in 0..100 {
+            world.run(millis(50));
+            assert!(world.now.since(proven(&world, 4)) < 3 * BEAT, "seed {seed}: {}", world.describe());
+        }
+        // Nor does that one hear them any longer: at first it does not know.
+        let cut = world.now;
+        world.split(&[1, 3], &[2, 4]);
+        proves_nothing_after(&mut world, secs(2), &[4], cut);
+        proves_nothing_after(&mut world, secs(10), &[2, 4], cut + 2 * BEAT);
+        world.cut.clear();
+        proves_all(&mut world, &[1, 2, 3, 4]);
+    }
+}
