@@ -159,6 +159,12 @@ fn of_two_clusters_side_by_side_the_greater_one_stays() {
 }
 
 #[test]
+fn a_lease_is_not_given_to_those_against_whom_it_decided() {
+    holds("lease-deaf", 1..10);
+    holds("lease-won-then-left", 30..33);
+}
+
+#[test]
 fn who_does_not_reach_one_other_lets_nothing_wait_for_ever() {
     holds("pair-apart", 1..5);
     holds("heard-by-one", 1..5);

@@ -602,9 +602,7 @@ impl Membership {
     fn end(&mut self, ending: Ending) {
         if self.phase != Phase::Ended {
             self.phase = Phase::Ended;
-            if ending == Ending::Left {
-                self.release_lease();
-            }
+            // A lease that it holds runs out by itself: those that it downed may ask for it until then.
             self.out.end(ending);
         }
     }

@@ -130,9 +130,11 @@ impl Membership {
         self.forget_away(now);
         // Others may have decided about it since then.
         let away = self.plea.away.as_ref();
+        // So may they where nobody answers this node: it takes long to tell then which of them and itself is deaf.
+        let unsure = self.watch.proven().map_or(now, |proven| now.min(proven + self.watch.patience()));
         let since = |id: &NodeId| match away {
-            Some(away) if now < self.found_out(away.back) || away.silent.contains(id) => away.from,
-            _ => now,
+            Some(away) if now < self.found_out(away.back) || away.silent.contains(id) => away.from.min(unsure),
+            _ => unsure,
         };
         let mut lost = BTreeMap::new();
         for id in unreachable {
@@ -260,7 +262,7 @@ impl Membership {
         self.plea.held.filter(|_| !matches!(self.plea.step, Step::Asked { .. })).map(|held| held.until)
     }
 
-    pub(super) fn release_lease(&mut self) {
+    fn release_lease(&mut self) {
         if let Some(held) = self.plea.held.take() {
             let name = self.lease_name();
             self.out.lease(0, LeaseCall::Release { name, term: held.term });

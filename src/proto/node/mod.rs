@@ -316,8 +316,11 @@ impl<M: Members> NodeCore<M> {
             LinkEvent::Down { peer, lost, .. } => {
                 self.counts.frames_lost += lost;
                 if let Some(peer) = peer {
+                    // What waits for a session goes on waiting when a dial fails.
+                    if self.peers.has_link(peer) || lost > 0 {
+                        self.relay.link_down(now, peer);
+                    }
                     self.peers.link_down(peer);
-                    self.relay.link_down(now, peer);
                 }
             }
             LinkEvent::Blocked { peer, shard } => self.set_blocked(now, peer, shard, true),

@@ -51,6 +51,8 @@ struct OutLane {
     emitted: bool,
     /// Tries without an acknowledgement.
     tries: u32,
+    /// The next one.
+    again: Time,
 }
 
 #[derive(Debug)]
@@ -87,7 +89,9 @@ impl Relay {
             return give_up(now, shard, item, DropReason::RouteLost, out);
         }
         let lane = self.out.entry((shard, to)).or_default();
-        if lane.queue.len() >= self.lane_max && is_message(&item) {
+        // Signs without a message have room of their own, as their senders repeat them; the state of a shard always has.
+        let room = if is_message(&item) { self.lane_max } else { self.lane_max * 2 };
+        if lane.queue.len() >= room && !matches!(item, HandoffItem::Transfer(_)) {
             return give_up(now, shard, item, DropReason::MoveBufferFull, out);
         }
         let follows_on = lane.queue.is_empty() || lane.emitted;
@@ -97,7 +101,8 @@ impl Relay {
             out.push(RelayOut::Frame(to, Frame::Handoff { shard, number: lane.last, item: item.clone() }));
             if lane.queue.is_empty() {
                 lane.tries = 0;
-                self.timers.set((shard, to), now + self.retry * 10);
+                lane.again = now + self.retry * 10;
+                self.timers.set((shard, to), lane.again);
             }
             lane.emitted = true;
         }
@@ -117,7 +122,8 @@ impl Relay {
             self.timers.clear((shard, from));
         } else if lane.queue.len() < before {
             lane.tries = 0;
-            self.timers.set((shard, from), now + self.retry * 10);
+            lane.again = now + self.retry * 10;
+            self.timers.set((shard, from), lane.again);
         }
         before > 0 && lane.queue.is_empty()
     }
@@ -126,7 +132,8 @@ impl Relay {
     pub fn link_down(&mut self, now: Time, peer: NodeId) {
         for ((shard, to), lane) in self.out.iter_mut().filter(|((_, to), lane)| *to == peer && !lane.queue.is_empty()) {
             lane.emitted = false;
-            self.timers.set((*shard, *to), now + self.retry);
+            lane.again = now + self.retry;
+            self.timers.set((*shard, *to), lane.again);
         }
     }
 
@@ -134,7 +141,8 @@ impl Relay {
     pub fn link_up(&mut self, now: Time, peer: NodeId, out: &mut Vec<RelayOut>) {
         for ((shard, to), lane) in self.out.iter_mut().filter(|((_, to), lane)| *to == peer && !lane.queue.is_empty() && !lane.emitted) {
             lane.emit(*shard, *to, out);
-            self.timers.set((*shard, *to), now + self.retry * 10);
+            lane.again = now + self.retry * 10;
+            self.timers.set((*shard, *to), lane.again);
         }
     }
 
@@ -207,12 +215,16 @@ impl Relay {
                 // Whom it waits for may never be reached, and stay a member, as others reach it. It keeps what it has of the shard: that is nowhere else.
                 overdue = lane.give_up(now, self.patience, shard, peers.me, out);
             }
-            // A slow reader is not helped by the same bytes again.
-            if !lane.emitted || !peers.is_blocked(to, shard) {
-                lane.emit(shard, to, out);
+            if lane.again <= now {
+                // A slow reader is not helped by the same bytes again.
+                if !lane.emitted || !peers.is_blocked(to, shard) {
+                    lane.emit(shard, to, out);
+                }
+                lane.tries = (lane.tries + 1).min(5);
+                lane.again = now + self.retry * 10 * 2u32.pow(lane.tries);
             }
-            lane.tries = (lane.tries + 1).min(5);
-            self.timers.set((shard, to), overdue.min(now + self.retry * 10 * 2u32.pow(lane.tries)));
+            // Those that came together are given up together.
+            self.timers.set((shard, to), lane.again.min(overdue.max(now + self.retry)));
         }
     }
 

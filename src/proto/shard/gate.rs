@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::{
-    Epoch, NodeId,
+    Epoch, NodeId, Time,
     proto::handoff::{DropReason, Mode},
 };
 
@@ -23,7 +23,16 @@ pub(super) enum Out<T> {
 pub(super) struct Held<T> {
     pub tag: Epoch,
     pub mode: Mode,
+    /// When it came to this home.
+    pub since: Time,
     pub item: T,
+}
+
+impl<T> Held<T> {
+    /// The path whose fence it waits for itself.
+    fn fence(&self) -> Option<Epoch> {
+        if let Mode::Wait(p) = self.mode { Some(p) } else { None }
+    }
 }
 
 /// One stream's entry. Absent = floor zero, nothing held.
@@ -113,9 +122,13 @@ impl<T: Weight> Gate<T> {
     }
 
     /// Messages held.
-    #[cfg(test)]
     pub fn held(&self) -> usize {
         self.items
+    }
+
+    /// Since when the one that came first of those has waited for its fence; others wait behind it.
+    pub fn first_held(&self) -> Option<Time> {
+        self.entries.0.iter().flat_map(|(_, e)| &e.held).filter(|held| held.fence().is_some()).map(|held| held.since).min()
     }
 
     /// A message (rules 2 to 6; rule 1 is the caller's, who knows the members).
@@ -162,6 +175,22 @@ impl<T: Weight> Gate<T> {
         out.push(Out::Ack(p));
     }
 
+    /// Streams whose fence has been waited for since then or longer: its sender may not reach this home any more, and be no less a member for that. What
+    /// comes by the old path afterwards is late, as if the sender had given that up.
+    pub fn lapse(&mut self, then: Time, base: Epoch) -> Vec<(NodeId, Vec<Out<T>>)> {
+        let lapsed = self.entries.0.iter().filter_map(|(stream, entry)| {
+            let last = entry.held.iter().rposition(|held| held.fence().is_some() && held.since <= then)?;
+            Some((*stream, entry.held.range(..=last).filter_map(Held::fence).max()?))
+        });
+        let lapsed: Vec<_> = lapsed.collect();
+        let close = |(stream, p)| {
+            let mut out = vec![];
+            self.close(stream, p, Epoch::MAX, base, &mut out);
+            (stream, out)
+        };
+        lapsed.into_iter().map(close).collect()
+    }
+
     /// Rule 9.
     pub fn settle(&mut self, stream: NodeId, tag: Epoch) {
         if self.entries.get(stream).is_some_and(|e| e.held.is_empty() && e.floor < tag) {
@@ -193,10 +222,10 @@ impl<T: Weight> Gate<T> {
     }
 
     /// Puts in a held message that travelled here, behind those that came before it. Never refused: it was within bounds where it comes from.
-    pub fn adopt_held(&mut self, stream: NodeId, held: Held<T>) {
+    pub fn adopt_held(&mut self, now: Time, stream: NodeId, held: Held<T>) {
         self.items += 1;
         self.bytes += held.item.bytes();
-        self.entry(stream).held.push_back(held);
+        self.entry(stream).held.push_back(Held { since: now, ..held });
     }
 
     /// Asserts that the totals are those of the entries, and each queue in the order of tags.
@@ -281,12 +310,13 @@ mod tests {
     struct Bed {
         gate: Gate<&'static str>,
         base: u64,
+        now: Time,
     }
 
     impl Bed {
         fn on(&mut self, stream: NodeId, tag: u64, mode: Mode, item: &'static str) -> Vec<Out<&'static str>> {
             let mut out = vec![];
-            self.gate.message(stream, Epoch(self.base), Held { tag: Epoch(tag), mode, item }, ROOM, &mut out);
+            self.gate.message(stream, Epoch(self.base), Held { tag: Epoch(tag), mode, since: self.now, item }, ROOM, &mut out);
             self.gate.check();
             out
         }
@@ -319,6 +349,23 @@ mod tests {
         let mut out = run(items);
         out.push(Out::Ack(Epoch(p)));
         out
+    }
+
+    #[test]
+    fn a_fence_is_not_waited_for_for_ever() {
+        let mut bed = Bed { now: Time::from_nanos(5), ..Bed::default() };
+        assert_eq!(bed.msg(2, wait(1), "m"), []);
+        assert_eq!(bed.msg(2, Mode::Settled, "n"), []);
+        bed.now = Time::from_nanos(6);
+        assert_eq!(bed.on(NodeId::from_raw(2), 2, wait(1), "of another"), []);
+        assert_eq!(bed.gate.first_held(), Some(Time::from_nanos(5)));
+        assert_eq!(bed.gate.lapse(Time::from_nanos(4), Epoch(0)), []);
+        assert_eq!(bed.gate.lapse(Time::from_nanos(5), Epoch(0)), [(R, run(&["m", "n"]))]);
+        bed.gate.check();
+        assert_eq!((bed.gate.held(), bed.gate.first_held()), (1, Some(Time::from_nanos(6))));
+        assert_eq!(bed.msg(1, Mode::Settled, "old"), [Out::Drop("old", DropReason::Late)]);
+        assert_eq!(bed.msg(2, wait(1), "next"), run(&["next"]));
+        assert_eq!(bed.fence(1), and_ack(&[], 1), "its sender learns of it");
     }
 
     #[test]

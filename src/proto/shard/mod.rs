@@ -530,6 +530,7 @@ impl<H: Host> ShardCore<H> {
         self.env.resume.clear();
         self.env.stops.clear();
         self.env.timers.clear();
+        self.env.give_up_at = None;
         self.stopped = Some(if why == StopReason::Fenced { DropReason::Fenced } else { DropReason::Shutdown });
         for (shard, lane, queue) in self.exits.take() {
             for token in queue {

@@ -381,8 +381,9 @@ impl<H: Host> Shard<H> {
             self.gate.adopt_floor(stream, floor);
         }
         for (stream, held) in cargo.held {
-            self.gate.adopt_held(stream, held);
+            self.gate.adopt_held(cx.env.now, stream, held);
         }
+        self.watch_gate(cx);
         // In front of the instances: what an instance sends when it starts comes behind it.
         for record in cargo.sent {
             let settled = cx.env.removed.contains(&record.home);
@@ -594,8 +595,8 @@ impl<H: Host> Shard<H> {
 
     /// Brings the timer in line with what waits.
     fn set_patience(&mut self, cx: &mut Cx<'_, H>) {
-        let first = self.awaiting.iter().find(|item| item.what.is_message());
-        let due = first.map(|item| item.since + cx.env.limits.patience);
+        let first = self.awaiting.iter().find(|item| item.what.is_message()).map(|item| item.since);
+        let due = first.into_iter().chain(self.gate.first_held()).min().map(|since| since + cx.env.limits.patience);
         if due == self.gives_up_at {
             return;
         }
@@ -606,7 +607,8 @@ impl<H: Host> Shard<H> {
         cx.env.timers.extend(due.map(|due| (due, timer)));
     }
 
-    /// Gives up the messages that have waited for too long. Signs without one go on waiting: their senders repeat them.
+    /// Gives up the messages that have waited for too long for a home, and the fences that others have waited for. Signs without a message go on waiting:
+    /// their senders repeat them.
     pub fn expire(&mut self, cx: &mut Cx<'_, H>) {
         let (now, patience) = (cx.env.now, cx.env.limits.patience);
         let late = |item: &Waiting| item.what.is_message() && item.since + patience <= now;
@@ -615,6 +617,9 @@ impl<H: Host> Shard<H> {
         for item in late {
             self.awaiting_bytes -= item.what.bytes();
             self.undelivered_what(cx, item.what, DropReason::HandoffTimeout);
+        }
+        for (stream, out) in self.gate.lapse(now - patience, self.base) {
+            self.pass(cx, stream, out);
         }
         self.set_patience(cx);
     }
@@ -641,12 +646,22 @@ impl<H: Host> Shard<H> {
         }
         let (base, room, mut out) = (self.base, cx.env.limits.room, vec![]);
         match item {
-            Item::Msg { tag, mode, envelope } => self.gate.message(stream, base, Held { tag, mode, item: envelope }, room, &mut out),
+            Item::Msg { tag, mode, envelope } => {
+                self.gate.message(stream, base, Held { tag, mode, since: cx.env.now, item: envelope }, room, &mut out);
+            }
             Item::Fence { p } => self.gate.fence(stream, base, p, &mut out),
             Item::Over { p, tag } => self.gate.over(stream, base, p, tag, &mut out),
             Item::Settle { tag } => self.gate.settle(stream, tag),
         }
         self.pass(cx, stream, out);
+        self.watch_gate(cx);
+    }
+
+    /// What waits in the gate has a timer; one that comes first may be gone when it fires.
+    fn watch_gate(&mut self, cx: &mut Cx<'_, H>) {
+        if self.gives_up_at.is_none() && self.gate.held() > 0 {
+            self.set_patience(cx);
+        }
     }
 
     fn release_removed(&mut self, cx: &mut Cx<'_, H>, stream: NodeId) {
@@ -796,8 +811,8 @@ impl<H: Host> Shard<H> {
         assert!(self.parked.is_none() || here, "{:?}: parked only by the record", self.key);
         assert!(!self.runs() || self.awaiting.iter().all(|item| item.aim > self.cur), "{:?}: a home runs what waits", self.key);
         assert_eq!(self.awaiting.iter().map(|item| item.what.bytes()).sum::<usize>(), self.awaiting_bytes, "{:?}: bytes waiting", self.key);
-        let waits = self.awaiting.iter().any(|item| item.what.is_message());
-        assert_eq!(waits, self.gives_up_at.is_some(), "{:?}: a message that waits is given up some day", self.key);
+        let waits = self.awaiting.iter().any(|item| item.what.is_message()) || self.gate.held() > 0;
+        assert!(!waits || self.gives_up_at.is_some(), "{:?}: a message that waits is given up some day", self.key);
         assert_eq!(self.stalled.values().flatten().map(weight).sum::<usize>(), self.stalled_bytes, "{:?}: bytes stalled", self.key);
         assert!(self.routes.iter().all(|r| r.lo <= r.hi && r.hi < r.aim), "{:?}: routes lead forward", self.key);
         self.gate.check();

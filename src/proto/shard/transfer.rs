@@ -216,7 +216,7 @@ pub(super) fn decode(cargo: &mut Cargo, shard: ShardKey, chunk: &[u8], now: Time
                     _ => return Err(Malformed::Unknown { field: "mode", value: u64::from(kind) }),
                 };
                 let item = envelope(&mut r, shard, now)?;
-                cargo.held.push((stream, Held { tag, mode, item }));
+                cargo.held.push((stream, Held { tag, mode, since: Time::ZERO, item }));
             }
             kind => return Err(Malformed::Unknown { field: "kind", value: u64::from(kind) }),
         }
@@ -395,8 +395,8 @@ mod tests {
             mail: vec![message(1), message(2)],
             floors: vec![(NodeId::from_raw(3), Epoch(4))],
             held: vec![
-                (NodeId::from_raw(3), Held { tag: Epoch(6), mode: Mode::Wait(Epoch(5)), item: message(3) }),
-                (NodeId::from_raw(3), Held { tag: Epoch(6), mode: Mode::Settled, item: message(2) }),
+                (NodeId::from_raw(3), Held { tag: Epoch(6), mode: Mode::Wait(Epoch(5)), since: Time::ZERO, item: message(3) }),
+                (NodeId::from_raw(3), Held { tag: Epoch(6), mode: Mode::Settled, since: Time::ZERO, item: message(2) }),
             ],
             timers: vec![TimerRecord {
                 key: b"key"[..].into(),
