@@ -25,7 +25,7 @@ use crate::{
     Config, Epoch, NodeAddr, NodeId, ShardKey, Time, TypeId,
     proto::{
         coordinator::{Coordinator, CoordinatorOut},
-        handoff::{DropReason, Envelope, HandoffItem, ReplyBody},
+        handoff::{DropReason, Envelope, Forwarded, HandoffItem, ReplyBody},
         lease::LeaseAnswer,
         link::LinkEvent,
         membership::{ClusterView, Identity, MemberFrame, Membership, Pool},
@@ -559,7 +559,13 @@ impl<M: Members> NodeCore<M> {
         for out in out {
             match out {
                 RelayOut::Frame(to, frame) => drop(self.send_frame(to, frame)),
-                RelayOut::Deliver { from, shard, item } => self.tell_worker(shard, ShardCommand::Handoff { from, shard, item }),
+                RelayOut::Deliver { from, shard, mut item } => {
+                    // Whom this node was told of as removed, the worker was, too. Who was gone before this node came it would wait for in vain.
+                    if let HandoffItem::Forwarded(Forwarded { after, .. }) | HandoffItem::Probe { after, .. } = &mut item {
+                        after.retain(|node| self.peers.is_removed(*node));
+                    }
+                    self.tell_worker(shard, ShardCommand::Handoff { from, shard, item });
+                }
                 RelayOut::GiveUp(envelope, reason) => self.give_up(envelope, reason),
             }
         }
