@@ -4,7 +4,7 @@
     perf/random_splits.py A..B [FOLDER] [KIND ...]
 
 Each number from A to B (excluded) is one scenario of each kind (default: all of them). It is written to FOLDER (default: target/random) and run under that
-seed by the program that WINGBEAT names (default: target/release/wingbeat). One side has the majority, so it must live (but for `joins` and `pairs`); nothing may run on both
+seed by the program that WINGBEAT names (default: target/release/wingbeat). One side has the majority, so it must live (but for `joins`, `pairs`, `holes` and `restarts`); nothing may run on both
 sides, which is seen as all members send.
 
     cut      3 to 11 nodes; the cut ends about when it is judged, and mostly comes again
@@ -14,6 +14,8 @@ sides, which is seen as all members send.
     stutter  the same, eight times for 1.2 to 3 s every 4 s
     leaky    a cut that leaves one to four links
     pairs    one to three pairs that do not reach each other, for good, as others reach both; shards move, some join, leave, crash or are paused
+    holes    a tenth to a half of all links are cut one way; shards move, some join, leave, restart, crash, are paused or have links reset
+    restarts no cut; members restart, crash and are paused one after the other while shards move
     joins    two cuts in a row, each by other lines at times, beside which members join; some leave, crash or are paused; all strategies, up to 30 % loss
 
 Printed are runs in which nobody lives, two sides do, or an invariant is broken. The last is not excluded where a cut ends for some seconds over lossy
@@ -160,6 +162,73 @@ def pairs(r):
     return split, 150
 
 
+def holes(r):
+    started = r.choice([3, 4, 5, 6, 8, 12])
+    nodes = started + r.choice([0, 0, 1, 2])
+    split = Split(*sides(r, nodes, 1), r.choice([0, 0, 0.02, 0.1]), r.choice(["0.3ms", "1ms", "20ms"]))
+    split.started = started
+    strategy = r.choice(["keep-majority"] * 4 + ["keep-oldest", "static-quorum", "lease-majority"])
+    split.settings.append(f'"downing.strategy" = "{strategy}"')
+    if strategy == "static-quorum":
+        split.settings.append(f'"downing.quorum_size" = {started // 2 + 1}')
+    if r.random() < 0.4:
+        split.settings.append(f'"sharding.handoff_timeout" = "{r.choice(["300ms", "1s", "3s", "10s"])}"')
+    if r.random() < 0.3:
+        split.settings.append('"sharding.rebalance_interval" = "2s"')
+    if r.random() < 0.3:
+        split.settings.append('"cluster.preset" = "local_test"')
+    share = r.choice([0.1, 0.2, 0.35, 0.5])
+    for a in range(nodes):
+        for b in range(nodes):
+            if a != b and r.random() < share:
+                split.at(r.choice([30, r.uniform(20, 60)]), do="link", from_=f'"{a}"', to_=f'"{b}"', cut=True, both=False)
+    for joiner in range(started, nodes):
+        split.at(r.uniform(20, 70), do="join", nodes=str(joiner))
+    if r.random() < 0.4:
+        split.at(r.uniform(20, 80), do="pause", nodes=str(r.randrange(started)), for_=f'"{r.choice([2, 6, 14])}s"')
+    if r.random() < 0.3:
+        split.at(r.uniform(20, 80), do="crash", nodes=str(r.randrange(1, started)))
+    if r.random() < 0.3:
+        split.at(r.uniform(20, 80), do="leave", nodes=str(r.randrange(1, started)))
+    for _ in range(r.choice([0, 5, 20])):
+        split.at(r.uniform(15, 110), do="move", shards=str(r.randrange(max(10, nodes))), to=str(r.randrange(started)))
+    for _ in range(r.choice([0, 0, 3])):
+        split.at(r.uniform(20, 110), do="restart", nodes=str(r.randrange(1, started)))
+    for _ in range(r.choice([0, 0, 6])):
+        a, b = r.sample(range(started), 2)
+        split.at(r.uniform(20, 110), do="link", from_=f'"{a}"', to_=f'"{b}"', tcp_reset=True)
+    if r.random() < 0.7:
+        split.at(r.uniform(40, 100), do="heal")
+    return split, 140
+
+
+def restarts(r):
+    started = r.choice([3, 4, 5, 7])
+    nodes = started + r.choice([0, 1])
+    shards = max(10, nodes)
+    split = Split(*sides(r, nodes, 1), r.choice([0, 0, 0.02, 0.1]), r.choice(["0.3ms", "1ms", "20ms"]))
+    split.started = started
+    if r.random() < 0.6:
+        split.settings.append('"cluster.preset" = "local_test"')
+    if r.random() < 0.5:
+        split.settings.append('"sharding.rebalance_interval" = "2s"')
+    at = 20
+    while at < 110:
+        node, what = str(r.randrange(1, started)), r.choice(["restart"] * 3 + ["pause", "crash"])
+        if what == "pause":
+            split.at(at, do="pause", nodes=node, for_=f'"{r.choice([2, 6])}s"')
+        if what == "crash":
+            split.at(at, do="crash", nodes=node)
+        if what != "pause":
+            split.at(at + (r.uniform(1, 12) if what == "crash" else 0), do="restart", nodes=node)
+        at += r.choice([3, 8, 13, 20])
+    for _ in range(r.choice([5, 20, 60])):
+        split.at(r.uniform(15, 120), do="move", shards=r.choice([str(r.randrange(shards)), f"0..{shards}"]), to=str(r.randrange(started)))
+    for joiner in range(started, nodes):
+        split.at(r.uniform(20, 90), do="join", nodes=str(joiner))
+    return split, 140
+
+
 def joins(r):
     started = r.choice([3, 5, 7, 9, 12, 12, 20])
     nodes = started + r.choice([1, 2, 4, 8, 12])
@@ -194,7 +263,7 @@ def joins(r):
     return split, 180
 
 
-KINDS = {kind.__name__: kind for kind in [cut, few, again, paused, stutter, leaky, pairs, joins]}
+KINDS = {kind.__name__: kind for kind in [cut, few, again, paused, stutter, leaky, pairs, holes, restarts, joins]}
 
 
 def main():
