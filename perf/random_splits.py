@@ -139,6 +139,16 @@ def leaky(r):
     return split, judged(split) + 50
 
 
+def incidents(r, split, until, leaves, pauses):
+    """At times one leaves, one is paused and one crashes."""
+    if r.random() < leaves:
+        split.at(r.uniform(20, until), do="leave", nodes=str(r.randrange(1, split.started)))
+    if r.random() < pauses:
+        split.at(r.uniform(20, until), do="pause", nodes=str(r.randrange(split.started)), for_=f'"{r.choice([2, 6, 14])}s"')
+    if r.random() < 0.3:
+        split.at(r.uniform(20, until), do="crash", nodes=str(r.randrange(1, split.started)))
+
+
 def pairs(r):
     started = r.choice([4, 5, 7, 10, 20])
     nodes = started + r.choice([0, 1, 3])
@@ -149,12 +159,7 @@ def pairs(r):
         split.at(r.uniform(15, 45), do="link", from_=f'"{a}"', to_=f'"{b}"', cut=True, both=r.random() < 0.7)
     for joiner in range(started, nodes):
         split.at(r.uniform(20, 80), do="join", nodes=str(joiner))
-    if r.random() < 0.5:
-        split.at(r.uniform(20, 80), do="leave", nodes=str(r.randrange(1, started)))
-    if r.random() < 0.5:
-        split.at(r.uniform(20, 80), do="pause", nodes=str(r.randrange(started)), for_=f'"{r.choice([2, 6, 14])}s"')
-    if r.random() < 0.3:
-        split.at(r.uniform(20, 80), do="crash", nodes=str(r.randrange(1, started)))
+    incidents(r, split, 80, 0.5, 0.5)
     for _ in range(r.choice([0, 0, 3, 10])):
         split.at(r.uniform(20, 90), do="move", shards=str(r.randrange(max(10, nodes))), to=str(r.randrange(started)))
     if r.random() < 0.3:
@@ -254,12 +259,7 @@ def joins(r):
     for joiner in range(started, nodes):
         beside = [node for node in range(started) if (node in split.less) == (joiner in split.less)] or [0]
         split.at(r.uniform(20, 50), do="join", nodes=str(joiner), to=str(r.choice(beside)))
-    if r.random() < 0.4:
-        split.at(r.uniform(20, 70), do="leave", nodes=str(r.randrange(1, started)))
-    if r.random() < 0.3:
-        split.at(r.uniform(20, 70), do="pause", nodes=str(r.randrange(started)), for_=f'"{r.choice([2, 6, 14])}s"')
-    if r.random() < 0.3:
-        split.at(r.uniform(20, 70), do="crash", nodes=str(r.randrange(1, started)))
+    incidents(r, split, 70, 0.4, 0.3)
     return split, 180
 
 

@@ -151,7 +151,7 @@ impl Relay {
         let lane = self.inn.entry((shard, from)).or_default();
         self.acks.insert((shard, from));
         let taken = lane.delivered + lane.waiting.len() as u64;
-        // A number beyond the next one cannot come within a session; not taking it makes the sender repeat the lane.
+        // A number beyond the next one comes where those before it were given up while there was no session. The sender repeats the lane behind them.
         if number == taken + 1 {
             if lane.waiting.is_empty() && may_go(&item, peers) {
                 lane.delivered += 1;

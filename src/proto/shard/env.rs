@@ -156,7 +156,8 @@ impl Env {
         self.now < self.until
     }
 
-    /// That entity has something to do when the right to run is back.
+    /// That entity has something to do when the right to run is back. What waits for it is given up with what waits for the first such entity, so that it
+    /// may not have waited as long.
     pub fn suspend(&mut self, shard: u32, slot: u32) {
         self.give_up_at.get_or_insert(self.now + self.limits.patience);
         self.resume.push_back((shard, slot));

@@ -105,6 +105,12 @@ fn what_waits_for_the_right_to_run_is_given_up_in_the_end_and_state_is_not() {
     a.until(Time::MAX);
     assert_eq!(a.log(), ["start new@1 FirstMessage", "new:m5"]);
     assert_eq!(a.core.env.give_up_at, None, "nothing is given up any longer");
+    // Nor behind the end.
+    a.until(Time::ZERO);
+    a.lane(tell("k", "m6"));
+    assert!(a.core.env.give_up_at.is_some());
+    a.command(ShardCommand::Stop);
+    assert_eq!(a.core.env.give_up_at, None);
 }
 
 // failures: row 45
