@@ -26,9 +26,13 @@ const HEADER: usize = 8;
 const SHARE_MAX: usize = 4;
 /// Fills the end of the buffer where the next record does not fit.
 const PAD: u32 = u32::MAX;
+/// How far ahead of its records a producer asks for the lines that it will write to: four messages of 64 bytes.
+const AHEAD: usize = 512;
+/// Bytes of a line of the cache.
+const LINE: usize = 64;
 
 #[repr(C, align(64))]
-struct Line(UnsafeCell<MaybeUninit<[u8; 64]>>);
+struct Line(UnsafeCell<MaybeUninit<[u8; LINE]>>);
 
 /// What stands in front of each payload.
 #[repr(C)]
@@ -73,9 +77,9 @@ pub const fn record(payload: usize) -> usize {
 /// # Safety
 /// `discard` must be right for every kind and payload that is ever written.
 pub unsafe fn ring(bytes: usize, discard: unsafe fn(u32, *mut u8)) -> (Producer, Consumer) {
-    let lines: Box<[Line]> = (0..bytes.div_ceil(64).max(8) + 1).map(|_| Line(UnsafeCell::new(MaybeUninit::uninit()))).collect();
+    let lines: Box<[Line]> = (0..bytes.div_ceil(LINE).max(8) + 1).map(|_| Line(UnsafeCell::new(MaybeUninit::uninit()))).collect();
     let shared = Arc::new(Shared {
-        noted: Noted::new(lines.len() * 64),
+        noted: Noted::new(lines.len() * LINE),
         lines,
         tail: CachePadded::new(AtomicU64::new(0)),
         head: CachePadded::new(Head { at: AtomicU64::new(0), items: AtomicU32::new(0) }),
@@ -98,7 +102,7 @@ pub unsafe fn ring(bytes: usize, discard: unsafe fn(u32, *mut u8)) -> (Producer,
 impl Shared {
     /// Bytes for records: a line less than there are, because records begin in the middle of a unit, so that payloads begin with one.
     fn capacity(&self) -> usize {
-        (self.lines.len() - 1) * 64
+        (self.lines.len() - 1) * LINE
     }
 
     #[inline]
@@ -198,6 +202,7 @@ impl Producer {
             self.at.set(self.at.get() + left as u64);
             offset = 0;
         }
+        self.fetch_ahead(offset);
         self.shared.noted.write(offset, len);
         let place = self.shared.place(offset);
         // SAFETY: `len` bytes are free there, and do not reach beyond the end.
@@ -208,6 +213,19 @@ impl Producer {
         self.offset.set(if offset + len == self.capacity { 0 } else { offset + len });
         self.items.set(self.items.get().wrapping_add(1));
         true
+    }
+
+    /// Asks for the two lines of a message that will be written soon, if the consumer is done with them. They are in its cache, and a store to one of
+    /// those would wait for the way between the cores, and all stores behind it as well.
+    #[inline(always)]
+    fn fetch_ahead(&self, offset: usize) {
+        let (capacity, (released, _)) = (self.capacity, self.seen.get());
+        let reaches = AHEAD + 2 * LINE;
+        if offset + reaches <= capacity && self.at.get() - released + reaches as u64 <= capacity as u64 {
+            let place = self.shared.place(offset + AHEAD);
+            fetch_to_write(place);
+            fetch_to_write(place.wrapping_add(LINE));
+        }
     }
 
     /// Bytes written and not published.
@@ -353,6 +371,18 @@ pub fn fetch<T: ?Sized>(what: &T) {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(ptr::from_ref(what).cast());
     }
     let _ = what;
+}
+
+/// Has the line there fetched into the cache as this core's own, for a store to it soon. Only a hint.
+#[inline(always)]
+fn fetch_to_write(place: *mut u8) {
+    // The compiler's own hint becomes one for reading where not all processors of the target are known to have this; those that lack it ignore it.
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a hint reads and writes nothing, and never faults.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) place, options(nostack, preserves_flags));
+    }
+    let _ = place;
 }
 
 /// Writes a value as the payload of a record.
