@@ -69,12 +69,36 @@ fn reused() {
     assert!(table.open(Box::new(3), UNTIMED).is_none());
 }
 
+/// A thread asks again in its seat while another one still takes out who waited there.
+fn seated() {
+    let table = Arc::new(SlotTable::new(1, COARSE));
+    let mut seat = table.sit().expect("there is one");
+    assert!(table.sit().is_none());
+    let ask = table.open_at(&mut seat, Box::new(1u32)).unwrap();
+    let theirs = table.clone();
+    let taker = thread::spawn(move || assert_eq!(theirs.take(ask).as_deref(), Some(&1)));
+    let mut waiter = Box::new(2);
+    let next = loop {
+        match table.open_at(&mut seat, waiter) {
+            Ok(next) => break next,
+            Err(back) => waiter = back,
+        }
+        thread::yield_now();
+    };
+    assert!(table.take(ask).is_none());
+    assert_eq!(table.take(next).as_deref(), Some(&2));
+    taker.join().unwrap();
+    table.leave(seat);
+    assert!(table.sit().is_some());
+}
+
 #[test]
 fn an_ask_is_answered_once_and_an_old_answer_misses_the_next_ask() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
     check(Some(3), race);
     check(None, handed_over);
     check(Some(3), reused);
+    check(Some(3), seated);
 }
 
 #[test]
@@ -83,4 +107,6 @@ fn a_torn_exchange_or_one_without_order_is_found() {
     must_find(Fault::TornExchange, Some(3), race);
     must_find(Fault::NoRelease, None, handed_over);
     must_find(Fault::NoAcquire, None, handed_over);
+    must_find(Fault::NoRelease, Some(3), seated);
+    must_find(Fault::NoAcquire, Some(3), seated);
 }

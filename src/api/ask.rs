@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use super::context::{read_answer, resolve};
 use crate::{
     AskError, Deadline, EntityRef, EntityType, Refusal, Request, TellError, Wire,
-    engine::{completion::Completions, node::Timed, parcel::Answered, slot::Waiter},
+    engine::{completion::Completions, parcel::Answered, slot::Waiter},
 };
 
 /// Many asks in flight from one thread: [`EntityRef::ask_into`] sends, and the answers come out here, each with the tag of its ask.
@@ -161,7 +161,7 @@ impl<T: EntityType> EntityRef<T> {
         let theirs = shared.clone();
         // On the thread that brings the answer: it wakes, no more. Decoding is left to who polls.
         let waiter = Waiter::Call(Box::new(move |answered| finish(&theirs, Ok(answered))));
-        if let Err(error) = self.open(req, resolve(&self.node, deadline), Timed::ByNode, waiter) {
+        if let Err(error) = self.open(req, resolve(&self.node, deadline), waiter) {
             finish(&shared, Err(error));
         }
         AskFuture { shared, _value: PhantomData }

@@ -12,7 +12,7 @@ use crate::{
         asker::Asker,
         clock::Clock,
         exits::{Nobody, Outgoing},
-        node::{Node, Timed},
+        node::Node,
         parcel::{Key, version_byte},
         slot::Waiter,
         slot_table::UNTIMED,
@@ -185,7 +185,7 @@ impl<T: EntityType> EntityRef<T> {
         let now = self.node.now();
         let deadline = deadline.into().resolve(now);
         let mut asker = Asker::take(self.node.config.node.idle);
-        let (correlation, untold) = match self.open_and_wait(req, deadline, Waiter::Thread(asker.mailbox())) {
+        let (correlation, untold) = match self.open_and_wait(req, deadline, &mut asker) {
             Ok(opened) => opened,
             Err(error) => {
                 asker.keep();
@@ -206,6 +206,8 @@ impl<T: EntityType> EntityRef<T> {
             }
         });
         asker.keep();
+        // For the next ask.
+        self.node.slots.fetch(correlation);
         answered.map_or(Err(AskError::Timeout { maybe_ran: true }), read_answer)
     }
 
@@ -223,7 +225,7 @@ impl<T: EntityType> EntityRef<T> {
             let then = once.lock().take().expect("a slot is answered at most once");
             node.help(Box::new(move || then(read_answer(answered))));
         }));
-        let asked = self.open(req, deadline, Timed::ByNode, waiter);
+        let asked = self.open(req, deadline, waiter);
         if let Err(error) = asked
             && let Some(then) = then.lock().take()
         {
@@ -247,7 +249,7 @@ impl<T: EntityType> EntityRef<T> {
         let deadline = resolve(&self.node, deadline);
         let waiter = Waiter::Call(Box::new(move |answered| waiter(read_answer(answered))));
         let give_up = self.node.now() + patience;
-        let ask = self.node.open_ask(deadline, Timed::ByNode, waiter).ok_or(AskError::Refused(Refusal::Overloaded))?;
+        let ask = self.node.open_ask(deadline, waiter).ok_or(AskError::Refused(Refusal::Overloaded))?;
         let (slot, reads) = (Unsent { node: &self.node, correlation: ask.correlation }, newest::<R::Reply>());
         let (mut msg, mut room) = (Some(req.into_msg()), AwaitRoom::new(&self.node));
         loop {
@@ -284,18 +286,24 @@ impl<T: EntityType> EntityRef<T> {
     }
 
     /// Asks; the number of the ask. On `Err` nothing was sent, and `waiter` is dropped unanswered.
-    pub(crate) fn open<R: Request<T>>(&self, req: R, deadline: Time, timed: Timed, waiter: Waiter) -> Result<u64, AskError> {
-        let opened = self.send_ask(&mut Some(req.into_msg()), newest::<R::Reply>(), deadline, timed, waiter, |letter| {
-            self.node.send_letter(&self.entry, letter)
-        });
+    pub(crate) fn open<R: Request<T>>(&self, req: R, deadline: Time, waiter: Waiter) -> Result<u64, AskError> {
+        let opened = self.send_ask(
+            &mut Some(req.into_msg()),
+            newest::<R::Reply>(),
+            || self.node.open_ask(deadline, waiter),
+            |letter| self.node.send_letter(&self.entry, letter),
+        );
         opened.map(|(correlation, ())| correlation).inspect_err(|_| self.count_refusal()).map_err(AskError::Refused)
     }
 
     /// As `open`, by a thread that watches the deadline and waits next: also whether the network thread has got something it was not told of.
-    fn open_and_wait<R: Request<T>>(&self, req: R, deadline: Time, waiter: Waiter) -> Result<(u64, bool), AskError> {
-        let opened = self.send_ask(&mut Some(req.into_msg()), newest::<R::Reply>(), deadline, Timed::ByAsker, waiter, |letter| {
-            self.node.send_and_wait(&self.entry, letter)
-        });
+    fn open_and_wait<R: Request<T>>(&self, req: R, deadline: Time, asker: &mut Asker) -> Result<(u64, bool), AskError> {
+        let opened = self.send_ask(
+            &mut Some(req.into_msg()),
+            newest::<R::Reply>(),
+            || asker.open(&self.node).map(|correlation| Ask { node: self.node.id, correlation, deadline }),
+            |letter| self.node.send_and_wait(&self.entry, letter),
+        );
         opened.inspect_err(|_| self.count_refusal()).map_err(AskError::Refused)
     }
 
@@ -303,19 +311,23 @@ impl<T: EntityType> EntityRef<T> {
     /// another node (of this process) answers through a slot of its own.
     pub(crate) fn open_for<R: Request<T>>(&self, asker: &Arc<Node>, worker: u16, req: R, deadline: Time) -> Result<u64, AskError> {
         if Arc::ptr_eq(&self.node, asker) {
-            return self.open(req, deadline, Timed::ByNode, Waiter::Entity(worker));
+            return self.open(req, deadline, Waiter::Entity(worker));
         }
         let mine = asker.slots.open(Waiter::Entity(worker), UNTIMED).ok_or(AskError::Refused(Refusal::Overloaded))?;
         let home = asker.clone();
         let waiter = Waiter::Call(Box::new(move |answered| home.complete(mine, answered)));
-        self.open(req, deadline, Timed::ByNode, waiter).map(|_| mine).inspect_err(|_| drop(asker.slots.take(mine)))
+        self.open(req, deadline, waiter).map(|_| mine).inspect_err(|_| drop(asker.slots.take(mine)))
     }
 
     /// As `open` with a deadline that the node watches, but gives the message back, and counts no refusal.
     pub(crate) fn open_or_back<R: Request<T>>(&self, req: R, deadline: Time, waiter: Waiter) -> Result<u64, TellError<T::Msg>> {
         let mut msg = Some(req.into_msg());
-        let opened = self
-            .send_ask(&mut msg, newest::<R::Reply>(), deadline, Timed::ByNode, waiter, |letter| self.node.send_letter(&self.entry, letter));
+        let opened = self.send_ask(
+            &mut msg,
+            newest::<R::Reply>(),
+            || self.node.open_ask(deadline, waiter),
+            |letter| self.node.send_letter(&self.entry, letter),
+        );
         opened.map(|(correlation, ())| correlation).map_err(|refusal| TellError::new(refusal, msg.expect(REFUSED_STAYS)))
     }
 
@@ -324,15 +336,13 @@ impl<T: EntityType> EntityRef<T> {
         &self,
         msg: &mut Option<T::Msg>,
         reads: u8,
-        deadline: Time,
-        timed: Timed,
-        waiter: Waiter,
+        open: impl FnOnce() -> Option<Ask>,
         send: impl FnOnce(Outgoing<'_, T::Msg, (Option<Ask>, u8)>) -> Result<S, Refusal>,
     ) -> Result<(u64, S), Refusal> {
         if let Some(refusal) = bad_key(self.key.bytes()) {
             return Err(refusal);
         }
-        let ask = self.node.open_ask(deadline, timed, waiter).ok_or(Refusal::Overloaded)?;
+        let ask = open().ok_or(Refusal::Overloaded)?;
         let slot = Unsent { node: &self.node, correlation: ask.correlation };
         let letter = Outgoing { key: self.key.bytes(), hash: self.key.hash, asks: (Some(ask), reads), msg };
         match send(letter) {
@@ -461,7 +471,7 @@ mod tests {
         let fuse = EntityRef::<Fuse>::new(node.clone(), entry, 7);
         // The first message to a shard goes another way than those behind it.
         for set in [true, false, true] {
-            let asked = catch_unwind(AssertUnwindSafe(|| fuse.open(Charge(set), Time::MAX, Timed::ByAsker, Waiter::Entity(0)).unwrap()));
+            let asked = catch_unwind(AssertUnwindSafe(|| fuse.open(Charge(set), Time::MAX, Waiter::Entity(0)).unwrap()));
             assert_eq!(asked.is_err(), set);
             let queued = catch_unwind(AssertUnwindSafe(|| fuse.open_or_back(Charge(set), Time::MAX, Waiter::Entity(0)).ok().unwrap()));
             assert_eq!(queued.is_err(), set);

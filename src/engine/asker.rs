@@ -2,7 +2,7 @@
 
 use std::{
     cell::Cell,
-    sync::Arc,
+    sync::{Arc, Weak},
     thread::{self, Thread},
     time::Duration,
 };
@@ -13,8 +13,11 @@ use super::{
     clock::{Clock, Waited},
     idle::{self, Idler, Rest},
     lane::Bell,
+    mailbox,
     node::Node,
     parcel::Answered,
+    slot::Waiter,
+    slot_table::{Seat, UNTIMED},
     sys,
 };
 use crate::{Time, config::Idle};
@@ -23,7 +26,9 @@ use crate::{Time, config::Idle};
 const LOOKS: u32 = 64;
 
 /// Where the answer for a blocked thread is put. One ask at a time.
-pub type Mailbox = super::mailbox::Mailbox<Answered>;
+pub type Mailbox = mailbox::Mailbox<Answered>;
+/// The right to put one there.
+pub type Place = mailbox::Place<Answered>;
 
 const _: () = {
     const fn is_send<T: Send>() {}
@@ -41,20 +46,21 @@ pub enum Awake {
     Tired(Duration),
 }
 
-/// A mailbox, and the thread that its bell wakes. It stays when that thread has ended, as whoever brought the last answer may still look whether
-/// somebody sleeps; a count of owners instead would go from one core to the other and back with every ask.
+/// Where one thread at a time asks and waits: a mailbox, the thread that its bell wakes, and a slot of the node that it asked through last.
 struct Desk {
-    mailbox: Mailbox,
+    inbox: mailbox::Inbox<Answered>,
     owner: Arc<Mutex<Thread>>,
+    seat: Option<(Weak<Node>, Seat)>,
 }
 
 /// Desks without an owner. As many are made as threads have waited at a time.
-static FREE: Mutex<Vec<&'static Desk>> = Mutex::new(vec![]);
+static FREE: Mutex<Vec<Desk>> = Mutex::new(vec![]);
 
 impl Desk {
     /// One for the calling thread.
-    fn take() -> &'static Self {
-        if let Some(desk) = FREE.lock().pop() {
+    fn take() -> Self {
+        let free = FREE.lock().pop();
+        if let Some(desk) = free {
             *desk.owner.lock() = thread::current();
             return desk;
         }
@@ -62,13 +68,31 @@ impl Desk {
         let woken = Arc::clone(&owner);
         // One sleep for one answer: fences on both sides are cheapest.
         let bell = Bell::new(move || woken.lock().unpark());
-        Box::leak(Box::new(Self { mailbox: Mailbox::new(bell), owner }))
+        Self { inbox: mailbox::Inbox::new(bell), owner, seat: None }
+    }
+
+    /// The seat at that node's table, if it has one left.
+    fn seat(&mut self, node: &Arc<Node>) -> Option<&mut Seat> {
+        if !self.seat.as_ref().is_some_and(|(at, _)| std::ptr::eq(at.as_ptr(), Arc::as_ptr(node))) {
+            self.leave();
+            self.seat = node.slots.sit().map(|seat| (Arc::downgrade(node), seat));
+        }
+        self.seat.as_mut().map(|(_, seat)| seat)
+    }
+
+    fn leave(&mut self) {
+        if let Some((at, seat)) = self.seat.take()
+            && let Some(node) = at.upgrade()
+        {
+            node.slots.leave(seat);
+        }
     }
 }
 
 /// The waiting side, which belongs to one thread.
 pub struct Asker {
-    desk: &'static Desk,
+    /// `None` only while it is dropped.
+    desk: Option<Desk>,
     idler: Idler,
     preset: Idle,
     /// No answer can come any more.
@@ -77,8 +101,11 @@ pub struct Asker {
 
 impl Drop for Asker {
     fn drop(&mut self) {
+        let Some(mut desk) = self.desk.take() else { return };
         if self.settled {
-            FREE.lock().push(self.desk);
+            FREE.lock().push(desk);
+        } else {
+            desk.leave();
         }
     }
 }
@@ -95,33 +122,55 @@ impl Asker {
                 asker.settled = false;
                 asker
             }
-            _ => Self { desk: Desk::take(), idler: Idler::new(preset), preset, settled: false },
+            _ => Self { desk: Some(Desk::take()), idler: Idler::new(preset), preset, settled: false },
         }
     }
 
-    /// Where the answer is to be put.
-    pub fn mailbox(&self) -> &'static Mailbox {
-        &self.desk.mailbox
+    fn desk(&mut self) -> &mut Desk {
+        self.desk.as_mut().expect("it goes when the asker is dropped")
+    }
+
+    fn mailbox(&self) -> &'static Mailbox {
+        self.desk.as_ref().expect("it goes when the asker is dropped").inbox.mailbox()
+    }
+
+    /// Reserves a slot for an ask whose answer comes here; `None` if all are in use.
+    pub fn open(&mut self, node: &Arc<Node>) -> Option<u64> {
+        let place = match self.desk().inbox.lend() {
+            Some(place) => place,
+            None => {
+                // The answer to another ask may still come to that one.
+                self.desk().leave();
+                self.desk = Some(Desk::take());
+                self.desk().inbox.lend()?
+            }
+        };
+        let waiter = Waiter::Thread(place);
+        let opened = match self.desk().seat(node) {
+            Some(seat) => node.slots.open_at(seat, waiter),
+            None => Err(waiter),
+        };
+        opened.map_or_else(|waiter| node.slots.open(waiter, UNTIMED), Some)
     }
 
     /// Waits for the answer, from `now` until `deadline`; `None` if it was not there by then. `helps`: the answer comes by this node's network, whose
     /// work it does meanwhile.
     pub fn wait(&mut self, clock: &Clock, helps: Option<&Node>, mut now: Time, deadline: Time) -> Option<Answered> {
-        match clock.wait(deadline, || self.desk.mailbox.take()) {
+        match clock.wait(deadline, || self.desk().inbox.take()) {
             Waited::Found(answer) => return Some(answer),
             Waited::Late => return None,
             Waited::Machine => {}
         }
         loop {
             match self.stay_awake(helps, now, deadline, |mailbox| mailbox.is_full()) {
-                Awake::Ready => return self.desk.mailbox.take(),
+                Awake::Ready => return self.desk().inbox.take(),
                 Awake::Late => return None,
                 Awake::Tired(left) => {
-                    let sure = self.desk.mailbox.bell().announce_sleep();
-                    if !self.desk.mailbox.is_full() {
+                    let sure = self.mailbox().bell().announce_sleep();
+                    if !self.mailbox().is_full() {
                         thread::park_timeout(if sure { left } else { left.min(idle::UNSURE) });
                     }
-                    self.desk.mailbox.bell().awake();
+                    self.mailbox().bell().awake();
                     now = sys::now();
                 }
             }
@@ -131,7 +180,8 @@ impl Asker {
     /// Looks for what is waited for, from `now` until it is there, until `deadline`, or until it is better to sleep. The first looks do without the
     /// clock, as reading it takes a good part of the time that an answer of this node does.
     pub fn stay_awake(&mut self, helps: Option<&Node>, now: Time, deadline: Time, is_there: impl Fn(&Mailbox) -> bool) -> Awake {
-        let is_there = || is_there(&self.desk.mailbox);
+        let mailbox = self.mailbox();
+        let is_there = || is_there(mailbox);
         for _ in 0..if helps.is_some() { 0 } else { LOOKS } {
             if is_there() {
                 self.idler.worked(now);
@@ -183,8 +233,8 @@ mod tests {
         for preset in [Idle::LowLatency, Idle::Balanced, Idle::LowCpu] {
             for round in 0..500u64 {
                 let mut asker = Asker::take(preset);
-                let mailbox = asker.mailbox();
-                let other = thread::spawn(move || mailbox.put(Answered::Typed(AnyMessage::new(round))));
+                let place = asker.desk().inbox.lend().expect("the answer before was taken");
+                let other = thread::spawn(move || place.put(Answered::Typed(AnyMessage::new(round))));
                 let Some(Answered::Typed(answer)) = asker.wait(&Clock::Machine, None, sys::now(), sys::now() + Duration::from_secs(20))
                 else {
                     panic!("no answer in round {round}")
@@ -201,7 +251,7 @@ mod tests {
         let desk_of = |settled| {
             let waits = move || {
                 let asker = Asker::take(Idle::Balanced);
-                let desk = std::ptr::from_ref(asker.desk).addr();
+                let desk = std::ptr::from_ref(asker.mailbox()).addr();
                 if settled {
                     asker.keep();
                 }
@@ -210,7 +260,7 @@ mod tests {
             thread::spawn(waits).join().unwrap()
         };
         // Tests run beside one another, so others take and give back meanwhile.
-        let is_free = |desk| FREE.lock().iter().any(|free| std::ptr::from_ref(*free).addr() == desk);
+        let is_free = |desk| FREE.lock().iter().any(|free| std::ptr::from_ref(free.inbox.mailbox()).addr() == desk);
         let lost: Vec<usize> = (0..20).map(|_| desk_of(false)).collect();
         assert!(!lost.iter().any(|desk| is_free(*desk)));
         assert!((0..20).any(|_| is_free(desk_of(true))));
@@ -219,8 +269,9 @@ mod tests {
     #[test]
     fn the_deadline_ends_waiting_and_a_late_answer_can_be_waited_for() {
         let mut asker = Asker::take(Idle::Balanced);
+        let place = asker.desk().inbox.lend().unwrap();
         assert!(asker.wait(&Clock::Machine, None, sys::now(), sys::now()).is_none());
-        asker.mailbox().put(Answered::Wire(ReplyBody::NoReply));
+        place.put(Answered::Wire(ReplyBody::NoReply));
         assert!(matches!(asker.wait_on(&Clock::Machine), Some(Answered::Wire(ReplyBody::NoReply))));
     }
 }

@@ -28,7 +28,6 @@ use crate::{
         letter::{Address, Letter},
         parcel::{Answered, EngineParcel},
         slot::{Slots, Waiter},
-        slot_table::UNTIMED,
         topics::{Topics, Value},
         types::{TypeEntry, show_bytes},
         watch::{Busy, LogGate},
@@ -136,15 +135,6 @@ impl Item for ToNet {
     fn outside(&self) -> usize {
         if let Self::Lane(LaneItem::Msg { parcel, .. }) = self { parcel.bytes.len() } else { 0 }
     }
-}
-
-/// Who ends an ask at its deadline.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Timed {
-    /// Its asker, who watches the clock.
-    ByAsker,
-    /// The node, within a millisecond.
-    ByNode,
 }
 
 /// How far a node is in its life.
@@ -397,9 +387,9 @@ impl Node {
         exits::with(self, |exits| exits.batch(f))
     }
 
-    /// Reserves a slot for `waiter`; `None` if all are in use.
-    pub fn open_ask(&self, deadline: Time, timed: Timed, waiter: Waiter) -> Option<Ask> {
-        let due = if timed == Timed::ByNode { deadline.as_nanos() } else { UNTIMED };
+    /// Reserves a slot for `waiter`, whose ask this node ends within a millisecond of its deadline; `None` if all are in use.
+    pub fn open_ask(&self, deadline: Time, waiter: Waiter) -> Option<Ask> {
+        let due = deadline.as_nanos();
         let correlation = self.slots.open(waiter, due)?;
         if self.slots.watch(correlation, due) {
             self.network.bell().ring();
@@ -454,10 +444,7 @@ impl Node {
     /// answer is not woken: whom the caller has to wake.
     pub fn complete_untold(&self, correlation: u64, answered: Answered, left: Option<&mut Vec<Job>>) -> Option<&'static Mailbox> {
         match self.slots.take(correlation) {
-            Some(Waiter::Thread(mailbox)) => {
-                mailbox.put_untold(answered);
-                return Some(mailbox);
-            }
+            Some(Waiter::Thread(place)) => return Some(place.put_untold(answered)),
             Some(waiter) => self.answer_waiter(waiter, correlation, answered, left),
             None => self.metrics.shared.replies_late.add(1),
         }

@@ -270,12 +270,9 @@ impl Consumer {
     #[inline]
     pub fn front(&mut self) -> Option<(u32, *mut u8)> {
         loop {
-            if self.at == self.seen {
-                self.seen = self.shared.tail.load(Ordering::Acquire);
-                if self.at == self.seen {
-                    self.release();
-                    return None;
-                }
+            if self.at == self.seen && !self.look() {
+                self.release();
+                return None;
             }
             // SAFETY: a published record that was not released begins here.
             let header = unsafe { self.shared.header(self.offset) };
@@ -286,11 +283,24 @@ impl Consumer {
         }
     }
 
+    /// Where the producer is now: whether there is something. What a message reaches into is fetched at once, not line by line as it is read: each
+    /// comes from the producer's core.
+    #[inline]
+    fn look(&mut self) -> bool {
+        self.seen = self.shared.tail.load(Ordering::Acquire);
+        let waits = self.seen != self.at;
+        if waits {
+            let place = self.shared.place(self.offset);
+            (1..=2).for_each(|line| fetch_to_read(place.wrapping_add(line * LINE)));
+        }
+        waits
+    }
+
     /// Shows `f` kind and payload of the records at the front, the oldest first, until it has seen enough. They stay there.
     #[inline]
     pub fn ahead(&mut self, mut f: impl FnMut(u32, *mut u8) -> bool) {
         if self.at == self.seen {
-            self.seen = self.shared.tail.load(Ordering::Acquire);
+            self.look();
         }
         let (mut at, mut offset) = (self.at, self.offset);
         while at != self.seen {
@@ -345,7 +355,7 @@ impl Consumer {
     #[inline]
     pub fn waiting(&mut self) -> u64 {
         if self.at == self.seen {
-            self.seen = self.shared.tail.load(Ordering::Acquire);
+            self.look();
         }
         self.seen - self.at
     }
@@ -363,19 +373,25 @@ impl Drop for Consumer {
 }
 
 /// Has what stands there fetched into the cache, for a look at it soon. Only a hint.
-#[inline]
+#[inline(always)]
 pub fn fetch<T: ?Sized>(what: &T) {
+    fetch_to_read(ptr::from_ref(what).cast());
+}
+
+/// Has the line there fetched into the cache, whatever it is of. Only a hint.
+#[inline(always)]
+fn fetch_to_read(place: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a hint reads nothing, and never faults.
     unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(ptr::from_ref(what).cast());
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(place.cast());
     }
-    let _ = what;
+    let _ = place;
 }
 
 /// Has the line there fetched into the cache as this core's own, for a store to it soon. Only a hint.
 #[inline(always)]
-fn fetch_to_write(place: *mut u8) {
+pub fn fetch_to_write(place: *mut u8) {
     // The compiler's own hint becomes one for reading where not all processors of the target are known to have this; those that lack it ignore it.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a hint reads and writes nothing, and never faults.

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::engine::{asker::Mailbox, completion::Completions, lane::Door, node::ToWorker, parcel::Answered, slot_table::SlotTable};
+use crate::engine::{asker::Place, completion::Completions, lane::Door, node::ToWorker, parcel::Answered, slot_table::SlotTable};
 
 /// Who takes the answer.
 pub enum Waiter {
     /// A thread that waits for it.
-    Thread(&'static Mailbox),
+    Thread(Place),
     /// Runs on the thread of the engine that brings the answer, for one of the user's on the network thread: it must be quick and must
     /// not block.
     Call(Box<dyn FnOnce(Answered) + Send>),
@@ -21,7 +21,7 @@ impl Waiter {
     /// Gives the answer to the ask with that number.
     pub fn answer(self, correlation: u64, answered: Answered, workers: &[Door<ToWorker>]) {
         match self {
-            Self::Thread(mailbox) => mailbox.put(answered),
+            Self::Thread(place) => place.put(answered),
             Self::Call(call) => call(answered),
             // Bounded by the number of slots.
             Self::Entity(worker) => workers[usize::from(worker)].post(ToWorker::Answer(correlation, answered)),
@@ -77,6 +77,28 @@ mod tests {
         assert!(slots.take(a).is_some());
         assert!(slots.open(counting(&n), UNTIMED).is_some());
         assert!(slots.take(u64::MAX).is_none() && slots.take(1 << INDEX_BITS | 77).is_none(), "names of no slot");
+    }
+
+    #[test]
+    fn seats_are_besides_the_room_and_go_from_one_to_the_next() {
+        let (slots, other, n) = (Slots::new(1, COARSE), Slots::new(1, COARSE), Arc::new(AtomicUsize::new(0)));
+        let mut seat = slots.sit().unwrap();
+        assert!(slots.sit().is_none(), "as many as there is room for");
+        let asks = [slots.open(counting(&n), UNTIMED).unwrap(), slots.open_at(&mut seat, counting(&n)).ok().unwrap()];
+        assert_eq!(slots.open_asks().collect::<Vec<_>>(), asks);
+        assert!(slots.open_at(&mut seat, counting(&n)).is_err(), "one ask at a time");
+        slots.sent_to(asks[1], 1);
+        assert_eq!(slots.at(1).collect::<Vec<_>>(), asks[1..]);
+        assert!(slots.take(asks[1]).is_some() && slots.take(asks[1]).is_none() && !slots.is_open(asks[1]));
+        let next = slots.open_at(&mut seat, counting(&n)).ok().unwrap();
+        assert!(slots.take(asks[1]).is_none(), "an old answer does not hit the next ask");
+        assert!(slots.take(next).is_some());
+        assert!(other.open_at(&mut seat, counting(&n)).is_err(), "of another table");
+        slots.leave(seat);
+        let mut seat = slots.sit().expect("it is free again");
+        assert!(slots.open_at(&mut seat, counting(&n)).is_ok());
+        slots.leave(seat);
+        assert!(slots.sit().is_none(), "whoever waits there goes on");
     }
 
     #[test]

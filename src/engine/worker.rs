@@ -35,6 +35,9 @@ const BATCH: usize = 64;
 /// Messages whose entities are searched for at once, at most.
 const GROUP: usize = 16;
 
+/// Looks into the lanes per reading of the clock, by a worker that waits: a tenth of a microsecond at most.
+const LOOKS: usize = 16;
+
 /// The longest sleep without a timer: a guard, not a tick.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
@@ -327,7 +330,11 @@ impl Worker {
         if self.host.takes_long_way(now, letter, route.0.ty) {
             return None;
         }
-        Some((self.core.approach(route)?, route.3))
+        let approach = self.core.approach(route)?;
+        if let Some(ask) = letter.asker().0 {
+            self.host.will_answer(ask);
+        }
+        Some((approach, route.3))
     }
 
     /// Hands the messages at the front of the lane to their entities, one after the other, for as long as what is known of the ways there is good.
@@ -449,12 +456,12 @@ impl Worker {
     }
 
     /// Looks into the lanes again, so often at most, if the last turn's work was of this node. If there is more, when that was not yet known: the clock
-    /// is read between the looks, where nobody waits for it.
+    /// is read between the looks, where nobody waits for it, and seldom, as what comes while it is read waits for that.
     fn awaits_more(&mut self, looks: u32) -> Option<Time> {
         let local = std::mem::take(&mut self.local) && self.host.out.answers() == 0;
         (0..if local { looks } else { 0 }).find_map(|_| {
             let now = sys::now();
-            self.lanes.iter().any(|lane| !lane.is_empty()).then_some(now)
+            (0..LOOKS).any(|_| self.lanes.iter().any(|lane| !lane.is_empty())).then_some(now)
         })
     }
 

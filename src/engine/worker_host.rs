@@ -158,6 +158,14 @@ impl WorkerHost {
         letter.asker().0.is_some_and(|ask| ask.deadline <= now || letter.is_sign()) || self.types.keeps(ty)
     }
 
+    /// The next turns answer that ask, in all likelihood.
+    #[inline]
+    pub fn will_answer(&self, ask: &Ask) {
+        if ask.node == self.node.id {
+            self.node.slots.fetch(ask.correlation);
+        }
+    }
+
     /// One message, one turn, where its sender has put it. Whoever calls looks after panics.
     #[inline(always)]
     pub fn handle_letter(&mut self, at: &Place, entity: &mut Box<dyn Instance>, letter: &mut Letter<'_>) -> Turn {
