@@ -15,7 +15,7 @@ use super::{
 use crate::{
     Deadline, EntityKey, EntityType, IntoKey, Message, Refusal, TellError,
     engine::{
-        exits::{Nobody, Outgoing},
+        exits::{Abroad, Nobody, Outgoing},
         letter::Drafts,
         node::Node,
         parcel::Key,
@@ -155,16 +155,27 @@ impl<T: EntityType> Batch<T> {
             let (node, deadline) = (self.node.clone(), resolve(&self.node, deadline));
             let mut room = AwaitRoom::new(&node);
             while !self.is_empty() && node.now() < deadline {
-                room.wait();
-                let before = self.len();
-                self.round(true, &mut report);
+                let (before, looked) = (self.len(), self.look_for_room());
+                if looked.is_ok() {
+                    self.round(true, &mut report);
+                }
                 if self.len() < before {
                     room = AwaitRoom::new(&node);
+                } else {
+                    room.wait(looked == Err(Abroad(true)));
                 }
             }
             self.round(false, &mut report);
         }
         self.counted(report)
+    }
+
+    /// Whether it makes sense to offer what waits again.
+    fn look_for_room(&self) -> Result<(), Abroad> {
+        if !self.waiting.odd.is_empty() {
+            return Ok(());
+        }
+        self.node.batch(|exits| exits.look_for_room(&self.entry, &self.waiting.drafts, self.len())).unwrap_or(Ok(()))
     }
 
     fn counted(&self, report: BatchReport<T>) -> BatchReport<T> {
@@ -185,7 +196,7 @@ impl<T: EntityType> Batch<T> {
             let (mut at, mut ids) = (0, ids.drain(..));
             loop {
                 if stuck.is_empty() && odd.is_empty() {
-                    let straight = exits.send_drafts(entry, drafts);
+                    let straight = exits.send_drafts(node, entry, drafts);
                     ids.by_ref().take(straight).for_each(drop);
                     (at, report.accepted) = (at + straight, report.accepted + straight);
                 }

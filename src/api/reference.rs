@@ -165,7 +165,7 @@ impl<T: EntityType> EntityRef<T> {
         let mut room = AwaitRoom::new(&self.node);
         loop {
             match self.offer(&mut msg) {
-                Err(refusal) if is_for_now(&refusal) && self.node.now() < deadline => room.wait(),
+                Err(refusal) if is_for_now(&refusal) && self.node.now() < deadline => room.wait(self.is_abroad()),
                 done => return done.map_err(|refusal| self.refused(refusal, msg)),
             }
         }
@@ -267,7 +267,7 @@ impl<T: EntityType> EntityRef<T> {
                     return if slot.withdraw() { Err(AskError::Refused(refusal)) } else { Ok(()) };
                 }
             }
-            room.wait();
+            room.wait(self.is_abroad());
         }
     }
 
@@ -404,9 +404,13 @@ impl<'a> AwaitRoom<'a> {
         Self { node, backoff: crossbeam::utils::Backoff::new(), since: node.now() }
     }
 
-    pub(super) fn wait(&mut self) {
+    /// `helps`: room comes of this node's network, whose work it does meanwhile.
+    pub(super) fn wait(&mut self, helps: bool) {
         if let Clock::Virtual(time) = &self.node.clock {
             return time.pass(time.now() + Self::NAP);
+        }
+        if helps && self.node.help_network() {
+            return;
         }
         if self.backoff.is_completed() && sys::now().since(self.since) > Self::AWAKE {
             std::thread::park_timeout(Self::NAP);

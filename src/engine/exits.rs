@@ -87,6 +87,10 @@ pub enum Way {
     Long,
 }
 
+/// There is no room; whether it is the network's.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Abroad(pub bool);
+
 impl Exits {
     /// Opens a lane to every consumer of the node.
     pub fn open(node: &Node) -> Self {
@@ -175,8 +179,7 @@ impl Exits {
             return if sent { Ok(()) } else { Err((Refusal::Full, draft.take())) };
         }
         if stands && word == Word::ELSEWHERE {
-            let address = Address { shard, tag: Epoch::ZERO, stream: None, key: draft.key(), hash: draft.hash(), ask: None, reads: 0 };
-            match self.send_encoded(node, &address, draft.message()) {
+            match self.send_encoded(node, &draft.abroad(shard), draft.message()) {
                 Way::Sent => return Ok(()),
                 Way::Full => return Err((Refusal::Full, draft.take())),
                 Way::Long => {}
@@ -187,46 +190,79 @@ impl Exits {
         self.send_item(node, entry, letter).map_err(|refusal| (refusal, msg))
     }
 
-    /// Sends those of the drafts at the front for which nothing has changed since the last message to their shards, and that stay on this node, as
+    /// Sends those of the drafts at the front for which nothing has changed since the last message to their shards, as
     /// [`send_draft`](Self::send_draft) would: how many. In a loop of its own, as they are nearly all. None of an entity's, which are looked at one by one.
     #[inline(never)]
-    pub fn send_drafts<M: Wire>(&mut self, entry: &TypeEntry, drafts: &mut Drafts<M>) -> usize {
+    pub fn send_drafts<M: Wire>(&mut self, node: &Node, entry: &TypeEntry, drafts: &mut Drafts<M>) -> usize {
         debug_assert!(self.held, "who sends many rings the bells at the end");
         if self.senders.is_some() {
             return 0;
         }
         let Some((_, last)) = self.last.iter().find(|(id, _)| *id == entry.id) else { return 0 };
-        drafts.send_while(|draft| {
-            let (shard, word) = entry.route(draft.hash());
-            if let Some((worker, tag)) = word.exit()
-                && last.get(shard.shard.0 as usize) == Some(&word)
-            {
-                self.workers[usize::from(worker)].draft(draft, shard, tag);
-            }
+        with_scratch(|scratch| {
+            drafts.send_while(|draft| {
+                let (shard, word) = entry.route(draft.hash());
+                if last.get(shard.shard.0 as usize) != Some(&word) {
+                    return;
+                }
+                if let Some((worker, tag)) = word.exit() {
+                    self.workers[usize::from(worker)].draft(draft, shard, tag);
+                } else if word == Word::ELSEWHERE && self.encoded(node, &draft.abroad(shard), draft.message(), scratch) == Way::Sent {
+                    drop(draft.take());
+                }
+            })
         })
+    }
+
+    /// Whether those of the drafts, of which there are so many, that go by some exit would find room there, for a good part of them: `Err` says whether it is the network that has
+    /// none. A look, where to offer them all again costs a hundred times as much.
+    pub fn look_for_room<M: Wire>(&self, entry: &TypeEntry, drafts: &Drafts<M>, count: usize) -> Result<(), Abroad> {
+        let (mut abroad, mut seen) = (false, None);
+        for hash in drafts.hashes() {
+            let word = entry.route(hash).1;
+            if seen.replace(word) == Some(word) {
+                continue;
+            }
+            let has_room = match word.exit() {
+                Some((worker, _)) => self.workers[usize::from(worker)].has_much_room(count),
+                None => {
+                    abroad = true;
+                    word != Word::NO_ROOM && self.network.has_much_room(count)
+                }
+            };
+            if has_room {
+                return Ok(());
+            }
+        }
+        Err(Abroad(abroad))
     }
 
     /// Writes a message to a shard elsewhere, encoded, into the ring of the network thread, where the last one to that shard went too. One that
     /// is too long for that, or has no encoding, goes the long way, which says so.
     #[inline(never)]
-    fn send_encoded<M: Wire>(&mut self, node: &Node, address: &Address<'_>, message: &M) -> Way {
-        let way = with_scratch(|scratch| {
-            if address.ask.is_some() {
-                scratch.push(address.reads);
-            }
-            let encoded = message.encode(*M::VERSIONS.end(), scratch).is_ok();
-            if !encoded || scratch.len() > LETTER_MAX.min(node.config.limits.message_bytes as usize) {
-                Way::Long
-            } else if self.network.encoded(address, scratch) {
-                Way::Sent
-            } else {
-                Way::Full
-            }
-        });
+    fn send_encoded<M: Wire>(&self, node: &Node, address: &Address<'_>, message: &M) -> Way {
+        let way = with_scratch(|scratch| self.encoded(node, address, message, scratch));
         if way != Way::Long {
             self.bell(&self.network);
         }
         way
+    }
+
+    /// As [`send_encoded`](Self::send_encoded), without the bell; `scratch` is room for the encoding.
+    #[inline(always)]
+    fn encoded<M: Wire>(&self, node: &Node, address: &Address<'_>, message: &M, scratch: &mut Vec<u8>) -> Way {
+        scratch.clear();
+        if address.ask.is_some() {
+            scratch.push(address.reads);
+        }
+        let encoded = message.encode(*M::VERSIONS.end(), scratch).is_ok();
+        if !encoded || scratch.len() > LETTER_MAX.min(node.config.limits.message_bytes as usize) {
+            Way::Long
+        } else if self.network.encoded(address, scratch) {
+            Way::Sent
+        } else {
+            Way::Full
+        }
     }
 
     /// Sends a message as an item, which goes every way. On `Err` it is still in its place.

@@ -235,6 +235,11 @@ impl<T: Item> LaneSender<T> {
         self.outside() < OUTSIDE_MAX && self.producer.has_room(n * Self::RECORD, Self::RECORD, Self::RESERVE_BYTES, n as u32, self.items)
     }
 
+    /// Whether `n` more items fit, or a quarter of all.
+    pub fn has_much_room(&self, n: usize) -> bool {
+        self.has_room(n.min(self.items as usize / 4).max(1))
+    }
+
     /// Bytes of the items in it that stand outside of its ring.
     pub fn outside(&self) -> usize {
         self.outside.load(Ordering::Relaxed)

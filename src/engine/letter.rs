@@ -366,6 +366,18 @@ impl<M: Wire> Drafts<M> {
         sent
     }
 
+    /// The hashes of the keys of those that wait, in their order.
+    pub fn hashes(&self) -> impl Iterator<Item = u64> + '_ {
+        let mut at = self.next;
+        std::iter::from_fn(move || {
+            let place = self.units.get(at..)?.first()?;
+            // SAFETY: a draft that was not handed out begins there, and with its head; nobody changes it while the drafts are borrowed.
+            let head = unsafe { &*std::ptr::from_ref(place).cast::<Head>() };
+            at += (usize::from(head.body) + size_of::<M>()).div_ceil(ALIGN);
+            Some(head.hash)
+        })
+    }
+
     /// Drops what is left, and keeps the room.
     pub fn clear(&mut self) {
         while let Some(draft) = self.next() {
@@ -427,6 +439,12 @@ impl<M: Wire> Draft<'_, M> {
     pub fn key(&self) -> &[u8] {
         // SAFETY: the key stands where `Address::write` put it, in the room of the drafts, which are borrowed for as long as this lives.
         unsafe { std::slice::from_raw_parts(self.place.add(KEY), usize::from(self.head().key)) }
+    }
+
+    /// Where it goes, if that shard is elsewhere.
+    #[inline]
+    pub fn abroad(&self, shard: ShardKey) -> Address<'_> {
+        Address { shard, tag: Epoch::ZERO, stream: None, key: self.key(), hash: self.hash(), ask: None, reads: 0 }
     }
 
     /// The message, which was not taken.
