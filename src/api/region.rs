@@ -106,7 +106,7 @@ impl<T: EntityType> Region<T> {
             let sent = exits::with(&self.node, |exits| {
                 if to != Nodes::Here {
                     let frame = Frame::Cast { ty: self.entry.id, topic: 0, bytes: bytes.as_slice().into() };
-                    exits.to_network(ToNet::Cast(to, frame))?;
+                    exits.to_network(ToNet::Cast(to, Box::new(frame)))?;
                 }
                 if here {
                     let bytes: Arc<[u8]> = bytes.into();

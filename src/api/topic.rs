@@ -90,7 +90,7 @@ impl<V: Wire + Clone> Topic<V> {
         if size > max {
             return Err(Refusal::TooLarge { size, max });
         }
-        let cast = ToNet::Cast(Nodes::All, Frame::Cast { ty: TypeId(0), topic: self.entry.id, bytes: bytes.into() });
+        let cast = ToNet::Cast(Nodes::All, Box::new(Frame::Cast { ty: TypeId(0), topic: self.entry.id, bytes: bytes.into() }));
         // Room is made sure of first; the network thread takes its time, so subscribers here are first all the same.
         exits::with(&self.node, |exits| exits.to_network(cast)).unwrap_or(Err(Refusal::Shutdown))?;
         self.entry.deliver(&self.node, &(Arc::new(value.clone()) as Value));

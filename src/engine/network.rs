@@ -360,6 +360,12 @@ impl<N: Carrier> Network<N> {
                     self.node.metrics.network.frames_received.bump(1);
                     self.cast_arrived(peer, ty, topic, bytes);
                 }
+                // What the core would say of it, once the peer has shown in this batch that it lives.
+                NetEvent::Frame { peer, frame: Frame::Reply { correlation, body } } if self.core.hears(peer, now) => {
+                    self.node.metrics.network.frames_received.bump(1);
+                    self.answered(correlation, body);
+                    continue;
+                }
                 NetEvent::Frame { peer, frame } => {
                     self.node.metrics.network.frames_received.bump(1);
                     self.core.handle_frame(now, peer, frame);
@@ -452,8 +458,11 @@ impl<N: Carrier> Network<N> {
     fn incoming(&mut self, now: Time, lane: crate::proto::shard::LaneId, item: ToNet) {
         match item {
             ToNet::Lane(item) => self.core.handle_lane(now, lane, item),
-            ToNet::Report(worker, report) => self.core.handle_report(now, worker, report),
-            ToNet::Reply { to, correlation, body } => self.core.handle_reply(now, to, correlation, body),
+            ToNet::Report(worker, report) => self.core.handle_report(now, worker, *report),
+            ToNet::Reply { to, correlation, body } => match self.core.reply_way(to).cloned() {
+                Some(addr) => self.send(now, &addr, Some(to), Frame::Reply { correlation, body }),
+                None => self.core.handle_reply(now, to, correlation, body),
+            },
             ToNet::Command(make, completion) => {
                 let id = self.next_command;
                 self.next_command += 1;
@@ -560,6 +569,23 @@ impl<N: Carrier> Network<N> {
         worked
     }
 
+    /// A frame for another node.
+    fn send(&mut self, now: Time, to: &NodeAddr, node: Option<NodeId>, frame: Frame) {
+        self.node.metrics.network.frames_sent.bump(1);
+        if let Err(unsent) = self.net.send_frame(now, to, node, &frame) {
+            self.unsent(now, frame, &unsent);
+        }
+    }
+
+    /// The answer to an ask of this node.
+    fn answered(&mut self, correlation: u64, body: ReplyBody) {
+        if let Some(asker) = self.node.complete_untold(correlation, Answered::Wire(body), self.guest.then_some(&mut self.left))
+            && let Some(before) = self.asker.replace(asker)
+        {
+            before.bell().ring();
+        }
+    }
+
     /// Carries out what the core wants done.
     fn effects(&mut self, now: Time) {
         while let Some(effect) = self.core.poll_effect() {
@@ -569,15 +595,12 @@ impl<N: Carrier> Network<N> {
                     self.net.send_datagram(now, &to, &bytes);
                 }
                 Effect::Frame { to, node, frame } => {
-                    self.node.metrics.network.frames_sent.bump(1);
                     if let (Some(to), Frame::Item { item: Item::Msg { envelope, .. }, .. }) = (node, &frame)
                         && let Some(ask) = envelope.ask
                     {
                         self.note_ask(to, ask);
                     }
-                    if let Err(unsent) = self.net.send_frame(now, &to, node, &frame) {
-                        self.unsent(now, frame, &unsent);
-                    }
+                    self.send(now, &to, node, frame);
                 }
                 Effect::CloseLink { node, addr } => self.net.close(now, node, &addr),
                 Effect::Worker { worker, command } => self.command_worker(now, worker, command),
@@ -591,13 +614,7 @@ impl<N: Carrier> Network<N> {
                         door.bell().ring();
                     }
                 }
-                Effect::Reply { correlation, body } => {
-                    if let Some(asker) = self.node.complete_untold(correlation, Answered::Wire(body), self.guest.then_some(&mut self.left))
-                        && let Some(before) = self.asker.replace(asker)
-                    {
-                        before.bell().ring();
-                    }
-                }
+                Effect::Reply { correlation, body } => self.answered(correlation, body),
                 Effect::Undelivered { envelope, reason } => {
                     let shard = envelope.shard;
                     self.node.bury(shard, &EngineParcel::from_envelope(envelope), reason);

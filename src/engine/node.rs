@@ -97,7 +97,7 @@ pub enum ToNet {
     /// From a producer's lane.
     Lane(LaneItem<Envelope>),
     /// From a worker.
-    Report(u16, ShardReport),
+    Report(u16, Box<ShardReport>),
     /// An answer to an ask of another node.
     Reply {
         /// The asker's node.
@@ -112,7 +112,7 @@ pub enum ToNet {
     /// A type, to be hosted here or only sent to.
     Type(Arc<TypeEntry>, bool),
     /// For everybody on those nodes whom it concerns; not for this one.
-    Cast(Nodes, Frame),
+    Cast(Nodes, Box<Frame>),
     /// The helper has looked a name up.
     Resolved(NodeAddr, Result<Vec<SocketAddr>, String>),
     /// The lease has answered a call.

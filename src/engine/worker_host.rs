@@ -420,7 +420,7 @@ impl Host for WorkerHost {
     }
 
     fn report(&mut self, report: ShardReport) {
-        self.out.push(ToNet::Report(self.index, report));
+        self.out.push(ToNet::Report(self.index, Box::new(report)));
     }
 
     fn hurry(&mut self) {

@@ -253,9 +253,16 @@ impl Inner {
     fn incoming(&self, state: &mut State, item: ToNet) {
         match item {
             ToNet::Lane(LaneItem::Msg { parcel, .. }) => self.message(state, parcel),
-            ToNet::Report(_, ShardReport::Handoff { item: HandoffItem::Transfer(chunk), .. }) => state.leaving.push(chunk),
-            ToNet::Report(_, ShardReport::MoveRefused { why, .. }) => state.refused = Some(why),
-            ToNet::Cast(_, Frame::Cast { ty: TypeId(0), topic, bytes }) => state.published.push((topic, bytes)),
+            ToNet::Report(_, report) => match *report {
+                ShardReport::Handoff { item: HandoffItem::Transfer(chunk), .. } => state.leaving.push(chunk),
+                ShardReport::MoveRefused { why, .. } => state.refused = Some(why),
+                _ => {}
+            },
+            ToNet::Cast(_, frame) => {
+                if let Frame::Cast { ty: TypeId(0), topic, bytes } = *frame {
+                    state.published.push((topic, bytes));
+                }
+            }
             ToNet::Reply { to, correlation, body } => reply(state, to, correlation, body),
             // Membership, routes and lookups are what a lone entity has none of.
             _ => {}
