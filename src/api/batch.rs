@@ -142,7 +142,8 @@ impl<T: EntityType> Batch<T> {
     }
 
     /// As [`send`](Self::send), but what finds no room waits for it, each entity's messages in their order, until the deadline. What waits stays
-    /// where it is and costs no allocation. For client threads; on a worker `WouldDeadlock` at once.
+    /// where it is and costs no allocation. Where it waits for other nodes, the thread does turns of this node's network meanwhile, on its own stack. For
+    /// client threads; on a worker `WouldDeadlock` at once.
     pub fn send_within(&mut self, deadline: impl Into<Deadline>) -> BatchReport<T> {
         let mut report = BatchReport { accepted: 0, refused: vec![] };
         if on_worker_thread() {

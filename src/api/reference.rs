@@ -145,7 +145,8 @@ impl<T: EntityType> EntityRef<T> {
         }
     }
 
-    /// As [`tell`](Self::tell), but waits for room until the deadline. For client threads; on a worker `WouldDeadlock` at once.
+    /// As [`tell`](Self::tell), but waits for room until the deadline. For client threads; on a worker `WouldDeadlock` at once. If it waits for
+    /// another node, the thread does turns of this node's network meanwhile, as in [`ask`](Self::ask).
     ///
     /// # Errors
     /// [`TellError`] with the [`Refusal`] and the message; nothing was queued.

@@ -629,6 +629,71 @@ mod tests {
     }
 
     #[test]
+    fn who_waits_with_drafts_sees_which_exit_has_room_again_without_a_try() {
+        let mut bed = Bed::new();
+        let draft = |key: &Key, msg: u64| {
+            let mut drafts = Drafts::default();
+            drafts.push(key.bytes(), key.hash, msg);
+            drafts
+        };
+        let key = &bed.keys()[0];
+        for (word, abroad) in [(Word::ELSEWHERE, true), (Word::local(0, Epoch(1)), false)] {
+            bed.publish(word);
+            while bed.network.pop().is_some() || bed.worker.pop().is_some() {}
+            let drafts = draft(key, 7);
+            assert_eq!(bed.exits.look_for_room(&bed.entry, &drafts, 1), Ok(()));
+            while bed.send(key, 1u64).is_ok() {}
+            assert_eq!(bed.exits.look_for_room(&bed.entry, &drafts, 1), Err(Abroad(abroad)));
+            let pop = |bed: &mut Bed| if abroad { bed.network.pop().is_some() } else { bed.worker.pop().is_some() };
+            let after = (1..).take_while(|_| pop(&mut bed)).find(|_| bed.exits.look_for_room(&bed.entry, &drafts, 1_000).is_ok());
+            let after = after.expect("the ring is empty in the end, and then has room for whatever comes");
+            assert!((16..64).contains(&after), "a quarter of 64, and what the end of the ring takes: {after}");
+        }
+        bed.publish(Word::NO_ROOM);
+        assert_eq!(
+            bed.exits.look_for_room(&bed.entry, &draft(key, 7), 1),
+            Err(Abroad(true)),
+            "of a slow peer's shard the network says when"
+        );
+        assert_eq!(bed.exits.look_for_room(&bed.entry, &Drafts::<u64>::default(), 0), Err(Abroad(false)));
+    }
+
+    #[test]
+    fn drafts_for_other_nodes_go_in_one_row_with_those_for_this_one() {
+        let mut bed = Bed::new();
+        let keys = bed.keys();
+        let home = |n: usize| if n % 3 == 0 { Word::local(0, Epoch(1)) } else { Word::ELSEWHERE };
+        for (n, key) in keys.iter().enumerate() {
+            assert!(bed.entry.publish(bed.entry.shard_of(key.hash).shard, home(n)));
+        }
+        // Whoever goes another way than before looks first.
+        for key in &keys {
+            bed.send(key, 0u64).unwrap();
+            while bed.network.pop().is_some() || bed.worker.pop().is_some() {}
+        }
+        let mut drafts = Drafts::default();
+        keys[..30].iter().enumerate().for_each(|(n, key)| drafts.push(key.bytes(), key.hash, n as u64));
+        let Bed { node, exits, network, worker, entry } = &mut bed;
+        assert_eq!(exits.batch(|exits| exits.send_drafts(node, entry, &mut drafts)), 30);
+        assert!(drafts.next().is_none());
+        let of = |here: bool| (0..30u64).filter(move |n| (n % 3 == 0) == here);
+        let here = std::iter::from_fn(|| {
+            worker.with_next(|front| match front {
+                Front::Letter(mut letter) => letter.take::<u64>().expect("as it was sent"),
+                Front::Item(_) => panic!("messages alone"),
+            })
+        });
+        assert_eq!(here.collect::<Vec<_>>(), of(true).collect::<Vec<_>>());
+        let abroad = std::iter::from_fn(|| {
+            network.with_next(|front| match front {
+                Front::Letter(letter) => u64::decode(1, &mut letter.encoded().expect("as it travels")).unwrap(),
+                Front::Item(_) => panic!("messages alone"),
+            })
+        });
+        assert_eq!(abroad.collect::<Vec<_>>(), of(false).collect::<Vec<_>>());
+    }
+
+    #[test]
     fn a_change_of_exit_is_refused_while_the_old_one_has_no_room_for_its_token() {
         let mut bed = Bed::new();
         let keys = bed.keys();

@@ -574,6 +574,7 @@ mod tests {
                 drafts.push(&key, n, tests::Counted::<3>(alive.clone(), [round, n, 3]));
             }
             assert_eq!(Arc::strong_count(&alive), 11);
+            assert!(drafts.hashes().eq(0..10));
             for n in 0..8u64 {
                 let mut draft = drafts.next().unwrap();
                 assert_eq!((draft.hash(), draft.key()), (n, &vec![n as u8; n as usize + 1][..]));
@@ -598,8 +599,9 @@ mod tests {
                 drop(draft);
                 assert_eq!(Arc::strong_count(&alive), 10 - n as usize);
             }
+            assert!(drafts.hashes().eq(8..10), "those that were not handed out");
             drafts.clear();
-            assert!(Arc::strong_count(&alive) == 1 && drafts.next().is_none());
+            assert!(Arc::strong_count(&alive) == 1 && drafts.next().is_none() && drafts.hashes().next().is_none());
         }
         for n in 0..9u64 {
             drafts.push(&vec![n as u8; 2 * n as usize], n, tests::Counted::<3>(alive.clone(), [n; 3]));

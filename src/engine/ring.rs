@@ -202,9 +202,11 @@ impl Producer {
             self.at.set(self.at.get() + left as u64);
             offset = 0;
         }
-        self.fetch_ahead(offset);
         self.shared.noted.write(offset, len);
         let place = self.shared.place(offset);
+        // The two lines of a message that will be written soon. They are in the consumer's cache, and a store to one of those would wait for the way
+        // between the cores, and all stores behind it as well. Behind the end of the buffer that is for nothing, as it is where the ring is all but full.
+        (0..2).for_each(|line| fetch_to_write(place.wrapping_add(AHEAD + line * LINE)));
         // SAFETY: `len` bytes are free there, and do not reach beyond the end.
         unsafe { place.cast::<Header>().write(Header { len: len as u32, kind }) };
         // SAFETY: as above.
@@ -213,19 +215,6 @@ impl Producer {
         self.offset.set(if offset + len == self.capacity { 0 } else { offset + len });
         self.items.set(self.items.get().wrapping_add(1));
         true
-    }
-
-    /// Asks for the two lines of a message that will be written soon, if the consumer is done with them. They are in its cache, and a store to one of
-    /// those would wait for the way between the cores, and all stores behind it as well.
-    #[inline(always)]
-    fn fetch_ahead(&self, offset: usize) {
-        let (capacity, (released, _)) = (self.capacity, self.seen.get());
-        let reaches = AHEAD + 2 * LINE;
-        if offset + reaches <= capacity && self.at.get() - released + reaches as u64 <= capacity as u64 {
-            let place = self.shared.place(offset + AHEAD);
-            fetch_to_write(place);
-            fetch_to_write(place.wrapping_add(LINE));
-        }
     }
 
     /// Bytes written and not published.

@@ -119,7 +119,7 @@ pub const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
 const GENERATION_MASK: u64 = (1 << (64 - INDEX_BITS)) - 1;
 
 impl<W> SlotTable<W> {
-    /// Room for `n` asks in flight, at most 2^24, whose deadlines are kept to 2^`unit` ns.
+    /// Room for `n` asks in flight, at most 2^24 with the seats, whose deadlines are kept to 2^`unit` ns.
     pub fn new(n: u32, unit: u32) -> Self {
         static TABLES: atomic::AtomicU64 = atomic::AtomicU64::new(0);
         let room = n.clamp(1, (1 << INDEX_BITS) - SEATS);
