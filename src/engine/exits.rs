@@ -644,8 +644,9 @@ mod tests {
             assert_eq!(bed.exits.look_for_room(&bed.entry, &drafts, 1), Ok(()));
             while bed.send(key, 1u64).is_ok() {}
             assert_eq!(bed.exits.look_for_room(&bed.entry, &drafts, 1), Err(Abroad(abroad)));
-            let pop = |bed: &mut Bed| if abroad { bed.network.pop().is_some() } else { bed.worker.pop().is_some() };
-            let after = (1..).take_while(|_| pop(&mut bed)).find(|_| bed.exits.look_for_room(&bed.entry, &drafts, 1_000).is_ok());
+            let Bed { exits, network, worker, entry, .. } = &mut bed;
+            let mut pop = || if abroad { network.pop().is_some() } else { worker.pop().is_some() };
+            let after = (1..).take_while(|_| pop()).find(|_| exits.look_for_room(entry, &drafts, 1_000).is_ok());
             let after = after.expect("the ring is empty in the end, and then has room for whatever comes");
             assert!((16..64).contains(&after), "a quarter of 64, and what the end of the ring takes: {after}");
         }
