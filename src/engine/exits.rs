@@ -214,8 +214,8 @@ impl Exits {
         })
     }
 
-    /// Whether those of the drafts, of which there are so many, that go by some exit would find room there, for a good part of them: `Err` says whether it is the network that has
-    /// none. A look, where to offer them all again costs a hundred times as much.
+    /// Whether those of the drafts, of which there are so many, that go by some exit would find room there, for a good part of them. `Err` says
+    /// whether one of the exits without room is the network's. A look, as to offer them all again costs a hundred times as much.
     pub fn look_for_room<M: Wire>(&self, entry: &TypeEntry, drafts: &Drafts<M>, count: usize) -> Result<(), Abroad> {
         let (mut abroad, mut seen) = (false, None);
         for hash in drafts.hashes() {
