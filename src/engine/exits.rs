@@ -663,7 +663,7 @@ mod tests {
     fn drafts_for_other_nodes_go_in_one_row_with_those_for_this_one() {
         let mut bed = Bed::new();
         let keys = bed.keys();
-        let home = |n: usize| if n % 3 == 0 { Word::local(0, Epoch(1)) } else { Word::ELSEWHERE };
+        let home = |n: usize| if n.is_multiple_of(3) { Word::local(0, Epoch(1)) } else { Word::ELSEWHERE };
         for (n, key) in keys.iter().enumerate() {
             assert!(bed.entry.publish(bed.entry.shard_of(key.hash).shard, home(n)));
         }
@@ -677,7 +677,7 @@ mod tests {
         let Bed { node, exits, network, worker, entry } = &mut bed;
         assert_eq!(exits.batch(|exits| exits.send_drafts(node, entry, &mut drafts)), 30);
         assert!(drafts.next().is_none());
-        let of = |here: bool| (0..30u64).filter(move |n| (n % 3 == 0) == here);
+        let of = |here: bool| (0..30u64).filter(move |n| n.is_multiple_of(3) == here);
         let here = std::iter::from_fn(|| {
             worker.with_next(|front| match front {
                 Front::Letter(mut letter) => letter.take::<u64>().expect("as it was sent"),
