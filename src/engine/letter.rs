@@ -370,9 +370,9 @@ impl<M: Wire> Drafts<M> {
     pub fn hashes(&self) -> impl Iterator<Item = u64> + '_ {
         let mut at = self.next;
         std::iter::from_fn(move || {
-            let place = self.units.get(at..)?.first()?;
+            let rest = self.units.get(at..).filter(|rest| !rest.is_empty())?;
             // SAFETY: a draft that was not handed out begins there, and with its head; nobody changes it while the drafts are borrowed.
-            let head = unsafe { &*std::ptr::from_ref(place).cast::<Head>() };
+            let head = unsafe { &*rest.as_ptr().cast::<Head>() };
             at += (usize::from(head.body) + size_of::<M>()).div_ceil(ALIGN);
             Some(head.hash)
         })
