@@ -2,8 +2,8 @@
 //!
 //! A dedicated thread has the sockets and the protocol on its mind. But each message that passes over it costs a hop between threads, and on a
 //! machine with few cores a share of the core that the message's own threads need. So its work is a row of turns that one thread at a time
-//! does, and whoever waits for the network does the next one: a thread that waits for an answer, and a worker whose last work came from
-//! another node. While there are such helpers the network thread stands by; it is at work again when they are gone, and at every timer that
+//! does, and whoever waits for the network does the next one: a thread that waits for an answer or for room, and a worker whose last work came
+//! from another node. While there are such helpers the network thread stands by; it is at work again when they are gone, and at every timer that
 //! nobody else has kept. A helper's turn runs no code of users but their `tracing` subscriber: it may hold locks of theirs that such code wants. What
 //! would call them is left to the network thread. So what a helper does for others is short. But it is done at the helper's priority: a thread that is
 //! stopped, or that gets no time, in the middle of a turn stops the network for as long.

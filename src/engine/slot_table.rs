@@ -119,10 +119,10 @@ pub const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
 const GENERATION_MASK: u64 = (1 << (64 - INDEX_BITS)) - 1;
 
 impl<W> SlotTable<W> {
-    /// Room for `n` asks in flight, at most 2^24 with the seats, whose deadlines are kept to 2^`unit` ns.
+    /// Room for `n` asks in flight, at most 2^24, whose deadlines are kept to 2^`unit` ns.
     pub fn new(n: u32, unit: u32) -> Self {
         static TABLES: atomic::AtomicU64 = atomic::AtomicU64::new(0);
-        let room = n.clamp(1, (1 << INDEX_BITS) - SEATS);
+        let room = n.clamp(1, 1 << INDEX_BITS);
         let chunks = (0..(room as usize).div_ceil(CHUNK)).map(|_| OnceLock::new()).collect();
         let deadlines = Deadlines::new(room as usize, unit);
         Self {
@@ -132,7 +132,7 @@ impl<W> SlotTable<W> {
             free: ArrayQueue::new(room as usize),
             seats: OnceLock::new(),
             seats_used: AtomicU32::new(0),
-            free_seats: ArrayQueue::new(SEATS.min(room) as usize),
+            free_seats: ArrayQueue::new(seats_beside(room).max(1) as usize),
             id: TABLES.fetch_add(1, atomic::Ordering::Relaxed),
             deadlines,
         }
@@ -178,7 +178,7 @@ impl<W> SlotTable<W> {
 
     /// A slot for a thread's own asks, if there is one.
     pub fn sit(&self) -> Option<Seat> {
-        let most = SEATS.min(self.room);
+        let most = seats_beside(self.room);
         let seat = self.free_seats.pop().or_else(|| one_more(&self.seats_used, most))?;
         self.seats.get_or_init(|| made(most as usize));
         Some(Seat { table: self.id, index: u64::from(self.room) + u64::from(seat) })
@@ -298,6 +298,14 @@ impl<W> SlotTable<W> {
         self.open_asks().count()
     }
 }
+
+/// Seats there may be beside so many slots: no more than those, nor than there are numbers.
+const fn seats_beside(room: u32) -> u32 {
+    let (left, most) = ((1 << INDEX_BITS) - room, if room < SEATS { room } else { SEATS });
+    if left < most { left } else { most }
+}
+
+const _: () = assert!(seats_beside(1) == 1 && seats_beside(65_536) == SEATS && seats_beside(1 << INDEX_BITS) == 0);
 
 /// So many new slots.
 fn made<W>(slots: usize) -> Chunk<W> {
