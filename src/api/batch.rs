@@ -163,7 +163,8 @@ impl<T: EntityType> Batch<T> {
                 if self.len() < before {
                     room = AwaitRoom::new(&node);
                 } else {
-                    room.wait(looked == Err(Abroad(true)));
+                    // Also where there was some, but not enough: a change of exit wants room at the network for its token.
+                    room.wait(looked != Err(Abroad(false)));
                 }
             }
             self.round(false, &mut report);
