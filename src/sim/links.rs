@@ -75,6 +75,7 @@ impl Passed {
             Frame::Reply { .. } => return at,
             Frame::Item { shard, item } => (Some(*shard), matches!(item, Item::Msg { .. })),
             Frame::Handoff { shard, .. } | Frame::HandoffAck { shard, .. } => (Some(*shard), false),
+            Frame::Detour { frame, .. } => return self.arrives(frame, at),
             Frame::StreamAck { shard, .. } | Frame::ProbeAck { shard, .. } => (Some(*shard), false),
             Frame::Member(_) | Frame::Control(_) | Frame::Cast { .. } => (None, false),
         };
@@ -479,6 +480,8 @@ impl World<'_> {
                     self.ledger.seen_at(note.id, life);
                 }
             }
+            // Whoever passes it on has nothing to answer for: it is sent again.
+            Frame::Detour { to, frame, .. } if *to == self.lives[life as usize].id => self.seen(frame, life),
             _ => {}
         }
     }
@@ -503,6 +506,7 @@ fn deadlines(frame: &mut Frame, change: impl Fn(Time) -> Time) {
     let item = match frame {
         Frame::Item { item, .. } => item,
         Frame::Handoff { item: HandoffItem::Forwarded(f), .. } => &mut f.item,
+        Frame::Detour { frame, .. } => return deadlines(frame, change),
         _ => return,
     };
     if let Item::Msg { envelope, .. } = item
@@ -528,6 +532,7 @@ fn size_of(frame: &Frame) -> u64 {
             Frame::Handoff { item: HandoffItem::Forwarded(f), .. } => 40 + item(&f.item),
             Frame::Reply { body, .. } => encoded(body),
             Frame::Cast { bytes, .. } => bytes.len() as u64,
+            Frame::Detour { frame, .. } => HEADER + 8 + size_of(frame),
             Frame::Handoff { .. } | Frame::HandoffAck { .. } | Frame::StreamAck { .. } | Frame::ProbeAck { .. } => 24,
         }
 }

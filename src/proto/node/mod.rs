@@ -134,6 +134,8 @@ struct Counts {
     replies_dropped: u64,
     control_dropped: u64,
     route_hints: u64,
+    /// Frames between others that were passed on.
+    handoff_detours: u64,
 }
 
 impl NodeCore {
@@ -158,8 +160,12 @@ impl NodeCore {
 
 impl<M: Members> NodeCore<M> {
     fn with_members(config: Arc<Config>, me: NodeId, workers: u16, membership: M) -> Self {
-        let relay =
-            Relay::new(config.sharding.fence_retry.get(), config.sharding.handoff_timeout.get(), config.sharding.buffer_messages as usize);
+        let relay = Relay::new(
+            me,
+            config.sharding.fence_retry.get(),
+            config.sharding.handoff_timeout.get(),
+            config.sharding.buffer_messages as usize,
+        );
         Self {
             me,
             workers: workers.max(1),
@@ -250,16 +256,8 @@ impl<M: Members> NodeCore<M> {
                 }
                 self.tell_worker(shard, ShardCommand::Item { stream: peer, shard, item });
             }
-            // Not acknowledged: the sender has it until it hears of this node's removal.
-            Frame::Handoff { item: HandoffItem::Transfer(_), .. } if self.done => self.counts.frames_discarded += 1,
-            Frame::Handoff { shard, number, item } => {
-                self.with_relay(|relay, peers, out| relay.receive(peer, shard, number, item, peers, out));
-            }
-            Frame::HandoffAck { shard, upto } => {
-                if self.relay.acknowledged(now, peer, shard, upto) {
-                    self.note_moved(now, shard, Some(peer), None);
-                }
-            }
+            frame @ (Frame::Handoff { .. } | Frame::HandoffAck { .. }) => self.handle_handoff(now, (peer, None), frame),
+            Frame::Detour { from, to, frame } => self.handle_detour(now, peer, from, to, frame),
             Frame::StreamAck { shard, p } => self.with_region(|region, peers, out| region.stream_ack(now, shard, p, peers, out)),
             Frame::ProbeAck { shard, route, number } => self.tell_worker(shard, ShardCommand::ProbeAck { shard, route, number }),
             Frame::Reply { correlation, body } => self.effects.push_back(Effect::Reply { correlation, body }),
@@ -267,6 +265,36 @@ impl<M: Members> NodeCore<M> {
             Frame::Cast { .. } => {}
         }
         self.finish(now);
+    }
+
+    /// A frame of a hand-off lane of `from`, which came straight or by way of somebody else.
+    fn handle_handoff(&mut self, now: Time, (from, by): (NodeId, Option<NodeId>), frame: Frame) {
+        match frame {
+            // Not acknowledged: the sender has it until it hears of this node's removal.
+            Frame::Handoff { item: HandoffItem::Transfer(_), .. } if self.done => self.counts.frames_discarded += 1,
+            Frame::Handoff { shard, number, item } => {
+                self.with_relay(|relay, peers, out| relay.receive((from, by), shard, number, item, peers, out));
+            }
+            Frame::HandoffAck { shard, upto } => {
+                if self.relay.acknowledged(now, from, shard, upto) {
+                    self.note_moved(now, shard, Some(from), None);
+                }
+            }
+            _ => self.counts.frames_discarded += 1,
+        }
+    }
+
+    /// A frame between two nodes that do not reach each other: for this one, or to be passed on, once.
+    fn handle_detour(&mut self, now: Time, peer: NodeId, from: NodeId, to: NodeId, frame: Box<Frame>) {
+        if to == self.me && from != self.me && self.peers.is_member(from) {
+            self.handle_handoff(now, (from, Some(peer)), *frame);
+        } else if from == peer && self.peers.is_member(to) && self.peers.has_link(to) {
+            self.counts.handoff_detours += 1;
+            self.send_frame(to, Frame::Detour { from, to, frame });
+        } else {
+            // Its sender goes on trying, by way of others.
+            self.counts.frames_discarded += 1;
+        }
     }
 
     /// Differs whenever [`short_way_to`](Self::short_way_to) or [`short_way_from`](Self::short_way_from) may have another answer: what they said
@@ -413,7 +441,7 @@ impl<M: Members> NodeCore<M> {
     pub fn poll_effect(&mut self) -> Option<Effect> {
         if self.effects.is_empty() {
             // One acknowledgement for all that came since the effects were last taken.
-            self.with_relay(|relay, _, out| relay.flush_acks(out));
+            self.with_relay(|relay, peers, out| relay.flush_acks(peers, out));
         }
         take(&mut self.effects)
     }
@@ -443,6 +471,7 @@ impl<M: Members> NodeCore<M> {
             ("replies_dropped", self.counts.replies_dropped),
             ("control_dropped", self.counts.control_dropped),
             ("route_hints", self.counts.route_hints),
+            ("handoff_detours", self.counts.handoff_detours),
             ("route_buffered", self.region.buffered() as u64),
             ("lane_held", self.region.held() as u64),
             ("handoff_unacknowledged", self.relay.unacknowledged() as u64),

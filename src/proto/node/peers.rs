@@ -85,6 +85,15 @@ impl Peers {
         self.links.contains_key(&peer)
     }
 
+    /// A member that may reach `to`, where this node does not: the `n`th of those with a link here that do not say otherwise, from the first on again.
+    pub fn between(&self, to: NodeId, n: usize) -> Option<NodeId> {
+        let holds = |node| self.members.find(to).is_some_and(|member| member.observers.contains(&node));
+        let reached = |node| node != to && self.has_link(node) && self.is_member(node) && !holds(node);
+        let count = self.members.iter().filter(|member| reached(member.id)).count();
+        let nth = n.checked_rem(count)?;
+        self.members.iter().map(|member| member.id).filter(|node| reached(*node)).nth(nth)
+    }
+
     pub fn link_down(&mut self, peer: NodeId) {
         self.version += 1;
         self.told.remove(&peer);

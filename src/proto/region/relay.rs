@@ -1,4 +1,7 @@
 //! Numbered hand-off lanes, one per (shard, from, to): nothing is lost or doubled while both ends live.
+//!
+//! Two members that do not reach each other may both stay, as others reach both. What is in a lane between them goes by way of one of those: any way
+//! will do, as numbers say what was had and what is missing.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -33,6 +36,7 @@ pub(crate) struct Relay {
     inn: BTreeMap<(ShardKey, NodeId), InLane>,
     /// Incoming lanes whose acknowledgement is due.
     acks: BTreeSet<(ShardKey, NodeId)>,
+    me: NodeId,
     /// When a lane tries again by itself.
     timers: Timers<(ShardKey, NodeId)>,
     retry: Duration,
@@ -49,6 +53,8 @@ struct OutLane {
     queue: VecDeque<Queued>,
     /// Everything queued was given to the present or next session.
     emitted: bool,
+    /// While there is no session: by way of whom its frames go as well.
+    by: Option<NodeId>,
     /// Tries without an acknowledgement.
     tries: u32,
     /// The next one.
@@ -65,13 +71,16 @@ struct Queued {
 #[derive(Debug, Default)]
 struct InLane {
     delivered: u64,
+    /// By way of whom the last frame came, if not straight: so go acknowledgements.
+    by: Option<NodeId>,
     /// Behind one that waits for removals to be processed here (CE-9).
     waiting: VecDeque<HandoffItem>,
 }
 
 impl Relay {
-    pub fn new(retry: Duration, patience: Duration, lane_max: usize) -> Self {
+    pub fn new(me: NodeId, retry: Duration, patience: Duration, lane_max: usize) -> Self {
         Self {
+            me,
             out: BTreeMap::new(),
             inn: BTreeMap::new(),
             acks: BTreeSet::new(),
@@ -97,11 +106,14 @@ impl Relay {
         let follows_on = lane.queue.is_empty() || lane.emitted;
         lane.last += 1;
         self.unacknowledged += 1;
+        if let Some(by) = lane.by.filter(|by| peers.has_link(*by)) {
+            out.push(detour(self.me, by, to, Frame::Handoff { shard, number: lane.last, item: item.clone() }));
+        }
         if follows_on {
             out.push(RelayOut::Frame(to, Frame::Handoff { shard, number: lane.last, item: item.clone() }));
             if lane.queue.is_empty() {
                 lane.tries = 0;
-                lane.again = now + self.retry * 10;
+                lane.again = now + self.retry * if peers.has_link(to) { 10 } else { 1 };
                 self.timers.set((shard, to), lane.again);
             }
             lane.emitted = true;
@@ -139,16 +151,30 @@ impl Relay {
 
     /// A session to `peer` is up: what the last one may have lost goes again.
     pub fn link_up(&mut self, now: Time, peer: NodeId, out: &mut Vec<RelayOut>) {
-        for ((shard, to), lane) in self.out.iter_mut().filter(|((_, to), lane)| *to == peer && !lane.queue.is_empty() && !lane.emitted) {
-            lane.emit(*shard, *to, out);
+        for ((shard, to), lane) in self.out.iter_mut().filter(|((_, to), _)| *to == peer) {
+            // Straight again. What went by way of somebody else may have got lost there.
+            let repeats = lane.by.take().is_some() || !lane.emitted;
+            if lane.queue.is_empty() || !repeats {
+                continue;
+            }
+            lane.emit(*shard, *to, usize::MAX, out);
             lane.again = now + self.retry * 10;
             self.timers.set((*shard, *to), lane.again);
         }
     }
 
-    /// An item of the lane (shard, from, this node).
-    pub fn receive(&mut self, from: NodeId, shard: ShardKey, number: u64, item: HandoffItem, peers: &Peers, out: &mut Vec<RelayOut>) {
+    /// An item of the lane (shard, from, this node), which came straight or by way of somebody else.
+    pub fn receive(
+        &mut self,
+        (from, by): (NodeId, Option<NodeId>),
+        shard: ShardKey,
+        number: u64,
+        item: HandoffItem,
+        peers: &Peers,
+        out: &mut Vec<RelayOut>,
+    ) {
         let lane = self.inn.entry((shard, from)).or_default();
+        lane.by = by;
         self.acks.insert((shard, from));
         let taken = lane.delivered + lane.waiting.len() as u64;
         // A number beyond the next one comes where those before it were given up while there was no session. The sender repeats the lane behind them.
@@ -200,28 +226,42 @@ impl Relay {
     }
 
     /// Acknowledges what was received since the last call: once per batch of frames, not per item.
-    pub fn flush_acks(&mut self, out: &mut Vec<RelayOut>) {
+    pub fn flush_acks(&mut self, peers: &Peers, out: &mut Vec<RelayOut>) {
         for (shard, from) in std::mem::take(&mut self.acks) {
-            let upto = self.inn.get(&(shard, from)).map_or(0, |lane| lane.delivered);
-            out.push(RelayOut::Frame(from, Frame::HandoffAck { shard, upto }));
+            let (upto, by) = self.inn.get(&(shard, from)).map_or((0, None), |lane| (lane.delivered, lane.by));
+            let frame = Frame::HandoffAck { shard, upto };
+            out.push(match by.filter(|_| !peers.has_link(from)) {
+                Some(by) => detour(self.me, by, from, frame),
+                None => RelayOut::Frame(from, frame),
+            });
         }
     }
 
     pub fn handle_timeout(&mut self, now: Time, peers: &Peers, out: &mut Vec<RelayOut>) {
+        let me = self.me;
         while let Some((shard, to)) = self.timers.pop(now) {
             let Some(lane) = self.out.get_mut(&(shard, to)).filter(|lane| !lane.queue.is_empty()) else { continue };
-            let mut overdue = Time::MAX;
-            if !peers.has_link(to) {
+            let (mut overdue, reached) = (Time::MAX, peers.has_link(to));
+            if !reached {
                 // Whom it waits for may never be reached, and stay a member, as others reach it. It keeps what it has of the shard: that is nowhere else.
-                overdue = lane.give_up(now, self.patience, shard, peers.me, out);
+                overdue = lane.give_up(now, self.patience, shard, me, out);
             }
             if lane.again <= now {
-                // A slow reader is not helped by the same bytes again.
+                let waits = lane.emitted && !reached;
+                // A slow reader is not helped by the same bytes again, and who is not reached needs but one that is dialled for.
                 if !lane.emitted || !peers.is_blocked(to, shard) {
-                    lane.emit(shard, to, out);
+                    let most = if waits { 1 } else { usize::MAX };
+                    lane.emit(shard, to, most, out);
                 }
-                lane.tries = (lane.tries + 1).min(5);
-                lane.again = now + self.retry * 10 * 2u32.pow(lane.tries);
+                if waits {
+                    // By way of others too: of who has brought something over since the last try, else in turns.
+                    let good = lane.by.filter(|by| lane.tries == 0 && peers.has_link(*by));
+                    lane.by = good.or_else(|| peers.between(to, lane.tries as usize));
+                    out.extend(lane.by.into_iter().flat_map(|by| lane.frames(shard).map(move |frame| detour(me, by, to, frame))));
+                }
+                lane.tries += 1;
+                let pause = if reached { 10 } else { 1 };
+                lane.again = now + self.retry * pause * 2u32.pow(lane.tries.min(5));
             }
             // Those that came together are given up together.
             self.timers.set((shard, to), lane.again.min(overdue.max(now + self.retry)));
@@ -253,10 +293,14 @@ impl Relay {
 }
 
 impl OutLane {
-    fn emit(&mut self, shard: ShardKey, to: NodeId, out: &mut Vec<RelayOut>) {
+    /// Gives the oldest of what waits to the session with that node.
+    fn emit(&mut self, shard: ShardKey, to: NodeId, most: usize, out: &mut Vec<RelayOut>) {
         self.emitted = true;
-        let frame = |queued: &Queued| Frame::Handoff { shard, number: queued.number, item: queued.item.clone() };
-        out.extend(self.queue.iter().map(|queued| RelayOut::Frame(to, frame(queued))));
+        out.extend(self.frames(shard).take(most).map(|frame| RelayOut::Frame(to, frame)));
+    }
+
+    fn frames(&self, shard: ShardKey) -> impl Iterator<Item = Frame> + '_ {
+        self.queue.iter().map(move |queued| Frame::Handoff { shard, number: queued.number, item: queued.item.clone() })
     }
 
     /// Gives up messages that have waited for too long, and says when the next has. In the place of each stands a question whose answer nobody waits for:
@@ -287,6 +331,11 @@ impl InLane {
         }
         self.waiting = VecDeque::new();
     }
+}
+
+/// A frame of the lane to `to`, or back, by way of `by`.
+fn detour(me: NodeId, by: NodeId, to: NodeId, frame: Frame) -> RelayOut {
+    RelayOut::Frame(by, Frame::Detour { from: me, to, frame: Box::new(frame) })
 }
 
 /// Whether all removals that it comes behind were processed here.

@@ -285,7 +285,7 @@ struct Lane {
 
 impl Lane {
     fn new() -> Self {
-        Self { relay: Relay::new(Duration::from_secs(1), Duration::from_secs(60), 3), peers: peers() }
+        Self { relay: Relay::new(ME, Duration::from_secs(1), Duration::from_secs(60), 3), peers: peers() }
     }
 
     fn run(&mut self, f: impl FnOnce(&mut Relay, &Peers, &mut Vec<RelayOut>)) -> Vec<RelayOut> {
@@ -300,11 +300,11 @@ impl Lane {
     }
 
     fn receive(&mut self, number: u64, item: HandoffItem) -> Vec<RelayOut> {
-        self.run(|relay, peers, out| relay.receive(B, S, number, item, peers, out))
+        self.run(|relay, peers, out| relay.receive((B, None), S, number, item, peers, out))
     }
 
     fn acks(&mut self) -> Vec<RelayOut> {
-        self.run(|relay, _, out| relay.flush_acks(out))
+        self.run(|relay, peers, out| relay.flush_acks(peers, out))
     }
 }
 
@@ -351,6 +351,52 @@ fn a_lane_whose_link_is_down_dials_by_itself() {
     assert_eq!(lane.relay.next_timeout(), Some(at(1000)));
     assert_eq!(lane.run(|relay, peers, out| relay.handle_timeout(at(1000), peers, out)), [frame(1, transfer())]);
     assert_eq!(lane.run(|relay, _, out| relay.link_up(at(1001), B, out)), [], "what was to be sent waits in the link");
+}
+
+#[test]
+fn who_does_not_reach_the_other_end_tries_by_way_of_others_in_turns() {
+    let (d, frame_of) = (NodeId::from_raw(13), |number, item| Frame::Handoff { shard: S, number, item });
+    let by = |by, frame| RelayOut::Frame(by, Frame::Detour { from: ME, to: B, frame: Box::new(frame) });
+    let mut lane = Lane::new();
+    [ME, B, C, d].into_iter().for_each(|n| lane.peers.add_member(n, NodeAddr::new("x", n.raw() as u16)));
+    lane.peers.link_up(d, NodeAddr::new("d", 1));
+    lane.peers.link_down(B);
+    let timeout = |lane: &mut Lane| {
+        let now = lane.relay.next_timeout().unwrap();
+        (now, lane.run(|relay, peers, out| relay.handle_timeout(now, peers, out)))
+    };
+    // Straight first: it is dialled for.
+    assert_eq!(lane.push(transfer()), [frame(1, transfer())]);
+    assert_eq!(timeout(&mut lane), (at(1000), vec![frame(1, transfer()), by(C, frame_of(1, transfer()))]));
+    let more = forwarded(0, &[]);
+    assert_eq!(lane.push(more.clone()), [by(C, frame_of(2, more.clone())), frame(2, more.clone())], "behind it, both ways");
+    let (second, out) = timeout(&mut lane);
+    assert_eq!((second, out), (at(3000), vec![frame(1, transfer()), by(d, frame_of(1, transfer())), by(d, frame_of(2, more.clone()))]));
+    assert!(!lane.relay.acknowledged(second, B, S, 1));
+    let (third, out) = timeout(&mut lane);
+    assert_eq!(out, [frame(2, more.clone()), by(d, frame_of(2, more.clone()))], "it has brought something over");
+    // What it brought over may be less than it was given.
+    lane.peers.link_up(B, NodeAddr::new("b", 1));
+    assert_eq!(lane.run(|relay, _, out| relay.link_up(third, B, out)), [frame(2, more.clone())]);
+    assert_eq!(lane.push(transfer()), [frame(3, transfer())], "straight alone");
+
+    assert!(lane.relay.acknowledged(third, B, S, 3));
+    assert_eq!(lane.relay.next_timeout(), None);
+}
+
+#[test]
+fn acknowledgements_go_the_way_that_things_came() {
+    let mut lane = Lane::new();
+    let came = |lane: &mut Lane, number, by| lane.run(|relay, peers, out| relay.receive((B, by), S, number, transfer(), peers, out));
+    let by_c = |upto| RelayOut::Frame(C, Frame::Detour { from: ME, to: B, frame: Box::new(Frame::HandoffAck { shard: S, upto }) });
+    assert_eq!(came(&mut lane, 1, Some(C)), [deliver(transfer())]);
+    assert_eq!(lane.acks(), [ack(1)], "there is a link");
+    lane.peers.link_down(B);
+    assert_eq!(came(&mut lane, 1, Some(C)), []);
+    assert_eq!(came(&mut lane, 2, Some(C)), [deliver(transfer())]);
+    assert_eq!(lane.acks(), [by_c(2)]);
+    assert_eq!(came(&mut lane, 2, None), []);
+    assert_eq!(lane.acks(), [ack(2)]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What travels on a link.
 
 use crate::{
-    Epoch, ShardKey, TypeId,
+    Epoch, NodeId, ShardKey, TypeId,
     proto::{
         handoff::{HandoffItem, Item, ReplyBody},
         membership::MemberFrame,
@@ -38,6 +38,15 @@ pub enum Frame {
         shard: ShardKey,
         /// Highest contiguous number.
         upto: u64,
+    },
+    /// A frame of a hand-off lane between two nodes that do not reach each other, by way of one that reaches both.
+    Detour {
+        /// Whose it is.
+        from: NodeId,
+        /// Whom it is for.
+        to: NodeId,
+        /// A `Handoff` or a `HandoffAck`: in these lanes numbers say what came before, so that they may go any way.
+        frame: Box<Frame>,
     },
     /// The home has met the fence, or the end, of the path under tag `p`.
     StreamAck {

@@ -49,6 +49,7 @@ pub(super) mod kind {
     /// See `part`, as the next one: frames of the link, which `decode` does not know.
     pub const PART: u8 = 15;
     pub const TAKEN: u8 = 16;
+    pub const DETOUR: u8 = 17;
 }
 
 /// What both ends know without saying it.
@@ -203,6 +204,7 @@ fn name(kind: u8) -> &'static str {
         kind::PROBE_ACK => "probe acknowledgement",
         kind::REPLY => "reply",
         kind::CAST => "cast",
+        kind::DETOUR => "detour",
         _ => "unknown",
     }
 }
@@ -242,6 +244,16 @@ fn write(frame: &Frame, cx: Context, w: &mut Writer) -> Result<(), Malformed> {
         Frame::Member(member) => return write_postcard(kind::MEMBER, "member frame", member, w),
         Frame::Control(control) => return write_postcard(kind::CONTROL, "control frame", control, w),
         Frame::Handoff { shard, number, item } => write_handoff(*shard, *number, item, cx, w),
+        Frame::Detour { from, to, frame } => {
+            let (Frame::Handoff { shard, .. } | Frame::HandoffAck { shard, .. }) = &**frame else {
+                return Err(Malformed::Layout { field: "frame", why: "only those of hand-off lanes go by detours" });
+            };
+            w.bytes(&Header::new(kind::DETOUR, *shard).bytes()).u128(from.raw()).u128(to.raw());
+            let start = w.0.len();
+            write(frame, cx, w)?;
+            let length = u32::try_from(w.0.len() - start - LENGTH_BYTES).unwrap_or(u32::MAX);
+            w.0[start..start + LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
+        }
         Frame::HandoffAck { shard, upto } => {
             w.bytes(&Header { correlation: *upto, ..Header::new(kind::HANDOFF_ACK, *shard) }.bytes());
         }
@@ -323,7 +335,7 @@ pub fn decode(input: &[u8], cx: Context) -> Result<Decoded, FrameError> {
     let mut r = Reader::new(input);
     let header = r.u32("length").and_then(|_| Header::read(&mut r));
     let (header, version) = header.map_err(|_| FrameError::TooShort { size: input.len() as u64 })?;
-    let known = (kind::MEMBER..=kind::CAST).contains(&header.kind);
+    let known = (kind::MEMBER..=kind::CAST).contains(&header.kind) || header.kind == kind::DETOUR;
     if !known {
         return if header.flags & OPTIONAL != 0 {
             Ok(Decoded::Skipped(header.kind))
@@ -364,6 +376,11 @@ fn read(header: Header, cx: Context, r: &mut Reader<'_>) -> Result<Frame, Malfor
             header.only(Header { epoch: 0, ..used })?;
             Frame::HandoffAck { shard, upto: correlation }
         }
+        kind::DETOUR => {
+            header.only(Header { epoch: 0, correlation: 0, ..used })?;
+            let (from, to) = (NodeId::from_raw(r.u128("from")?), NodeId::from_raw(r.u128("to")?));
+            Frame::Detour { from, to, frame: Box::new(read_inner(shard, cx, r)?) }
+        }
         kind::STREAM_ACK => {
             header.only(Header { correlation: 0, ..used })?;
             Frame::StreamAck { shard, p: epoch("epoch", header.epoch)? }
@@ -374,6 +391,22 @@ fn read(header: Header, cx: Context, r: &mut Reader<'_>) -> Result<Frame, Malfor
         }
         _ => Frame::Handoff { shard, number: correlation, item: read_handoff(header, used, cx, r)? },
     })
+}
+
+/// The frame in a detour, which ends it: one of a hand-off lane of that shard, so that none stands within another.
+fn read_inner(shard: ShardKey, cx: Context, r: &mut Reader<'_>) -> Result<Frame, Malformed> {
+    let length = r.u32("length")? as usize;
+    if length != r.left() {
+        return Err(Malformed::Unknown { field: "length", value: length as u64 });
+    }
+    let (header, version) = Header::read(r)?;
+    if version != WIRE_VERSION || header.shard != shard {
+        return Err(Malformed::Layout { field: "frame", why: "not of the version and shard of the detour" });
+    }
+    match header.kind {
+        kind::TRANSFER | kind::FORWARDED | kind::PROBE | kind::HANDOFF_ACK => read(header, cx, r),
+        other => Err(Malformed::Unknown { field: "kind", value: other.into() }),
+    }
 }
 
 fn read_postcard<T: DeserializeOwned>(header: Header, field: &'static str, r: &mut Reader<'_>) -> Result<T, Malformed> {

@@ -65,15 +65,22 @@ fn replies() -> impl Strategy<Value = ReplyBody> {
     ]
 }
 
-fn frames() -> impl Strategy<Value = Frame> {
+fn lane_frames() -> impl Strategy<Value = Frame> {
     prop_oneof![
-        shards().prop_flat_map(|shard| items(shard).prop_map(move |item| Frame::Item { shard, item })),
         (shards(), any::<u64>()).prop_flat_map(|(shard, number)| handoffs(shard).prop_map(move |item| Frame::Handoff {
             shard,
             number,
             item
         })),
         (shards(), any::<u64>()).prop_map(|(shard, upto)| Frame::HandoffAck { shard, upto }),
+    ]
+}
+
+fn frames() -> impl Strategy<Value = Frame> {
+    prop_oneof![
+        shards().prop_flat_map(|shard| items(shard).prop_map(move |item| Frame::Item { shard, item })),
+        lane_frames(),
+        (nodes(), nodes(), lane_frames()).prop_map(|(from, to, frame)| Frame::Detour { from, to, frame: Box::new(frame) }),
         (shards(), epochs()).prop_map(|(shard, p)| Frame::StreamAck { shard, p }),
         (shards(), any::<u64>(), any::<u64>()).prop_map(|(shard, route, number)| Frame::ProbeAck { shard, route, number }),
         (any::<u64>(), replies()).prop_map(|(correlation, body)| Frame::Reply { correlation, body }),

@@ -5,14 +5,18 @@ use std::time::Duration;
 use crate::{
     Epoch,
     proto::{
-        membership::{Event, MemberStatus},
+        link::{LinkDown, LinkEvent},
+        membership::{Event, MemberStatus, Removal},
         node::Answer,
         sharding::ControlFrame,
         wire::Frame,
     },
 };
 
-use super::{members::id, world::*};
+use super::{
+    members::{addr, id},
+    world::*,
+};
 
 /// Messages of all producers, with something else now and then.
 fn traffic(world: &mut World, rounds: usize, mut now_and_then: impl FnMut(&mut World, u64)) {
@@ -48,6 +52,73 @@ fn moves_under_traffic_lose_and_reorder_nothing() {
         world.check_all_handled();
         world.check_none_moving();
     }
+}
+
+/// Nodes 1 and 2 do not reach each other.
+fn apart(from: usize, to: usize) -> bool {
+    (from, to) == (1, 2) || (from, to) == (2, 1)
+}
+
+#[test]
+fn moves_between_two_that_do_not_reach_each_other_go_by_way_of_others() {
+    let mut passed_on = 0;
+    for seed in 0..100 {
+        let mut world = World::new(4, seed);
+        world.lose = |from, to, _| apart(from, to);
+        world.set_all(MemberStatus::Up);
+        for round in 0..200 {
+            // Whoever has to send to a shard straight over the link that is cut loses it.
+            let (n, s) = ([0, 3][round % 2], world.rng.below(2) as u32);
+            world.send(n, shard(s));
+            for _ in 0..world.rng.below(6) {
+                world.step();
+            }
+            match world.rng.below(30) {
+                0 => {
+                    let to = world.rng.below(4) as usize;
+                    world.move_shard(0, shard(s), to);
+                }
+                1 => {
+                    world.now = world.now + Duration::from_millis(world.rng.below(400));
+                    world.run_timers();
+                }
+                _ => {}
+            }
+        }
+        world.calm();
+        world.check_order();
+        world.check_all_handled();
+        world.check_none_moving();
+        let count = |node: &Node| node.core.counters().iter().find(|(name, _)| *name == "handoff_detours").expect("it is counted").1;
+        passed_on += world.nodes.iter().map(count).sum::<u64>();
+        assert_eq!(count(&world.nodes[1]) + count(&world.nodes[2]), 0, "who does not reach them passes nothing on");
+    }
+    assert!(passed_on > 100, "{passed_on}");
+}
+
+#[test]
+fn what_is_passed_on_is_of_members_and_goes_one_way_round_once() {
+    let mut world = World::settled(4, 1);
+    for peer in [1, 2] {
+        world.link_event(3, LinkEvent::Up { peer: id(peer), addr: addr(peer), session: 1 });
+    }
+    let ack = |n: &mut World, at: usize, peer: usize, from: usize, to: usize| {
+        let frame = Box::new(Frame::HandoffAck { shard: shard(0), upto: 1 });
+        let count = |world: &World, name| world.nodes[at].core.counters().iter().find(|(n, _)| *n == name).map_or(0, |(_, n)| *n);
+        let before = (count(n, "handoff_detours"), count(n, "frames_discarded"));
+        n.frame(at, peer, Frame::Detour { from: id(from), to: id(to), frame });
+        (count(n, "handoff_detours") - before.0, count(n, "frames_discarded") - before.1)
+    };
+    assert_eq!(ack(&mut world, 3, 1, 1, 2), (1, 0), "passed on");
+    assert_eq!(ack(&mut world, 3, 1, 0, 2), (0, 1), "not the peer's own");
+    assert_eq!(ack(&mut world, 3, 1, 1, 9), (0, 1), "to nobody");
+    assert_eq!(ack(&mut world, 3, 1, 0, 3), (0, 0), "for this node");
+    world.link_event(3, LinkEvent::Down { peer: Some(id(2)), addr: addr(2), cause: LinkDown::Reset, lost: 0 });
+    assert_eq!(ack(&mut world, 3, 1, 1, 2), (0, 1), "to who is not reached from here either");
+    assert_eq!(ack(&mut world, 3, 1, 9, 3), (0, 1), "of nobody");
+    assert_eq!(ack(&mut world, 3, 1, 3, 3), (0, 1), "of this node");
+    world.learn_removal(3, 0, Removal::Downed { proven: false });
+    assert_eq!(ack(&mut world, 3, 1, 0, 3), (0, 1), "of one that was removed");
 }
 
 #[test]

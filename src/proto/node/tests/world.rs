@@ -211,7 +211,12 @@ impl World {
 
     /// A control frame of that node arrives.
     pub fn control(&mut self, n: usize, from: usize, frame: ControlFrame) {
-        self.nodes[n].core.handle_frame(self.now, id(from), Frame::Control(frame));
+        self.frame(n, from, Frame::Control(frame));
+    }
+
+    /// A frame of that node arrives.
+    pub fn frame(&mut self, n: usize, from: usize, frame: Frame) {
+        self.nodes[n].core.handle_frame(self.now, id(from), frame);
         self.take_effects(n);
     }
 
