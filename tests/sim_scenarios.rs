@@ -168,6 +168,7 @@ fn a_lease_is_not_given_to_those_against_whom_it_decided() {
 fn who_does_not_reach_one_other_lets_nothing_wait_for_ever() {
     holds("pair-apart", 1..5);
     holds("pair-apart-moves", 1..5);
+    holds("pair-with-next-coordinator", 1..5);
     holds("route-past-the-gone", 3..10);
     holds("heard-by-one", 1..5);
 }

@@ -706,6 +706,7 @@ impl Wires {
                 Item::Msg { envelope, .. } => Some(format!("forwards a message for {} {}", name(shard.ty), readable(envelope.key()))),
                 _ => None,
             },
+            Frame::Detour { frame, .. } => self.describe(life, frame).map(|what| format!("{what}, by way of a third node")),
             Frame::Reply { body, .. } => Some(match body {
                 ReplyBody::Value(bytes) => format!("reply, {} bytes", bytes.len()),
                 other => format!("reply: {other:?}"),

@@ -10,8 +10,8 @@ use crate::{
 /// The question to all members, and what came so far.
 #[derive(Debug, Default)]
 pub(super) struct Recount {
-    /// Who has not answered whole, with the number of the part that is next.
-    waiting: BTreeMap<NodeId, u32>,
+    /// Who has not answered whole, with the numbers of the answer that is coming in and of its next part.
+    waiting: BTreeMap<NodeId, (u64, u32)>,
     answers: BTreeMap<NodeId, Known>,
     /// What began to run while the answers were gathered.
     owned: BTreeMap<(NodeId, ShardKey), Epoch>,
@@ -29,7 +29,7 @@ impl Recount {
     pub fn ask(&mut self, node: NodeId) -> bool {
         let new = !self.waiting.contains_key(&node) && !self.answers.contains_key(&node);
         if new {
-            self.waiting.insert(node, 0);
+            self.waiting.insert(node, (0, 0));
         }
         new
     }
@@ -57,15 +57,15 @@ impl Recount {
         }
     }
 
-    /// One part of an answer. A first part begins anew: the question was repeated.
-    pub fn answer(&mut self, from: NodeId, part: u32, last: bool, types: Vec<TypeInfo>, facts: Vec<ShardFact>) {
+    /// One part of an answer. A first part begins anew: the question was repeated. What is left of another answer comes too late, by another way.
+    pub fn answer(&mut self, from: NodeId, (answer, part): (u64, u32), last: bool, types: Vec<TypeInfo>, facts: Vec<ShardFact>) {
         let Some(next) = self.waiting.get_mut(&from) else { return };
         if part == 0 {
             self.answers.insert(from, Known::default());
-        } else if part != *next {
+        } else if (answer, part) != *next {
             return;
         }
-        *next = part + 1;
+        *next = (answer, part + 1);
         let known = self.answers.entry(from).or_default();
         known.types.extend(types);
         // Nobody counts to the end of 40 bits: such a fact is damaged or forged.
@@ -231,11 +231,14 @@ mod tests {
         let mut recount = Recount::default();
         assert!(recount.ask(A) && !recount.ask(A));
         let facts = |n| vec![fact(A, FactState::None, n, None).1];
-        recount.answer(A, 0, false, vec![], facts(1));
-        recount.answer(A, 2, true, vec![], facts(9));
+        recount.answer(A, (1, 0), false, vec![], facts(1));
+        recount.answer(A, (1, 2), true, vec![], facts(9));
         assert!(!recount.is_complete(), "a part is missing");
-        recount.answer(A, 0, false, vec![], facts(1));
-        recount.answer(A, 1, true, vec![], facts(2));
+        recount.answer(A, (2, 0), false, vec![], facts(1));
+        recount.answer(A, (1, 1), true, vec![], facts(9));
+        assert!(!recount.is_complete(), "that is of the answer before");
+        recount.answer(A, (1, 0), false, vec![], facts(1));
+        recount.answer(A, (1, 1), true, vec![], facts(2));
         assert!(recount.is_complete());
         assert_eq!(recount.into_answers()[&A].facts.len(), 2);
     }
@@ -244,7 +247,7 @@ mod tests {
     fn a_forged_epoch_is_not_believed() {
         let mut recount = Recount::default();
         recount.ask(A);
-        recount.answer(A, 0, true, vec![], vec![fact(A, FactState::None, Epoch::MAX.get(), None).1]);
+        recount.answer(A, (1, 0), true, vec![], vec![fact(A, FactState::None, Epoch::MAX.get(), None).1]);
         assert!(recount.into_answers()[&A].facts.is_empty());
     }
 }

@@ -43,12 +43,12 @@ impl Coordinator {
             ControlFrame::WhereIs { shard, shards } => self.where_is(now, from, shard, shards, out),
             ControlFrame::Owned { shard, epoch, can_start } => self.handle_owned(now, from, shard, epoch, can_start, out),
             ControlFrame::MoveRefused { shard, epoch, why } => self.handle_refused(now, from, shard, epoch, &why, out),
-            ControlFrame::Facts { term, part, last, types, facts } => {
+            ControlFrame::Facts { term, answer, part, last, types, facts } => {
                 if term > self.seat_term() {
                     self.raise_term(now, term, out);
                 } else if term == self.seat_term() {
                     if let Some(recount) = self.seat.as_mut().and_then(|s| s.recount.as_mut()) {
-                        recount.answer(from, part, last, types, facts);
+                        recount.answer(from, (answer, part), last, types, facts);
                     }
                     self.finish_recount(now, out);
                 }

@@ -68,7 +68,7 @@ impl Fixture {
 
     fn facts(&mut self, from: NodeId, facts: Vec<ShardFact>) -> Out {
         let term = self.coordinator.heard();
-        self.frame(from, ControlFrame::Facts { term, part: 0, last: true, types: vec![info()], facts })
+        self.frame(from, ControlFrame::Facts { term, answer: 0, part: 0, last: true, types: vec![info()], facts })
     }
 
     fn removed(&mut self, node: NodeId, proven: bool) -> Out {
@@ -258,7 +258,7 @@ fn leaving_members_are_emptied_and_the_last_one_is_told_that_nobody_takes_it() {
 fn a_later_term_elsewhere_makes_the_question_be_asked_above_it() {
     let mut f = Fixture::unseated();
     f.run(|c, now, out| c.handle_view(now, view(&UP), out));
-    let out = f.frame(B, ControlFrame::Facts { term: held(4), part: 0, last: true, types: vec![], facts: vec![] });
+    let out = f.frame(B, ControlFrame::Facts { term: held(4), answer: 0, part: 0, last: true, types: vec![], facts: vec![] });
     assert_eq!(out.len(), 3);
     assert!(out.contains(&CoordinatorOut::Send(B, ControlFrame::Recount { term: held(5) })));
 }

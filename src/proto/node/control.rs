@@ -47,7 +47,7 @@ impl<M: Members> NodeCore<M> {
                 } else {
                     // The asker's term is an old one: it is to ask above the newest.
                     let term = self.coordinator.heard();
-                    self.send_control(from, ControlFrame::Facts { term, part: 0, last: true, types: vec![], facts: vec![] });
+                    self.send_control(from, ControlFrame::Facts { term, answer: 0, part: 0, last: true, types: vec![], facts: vec![] });
                 }
             }
             ControlFrame::MoveAnswer { id, result } => self.move_answered(id, result),

@@ -68,6 +68,7 @@ impl<M: Members> NodeCore<M> {
 
     fn handle_removed(&mut self, now: Time, node: NodeId, how: Removal) {
         let (addr, news) = self.peers.remove(node);
+        self.ways_round.removed(node);
         if !news || node == self.me {
             return;
         }

@@ -12,6 +12,7 @@ mod reports;
 #[cfg(test)]
 mod tests;
 pub(crate) mod timers;
+mod ways_round;
 
 pub use effects::{Answer, Command, Effect};
 pub use members::Members;
@@ -43,6 +44,7 @@ use peers::Peers;
 use registration::Registration;
 use reports::Survey;
 use timers::Timers;
+use ways_round::{Way, WaysRound};
 
 /// Room that the list of what the region wants keeps; it is longer only around a change of routes.
 const REGION_OUT_KEPT: usize = 64;
@@ -57,6 +59,7 @@ pub struct NodeCore<M = Membership> {
     workers: u16,
     membership: M,
     peers: Peers,
+    ways_round: WaysRound,
     region: Region,
     region_out: Vec<RegionOut>,
     relay: Relay,
@@ -98,6 +101,8 @@ pub struct NodeCore<M = Membership> {
     counts: Counts,
     /// Grows with each step of the region but the short way.
     routes: u64,
+    /// Of the last verb that has ended.
+    now: Time,
 }
 
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -135,7 +140,7 @@ struct Counts {
     control_dropped: u64,
     route_hints: u64,
     /// Frames between others that were passed on.
-    handoff_detours: u64,
+    detours: u64,
 }
 
 impl NodeCore {
@@ -171,6 +176,7 @@ impl<M: Members> NodeCore<M> {
             workers: workers.max(1),
             membership,
             peers: Peers::new(me),
+            ways_round: WaysRound::default(),
             region: Region::new(&config, me, workers.max(1)),
             region_out: vec![],
             relay,
@@ -200,6 +206,7 @@ impl<M: Members> NodeCore<M> {
             inbox: VecDeque::new(),
             counts: Counts::default(),
             routes: 0,
+            now: Time::ZERO,
             config,
         }
     }
@@ -248,7 +255,10 @@ impl<M: Members> NodeCore<M> {
                 Some(addr) => self.membership.handle_frame(now, peer, &addr, frame),
                 None => self.counts.frames_discarded += 1,
             },
-            Frame::Control(frame) => self.handle_control(now, peer, frame),
+            Frame::Control(frame) => {
+                self.ways_round.came_straight(peer);
+                self.handle_control(now, peer, frame);
+            }
             Frame::Item { shard, item } => {
                 if let Some((epoch, home)) = self.region.hint(shard, item.aim(), peer) {
                     self.counts.route_hints += 1;
@@ -276,7 +286,9 @@ impl<M: Members> NodeCore<M> {
                 self.with_relay(|relay, peers, out| relay.receive((from, by), shard, number, item, peers, out));
             }
             Frame::HandoffAck { shard, upto } => {
-                if self.relay.acknowledged(now, from, shard, upto) {
+                let mut all = false;
+                self.with_relay(|relay, peers, out| all = relay.acknowledged(now, from, shard, upto, peers, out));
+                if all {
                     self.note_moved(now, shard, Some(from), None);
                 }
             }
@@ -286,10 +298,22 @@ impl<M: Members> NodeCore<M> {
 
     /// A frame between two nodes that do not reach each other: for this one, or to be passed on, once.
     fn handle_detour(&mut self, now: Time, peer: NodeId, from: NodeId, to: NodeId, frame: Box<Frame>) {
-        if to == self.me && from != self.me && self.peers.is_member(from) {
-            self.handle_handoff(now, (from, Some(peer)), *frame);
-        } else if from == peer && self.peers.is_member(to) && self.peers.has_link(to) {
-            self.counts.handoff_detours += 1;
+        let has_room = |to| match &*frame {
+            Frame::Handoff { shard, .. } | Frame::HandoffAck { shard, .. } => !self.peers.is_blocked(to, *shard),
+            _ => true,
+        };
+        if !self.peers.is_member(peer) {
+            self.counts.frames_discarded += 1;
+        } else if to == self.me && from != self.me && self.peers.is_member(from) {
+            match *frame {
+                Frame::Control(frame) => {
+                    self.ways_round.came_by(now, from, peer);
+                    self.handle_control(now, from, frame);
+                }
+                frame => self.handle_handoff(now, (from, Some(peer)), frame),
+            }
+        } else if from == peer && to != self.me && self.peers.may_reach(to) && has_room(to) {
+            self.counts.detours += 1;
             self.send_frame(to, Frame::Detour { from, to, frame });
         } else {
             // Its sender goes on trying, by way of others.
@@ -344,6 +368,10 @@ impl<M: Members> NodeCore<M> {
         match event {
             LinkEvent::Up { peer, addr, .. } => {
                 self.peers.link_up(peer, addr);
+                if self.ways_round.came_straight(peer) {
+                    // What had waited for this session is older than what went round it.
+                    self.registration.forget();
+                }
                 self.with_region(|region, peers, out| region.link_up(now, peer, peers, out));
                 self.with_relay(|relay, _, out| relay.link_up(now, peer, out));
                 self.with_coordinator(now, |coordinator, out| coordinator.handle_link_up(peer, out));
@@ -355,8 +383,9 @@ impl<M: Members> NodeCore<M> {
                 self.counts.frames_lost += lost;
                 if let Some(peer) = peer {
                     // What waits for a session goes on waiting when a dial fails.
-                    if self.peers.has_link(peer) || lost > 0 {
-                        self.relay.link_down(now, peer);
+                    let ended = self.peers.has_link(peer);
+                    if ended || lost > 0 {
+                        self.relay.link_down(now, peer, ended);
                     }
                     self.peers.link_down(peer);
                 }
@@ -441,7 +470,7 @@ impl<M: Members> NodeCore<M> {
     pub fn poll_effect(&mut self) -> Option<Effect> {
         if self.effects.is_empty() {
             // One acknowledgement for all that came since the effects were last taken.
-            self.with_relay(|relay, peers, out| relay.flush_acks(peers, out));
+            self.with_relay(|relay, _, out| relay.flush_acks(out));
         }
         take(&mut self.effects)
     }
@@ -471,7 +500,7 @@ impl<M: Members> NodeCore<M> {
             ("replies_dropped", self.counts.replies_dropped),
             ("control_dropped", self.counts.control_dropped),
             ("route_hints", self.counts.route_hints),
-            ("handoff_detours", self.counts.handoff_detours),
+            ("frame_detours", self.counts.detours),
             ("route_buffered", self.region.buffered() as u64),
             ("lane_held", self.region.held() as u64),
             ("handoff_unacknowledged", self.relay.unacknowledged() as u64),
@@ -495,6 +524,7 @@ impl<M: Members> NodeCore<M> {
 
     /// Ends every verb: whatever the step led to inside this node.
     fn finish(&mut self, now: Time) {
+        self.now = now;
         self.settle(now);
         self.update_hosting(now);
         self.update_drained(now);
@@ -534,10 +564,20 @@ impl<M: Members> NodeCore<M> {
 
     fn send_control(&mut self, to: NodeId, frame: ControlFrame) {
         if to == self.me {
-            self.inbox.push_back(frame);
-        } else if !self.send_frame(to, Frame::Control(frame)) {
-            self.counts.control_dropped += 1;
+            return self.inbox.push_back(frame);
         }
+        let frame = Frame::Control(frame);
+        let sent = match self.ways_round.to(self.now, to, &self.peers) {
+            _ if self.peers.is_removed(to) => false,
+            Way::Straight => self.send_frame(to, frame),
+            Way::By(by, dial) => {
+                if dial {
+                    self.send_frame(to, Frame::Member(MemberFrame::WhoAreYou));
+                }
+                self.send_frame(by, Frame::Detour { from: self.me, to, frame: Box::new(frame) })
+            }
+        };
+        self.counts.control_dropped += u64::from(!sent);
     }
 
     fn tell_authority(&mut self, frame: ControlFrame) {

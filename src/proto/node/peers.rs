@@ -85,13 +85,18 @@ impl Peers {
         self.links.contains_key(&peer)
     }
 
-    /// A member that may reach `to`, where this node does not: the `n`th of those with a link here that do not say otherwise, from the first on again.
-    pub fn between(&self, to: NodeId, n: usize) -> Option<NodeId> {
-        let holds = |node| self.members.find(to).is_some_and(|member| member.observers.contains(&node));
-        let reached = |node| node != to && self.has_link(node) && self.is_member(node) && !holds(node);
-        let count = self.members.iter().filter(|member| reached(member.id)).count();
-        let nth = n.checked_rem(count)?;
-        self.members.iter().map(|member| member.id).filter(|node| reached(*node)).nth(nth)
+    /// Members that may reach `to`, where this node does not, as far as the view shows: those with a link here first.
+    pub fn between(&self, to: NodeId) -> Vec<NodeId> {
+        let lost = self.members.find(to).map_or(&[][..], |member| &member.observers[..]);
+        let may = |node| node != to && node != self.me && self.may_reach(node) && !lost.contains(&node);
+        let mut between: Vec<NodeId> = self.members.iter().map(|member| member.id).filter(|node| may(*node)).collect();
+        between.sort_by_key(|node| !self.has_link(*node));
+        between
+    }
+
+    /// Whether that is a member whom this node does not hold unreachable.
+    pub fn may_reach(&self, node: NodeId) -> bool {
+        !self.is_removed(node) && self.members.find(node).is_some_and(|member| !member.observers.contains(&self.me))
     }
 
     pub fn link_down(&mut self, peer: NodeId) {

@@ -156,7 +156,7 @@ impl<M: Members> NodeCore<M> {
             let facts = facts[first..facts.len().min(first + FACTS_PER_FRAME)].to_vec();
             let types = if part == 0 { self.registration.types().to_vec() } else { vec![] };
             let last = part + 1 == parts;
-            self.send_control(survey.asker, ControlFrame::Facts { term: survey.term, part, last, types, facts });
+            self.send_control(survey.asker, ControlFrame::Facts { term: survey.term, answer: survey.id, part, last, types, facts });
         }
     }
 }

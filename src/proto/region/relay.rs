@@ -18,8 +18,13 @@ use crate::{
     },
 };
 
+/// So many items of a lane are under way by way of somebody else: its links carry other things too.
+const WINDOW: u64 = 16;
+/// Items that begin to go by way of others at once, all lanes together.
+const ROUND: usize = 128;
+
 /// What a lane wants done.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum RelayOut {
     /// Over the link to that node.
     Frame(NodeId, Frame),
@@ -53,12 +58,19 @@ struct OutLane {
     queue: VecDeque<Queued>,
     /// Everything queued was given to the present or next session.
     emitted: bool,
-    /// While there is no session: by way of whom its frames go as well.
-    by: Option<NodeId>,
+    /// While there is no session, or nothing comes of it: by way of whom its frames go as well.
+    by: Option<Passer>,
     /// Tries without an acknowledgement.
     tries: u32,
     /// The next one.
     again: Time,
+}
+
+#[derive(Debug)]
+struct Passer {
+    node: NodeId,
+    /// What it was given, up to this number.
+    upto: u64,
 }
 
 #[derive(Debug)]
@@ -106,9 +118,6 @@ impl Relay {
         let follows_on = lane.queue.is_empty() || lane.emitted;
         lane.last += 1;
         self.unacknowledged += 1;
-        if let Some(by) = lane.by.filter(|by| peers.has_link(*by)) {
-            out.push(detour(self.me, by, to, Frame::Handoff { shard, number: lane.last, item: item.clone() }));
-        }
         if follows_on {
             out.push(RelayOut::Frame(to, Frame::Handoff { shard, number: lane.last, item: item.clone() }));
             if lane.queue.is_empty() {
@@ -119,11 +128,13 @@ impl Relay {
             lane.emitted = true;
         }
         lane.queue.push_back(Queued { number: lane.last, since: now, item });
+        lane.pass_on(self.me, (shard, to), usize::MAX, peers, out);
     }
 
     /// The receiver has taken over everything up to `upto`. True if the lane is empty now.
-    pub fn acknowledged(&mut self, now: Time, from: NodeId, shard: ShardKey, upto: u64) -> bool {
-        let Some(lane) = self.out.get_mut(&(shard, from)) else { return false };
+    pub fn acknowledged(&mut self, now: Time, from: NodeId, shard: ShardKey, upto: u64, peers: &Peers, out: &mut Vec<RelayOut>) -> bool {
+        // Of what was never sent nothing is believed.
+        let Some(lane) = self.out.get_mut(&(shard, from)).filter(|lane| upto <= lane.last) else { return false };
         let before = lane.queue.len();
         while lane.queue.front().is_some_and(|queued| queued.number <= upto) {
             lane.queue.pop_front();
@@ -132,29 +143,35 @@ impl Relay {
         if lane.queue.is_empty() {
             lane.queue = VecDeque::new();
             self.timers.clear((shard, from));
+            if peers.has_link(from) {
+                lane.by = None;
+            }
         } else if lane.queue.len() < before {
             lane.tries = 0;
-            lane.again = now + self.retry * 10;
+            lane.again = now + self.retry * if peers.has_link(from) { 10 } else { 1 };
             self.timers.set((shard, from), lane.again);
+            lane.pass_on(self.me, (shard, from), usize::MAX, peers, out);
         }
         before > 0 && lane.queue.is_empty()
     }
 
-    /// The session to `peer` is gone with everything in it.
-    pub fn link_down(&mut self, now: Time, peer: NodeId) {
+    /// The session to `peer` is gone with everything in it; or, if none had `ended`, what had waited for one.
+    pub fn link_down(&mut self, now: Time, peer: NodeId, ended: bool) {
         for ((shard, to), lane) in self.out.iter_mut().filter(|((_, to), lane)| *to == peer && !lane.queue.is_empty()) {
             lane.emitted = false;
-            lane.again = now + self.retry;
-            self.timers.set((*shard, *to), lane.again);
+            // What waits in vain may be thrown away again and again: that puts no try off.
+            if ended {
+                lane.again = now + self.retry;
+                self.timers.set((*shard, *to), lane.again);
+            }
         }
     }
 
     /// A session to `peer` is up: what the last one may have lost goes again.
     pub fn link_up(&mut self, now: Time, peer: NodeId, out: &mut Vec<RelayOut>) {
         for ((shard, to), lane) in self.out.iter_mut().filter(|((_, to), _)| *to == peer) {
-            // Straight again. What went by way of somebody else may have got lost there.
-            let repeats = lane.by.take().is_some() || !lane.emitted;
-            if lane.queue.is_empty() || !repeats {
+            lane.by = None;
+            if lane.queue.is_empty() || lane.emitted {
                 continue;
             }
             lane.emit(*shard, *to, usize::MAX, out);
@@ -226,11 +243,12 @@ impl Relay {
     }
 
     /// Acknowledges what was received since the last call: once per batch of frames, not per item.
-    pub fn flush_acks(&mut self, peers: &Peers, out: &mut Vec<RelayOut>) {
+    pub fn flush_acks(&mut self, out: &mut Vec<RelayOut>) {
         for (shard, from) in std::mem::take(&mut self.acks) {
             let (upto, by) = self.inn.get(&(shard, from)).map_or((0, None), |lane| (lane.delivered, lane.by));
             let frame = Frame::HandoffAck { shard, upto };
-            out.push(match by.filter(|_| !peers.has_link(from)) {
+            // Where there is a link, but the other end goes round it, that end has seen more of it.
+            out.push(match by {
                 Some(by) => detour(self.me, by, from, frame),
                 None => RelayOut::Frame(from, frame),
             });
@@ -239,6 +257,7 @@ impl Relay {
 
     pub fn handle_timeout(&mut self, now: Time, peers: &Peers, out: &mut Vec<RelayOut>) {
         let me = self.me;
+        let (mut left, mut others) = (ROUND, (me, vec![]));
         while let Some((shard, to)) = self.timers.pop(now) {
             let Some(lane) = self.out.get_mut(&(shard, to)).filter(|lane| !lane.queue.is_empty()) else { continue };
             let (mut overdue, reached) = (Time::MAX, peers.has_link(to));
@@ -246,22 +265,34 @@ impl Relay {
                 // Whom it waits for may never be reached, and stay a member, as others reach it. It keeps what it has of the shard: that is nowhere else.
                 overdue = lane.give_up(now, self.patience, shard, me, out);
             }
-            if lane.again <= now {
+            // A link that brings nothing over may be one that only this end still believes in.
+            let goes_round = lane.tries > 0 && (!reached || lane.tries > 1);
+            if lane.again <= now && goes_round && left == 0 {
+                lane.again = now + self.retry;
+            } else if lane.again <= now {
                 let waits = lane.emitted && !reached;
                 // A slow reader is not helped by the same bytes again, and who is not reached needs but one that is dialled for.
                 if !lane.emitted || !peers.is_blocked(to, shard) {
                     let most = if waits { 1 } else { usize::MAX };
                     lane.emit(shard, to, most, out);
                 }
-                if waits {
-                    // By way of others too: of who has brought something over since the last try, else in turns.
-                    let good = lane.by.filter(|by| lane.tries == 0 && peers.has_link(*by));
-                    lane.by = good.or_else(|| peers.between(to, lane.tries as usize));
-                    out.extend(lane.by.into_iter().flat_map(|by| lane.frames(shard).map(move |frame| detour(me, by, to, frame))));
+                if goes_round {
+                    if others.0 != to {
+                        others = (to, peers.between(to));
+                    }
+                    // By another one with each try.
+                    let next = (lane.tries as usize - 1).checked_rem(others.1.len());
+                    lane.by = next.map(|next| Passer { node: others.1[next], upto: 0 });
+                    left -= lane.pass_on(me, (shard, to), left, peers, out);
                 }
                 lane.tries += 1;
-                let pause = if reached { 10 } else { 1 };
-                lane.again = now + self.retry * pause * 2u32.pow(lane.tries.min(5));
+                let (pause, rounds) = match (reached, goes_round) {
+                    (true, _) => (10, lane.tries),
+                    // None of the others is asked again before all were.
+                    (false, true) => (1, (lane.tries - 1) / u32::try_from(others.1.len().max(1)).unwrap_or(u32::MAX)),
+                    (false, false) => (1, 0),
+                };
+                lane.again = now + self.retry * pause * 2u32.pow(rounds.min(5));
             }
             // Those that came together are given up together.
             self.timers.set((shard, to), lane.again.min(overdue.max(now + self.retry)));
@@ -283,6 +314,7 @@ impl Relay {
         for (key, lane) in &self.out {
             let numbers = lane.queue.iter().map(|queued| queued.number);
             assert!(numbers.eq(lane.last + 1 - lane.queue.len() as u64..=lane.last), "numbers have no holes");
+            assert!(lane.by.as_ref().is_none_or(|by| by.upto <= lane.last), "nobody passes on what was never there");
             assert_eq!(lane.queue.is_empty(), !self.timers.is_set(*key), "who waits for an acknowledgement has a deadline");
         }
         // A lane lasts as long as its node, and there is one for each shard that ever moved between the two.
@@ -297,6 +329,21 @@ impl OutLane {
     fn emit(&mut self, shard: ShardKey, to: NodeId, most: usize, out: &mut Vec<RelayOut>) {
         self.emitted = true;
         out.extend(self.frames(shard).take(most).map(|frame| RelayOut::Frame(to, frame)));
+    }
+
+    /// Gives the passer, if there is one, what it may have more, of so many items at most: how many.
+    fn pass_on(&mut self, me: NodeId, (shard, to): (ShardKey, NodeId), most: usize, peers: &Peers, out: &mut Vec<RelayOut>) -> usize {
+        let (Some(by), Some(front)) = (&mut self.by, self.queue.front()) else { return 0 };
+        if peers.is_removed(by.node) || peers.is_blocked(by.node, shard) {
+            return 0;
+        }
+        let acknowledged = front.number - 1;
+        let from = by.upto.max(acknowledged);
+        let upto = self.last.min(acknowledged + WINDOW).min(from.saturating_add(most as u64)).max(from);
+        by.upto = upto;
+        let (by, skip, count) = (by.node, (from - acknowledged) as usize, (upto - from) as usize);
+        out.extend(self.frames(shard).skip(skip).take(count).map(|frame| detour(me, by, to, frame)));
+        count
     }
 
     fn frames(&self, shard: ShardKey) -> impl Iterator<Item = Frame> + '_ {

@@ -101,8 +101,8 @@ pub enum ControlFrame {
     MoveRefused { shard: ShardKey, epoch: Epoch, why: String },
     /// New coordinator -> regions: what do you know? Repeated until answered.
     Recount { term: Term },
-    /// Region -> new coordinator, in as many parts as needed.
-    Facts { term: Term, part: u32, last: bool, types: Vec<TypeInfo>, facts: Vec<ShardFact> },
+    /// Region -> new coordinator, in as many parts as needed; the parts of one answer have one number.
+    Facts { term: Term, answer: u64, part: u32, last: bool, types: Vec<TypeInfo>, facts: Vec<ShardFact> },
     /// Operator's node -> coordinator.
     MoveRequest { id: u64, shard: ShardKey, to: NodeId },
     /// Coordinator -> operator's node: the epoch it will have, or why not.

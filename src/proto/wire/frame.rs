@@ -39,13 +39,13 @@ pub enum Frame {
         /// Highest contiguous number.
         upto: u64,
     },
-    /// A frame of a hand-off lane between two nodes that do not reach each other, by way of one that reaches both.
+    /// A frame between two members that do not reach each other, by way of one that reaches both. Nodes that do not know it skip it.
     Detour {
         /// Whose it is.
         from: NodeId,
         /// Whom it is for.
         to: NodeId,
-        /// A `Handoff` or a `HandoffAck`: in these lanes numbers say what came before, so that they may go any way.
+        /// A `Handoff` or `HandoffAck`, as numbers say what came before it in its lane, or a `Control`, which is void if it comes late: those may go any way.
         frame: Box<Frame>,
     },
     /// The home has met the fence, or the end, of the path under tag `p`.

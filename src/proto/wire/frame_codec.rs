@@ -245,10 +245,16 @@ fn write(frame: &Frame, cx: Context, w: &mut Writer) -> Result<(), Malformed> {
         Frame::Control(control) => return write_postcard(kind::CONTROL, "control frame", control, w),
         Frame::Handoff { shard, number, item } => write_handoff(*shard, *number, item, cx, w),
         Frame::Detour { from, to, frame } => {
-            let (Frame::Handoff { shard, .. } | Frame::HandoffAck { shard, .. }) = &**frame else {
-                return Err(Malformed::Layout { field: "frame", why: "only those of hand-off lanes go by detours" });
+            let shard = match &**frame {
+                Frame::Handoff { shard, .. } | Frame::HandoffAck { shard, .. } => Some(*shard),
+                Frame::Control(_) => Some(NO_SHARD),
+                _ => None,
             };
-            w.bytes(&Header::new(kind::DETOUR, *shard).bytes()).u128(from.raw()).u128(to.raw());
+            let header = Header { flags: OPTIONAL, ..Header::new(kind::DETOUR, shard.unwrap_or(NO_SHARD)) };
+            w.bytes(&header.bytes()).u128(from.raw()).u128(to.raw());
+            if shard.is_none() {
+                return Err(Malformed::Layout { field: "frame", why: "of a kind that goes by no detour" });
+            }
             let start = w.0.len();
             write(frame, cx, w)?;
             let length = u32::try_from(w.0.len() - start - LENGTH_BYTES).unwrap_or(u32::MAX);
@@ -377,7 +383,10 @@ fn read(header: Header, cx: Context, r: &mut Reader<'_>) -> Result<Frame, Malfor
             Frame::HandoffAck { shard, upto: correlation }
         }
         kind::DETOUR => {
-            header.only(Header { epoch: 0, correlation: 0, ..used })?;
+            header.only(Header { flags: OPTIONAL, epoch: 0, correlation: 0, ..used })?;
+            if header.flags != OPTIONAL {
+                return Err(Malformed::Unknown { field: "flags", value: header.flags.into() });
+            }
             let (from, to) = (NodeId::from_raw(r.u128("from")?), NodeId::from_raw(r.u128("to")?));
             Frame::Detour { from, to, frame: Box::new(read_inner(shard, cx, r)?) }
         }
@@ -393,7 +402,7 @@ fn read(header: Header, cx: Context, r: &mut Reader<'_>) -> Result<Frame, Malfor
     })
 }
 
-/// The frame in a detour, which ends it: one of a hand-off lane of that shard, so that none stands within another.
+/// The frame in a detour, which ends it: of that shard, and no detour itself.
 fn read_inner(shard: ShardKey, cx: Context, r: &mut Reader<'_>) -> Result<Frame, Malformed> {
     let length = r.u32("length")? as usize;
     if length != r.left() {
@@ -404,7 +413,7 @@ fn read_inner(shard: ShardKey, cx: Context, r: &mut Reader<'_>) -> Result<Frame,
         return Err(Malformed::Layout { field: "frame", why: "not of the version and shard of the detour" });
     }
     match header.kind {
-        kind::TRANSFER | kind::FORWARDED | kind::PROBE | kind::HANDOFF_ACK => read(header, cx, r),
+        kind::TRANSFER | kind::FORWARDED | kind::PROBE | kind::HANDOFF_ACK | kind::CONTROL => read(header, cx, r),
         other => Err(Malformed::Unknown { field: "kind", value: other.into() }),
     }
 }

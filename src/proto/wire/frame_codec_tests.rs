@@ -65,7 +65,7 @@ fn replies() -> impl Strategy<Value = ReplyBody> {
     ]
 }
 
-fn lane_frames() -> impl Strategy<Value = Frame> {
+fn lane_frames() -> BoxedStrategy<Frame> {
     prop_oneof![
         (shards(), any::<u64>()).prop_flat_map(|(shard, number)| handoffs(shard).prop_map(move |item| Frame::Handoff {
             shard,
@@ -74,19 +74,31 @@ fn lane_frames() -> impl Strategy<Value = Frame> {
         })),
         (shards(), any::<u64>()).prop_map(|(shard, upto)| Frame::HandoffAck { shard, upto }),
     ]
+    .boxed()
+}
+
+fn control_frames() -> BoxedStrategy<Frame> {
+    prop_oneof![
+        (shards(), epochs(), nodes()).prop_map(|(shard, epoch, home)| Frame::Control(ControlFrame::Route { shard, epoch, home })),
+        (shards(), epochs(), ".{0,40}").prop_map(|(shard, epoch, why)| Frame::Control(ControlFrame::MoveRefused { shard, epoch, why })),
+    ]
+    .boxed()
 }
 
 fn frames() -> impl Strategy<Value = Frame> {
     prop_oneof![
         shards().prop_flat_map(|shard| items(shard).prop_map(move |item| Frame::Item { shard, item })),
         lane_frames(),
-        (nodes(), nodes(), lane_frames()).prop_map(|(from, to, frame)| Frame::Detour { from, to, frame: Box::new(frame) }),
+        (nodes(), nodes(), prop_oneof![lane_frames(), control_frames()]).prop_map(|(from, to, frame)| Frame::Detour {
+            from,
+            to,
+            frame: Box::new(frame)
+        }),
         (shards(), epochs()).prop_map(|(shard, p)| Frame::StreamAck { shard, p }),
         (shards(), any::<u64>(), any::<u64>()).prop_map(|(shard, route, number)| Frame::ProbeAck { shard, route, number }),
         (any::<u64>(), replies()).prop_map(|(correlation, body)| Frame::Reply { correlation, body }),
         (any::<u32>(), any::<u64>(), bytes(300)).prop_map(|(ty, topic, bytes)| Frame::Cast { ty: TypeId(ty), topic, bytes: bytes.into() }),
-        (shards(), epochs(), nodes()).prop_map(|(shard, epoch, home)| Frame::Control(ControlFrame::Route { shard, epoch, home })),
-        (shards(), epochs(), ".{0,40}").prop_map(|(shard, epoch, why)| Frame::Control(ControlFrame::MoveRefused { shard, epoch, why })),
+        control_frames(),
     ]
 }
 
@@ -124,7 +136,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_a_frame_or_an_error(raw in bytes(300), kind in 0..16u8, flags in any::<u8>()) {
+    fn any_bytes_are_a_frame_or_an_error(raw in bytes(300), kind in 0..19u8, flags in any::<u8>()) {
         let mut raw = raw;
         if raw.len() >= 8 {
             raw[4..8].copy_from_slice(&[kind, flags & 0x3f, 1, 0]);
@@ -208,6 +220,37 @@ fn an_unknown_kind_is_skipped_only_if_it_is_optional() {
     raw[5] = OPTIONAL;
     raw[6] = 9;
     assert_eq!(decode(&raw, CX), Ok(Decoded::Skipped(200)));
+}
+
+#[test]
+fn only_what_may_come_late_goes_by_detours() {
+    let shard = ShardKey { ty: TypeId(1), shard: ShardId(2) };
+    let detour = |frame| Frame::Detour { from: NodeId::from_raw(3), to: NodeId::from_raw(4), frame: Box::new(frame) };
+    let ack = || Frame::HandoffAck { shard, upto: 7 };
+    let mut out = b"before".to_vec();
+    for other in [detour(ack()), message(5, None)] {
+        assert!(matches!(encode(&detour(other), CX, MAX, &mut out), Err(FrameError::Malformed { frame: "detour", .. })));
+        assert_eq!(out, b"before");
+    }
+    let good = encoded(&detour(ack()));
+    let inner = HEADER_BYTES + 32;
+    let with = |at: usize, bytes: &[u8]| {
+        let mut raw = good.clone();
+        raw[at..at + bytes.len()].copy_from_slice(bytes);
+        decode(&raw, CX)
+    };
+    assert_eq!(with(0, &[]), Ok(Decoded::Frame(detour(ack()))));
+    let refused = |decoded| matches!(decoded, Err(FrameError::Malformed { frame: "detour", .. }));
+    assert!(refused(with(inner, &[0])), "another length");
+    assert!(refused(with(inner + 6, &[9])), "another version");
+    assert!(refused(with(inner + 8, &[9])), "another shard");
+    for kind in
+        (0..=u8::MAX).filter(|kind| ![kind::TRANSFER, kind::FORWARDED, kind::PROBE, kind::HANDOFF_ACK, kind::CONTROL].contains(kind))
+    {
+        assert!(refused(with(inner + 4, &[kind])), "{kind}");
+    }
+    // Older nodes skip it.
+    assert!(refused(with(5, &[0])));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::{
         node::{Answer, Command, Effect, NodeCore},
         rng::Rng,
         shard::{LaneId, LaneItem, ShardCommand},
-        sharding::{ControlFrame, TypeInfo},
+        sharding::{ControlFrame, ShardState, TypeInfo},
         wire::Frame,
     },
 };
@@ -405,6 +405,15 @@ impl World {
             let before = last.insert((producer, message.shard), number).unwrap_or(0);
             assert!(number > before, "{:?}: {number} of producer {producer} after {before}", message.shard);
         }
+    }
+
+    /// The coordinator has heard that it runs where it was given to.
+    pub fn check_confirmed(&mut self, key: ShardKey) {
+        let cmd = self.command(3, |id| Command::Table { id, ty: None });
+        self.pass(Duration::from_secs(2));
+        let Some(Answer::Table { rows, .. }) = self.nodes[3].done.get(&cmd) else { panic!("{:?}", self.nodes[3].done.get(&cmd)) };
+        let row = rows.iter().find(|row| row.shard == key).expect("it was sent to");
+        assert_eq!((row.state, row.from, row.owner), (ShardState::Active, None, self.home(key).map(id)));
     }
 
     /// Nobody waits for the arrival of a shard, as nothing moves any longer.
