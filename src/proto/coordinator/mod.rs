@@ -96,6 +96,8 @@ struct Seat {
     started: bool,
     /// A removed node may still run shards that no survivor has heard of.
     allocate_at: Time,
+    /// Newest request of each operator's node.
+    requested: BTreeMap<NodeId, u64>,
     /// Hosts that said they cannot start entities of the type.
     cannot: BTreeSet<(NodeId, TypeId)>,
     timers: Timers<Due>,
@@ -167,6 +169,7 @@ impl Coordinator {
             parked: BTreeMap::new(),
             started: false,
             allocate_at: self.removed.values().copied().max().unwrap_or(Time::ZERO),
+            requested: BTreeMap::new(),
             cannot: BTreeSet::new(),
             timers: Timers::default(),
         });
@@ -194,6 +197,7 @@ impl Coordinator {
         self.removed.insert(node, until);
         let Some(seat) = &mut self.seat else { return };
         seat.types.forget(node);
+        seat.requested.remove(&node);
         seat.cannot.retain(|(n, _)| *n != node);
         seat.rows.values_mut().for_each(|row| row.forget(node));
         seat.parked.retain(|_, askers| {
@@ -263,7 +267,7 @@ impl Coordinator {
         order.sort();
         for (_, node) in order {
             if !answers[&node].types.is_empty() {
-                requests::take_in(seat, node, &answers[&node].types, out);
+                requests::take_in(seat, node, answers[&node].number, &answers[&node].types, out);
             }
         }
         for (key, facts) in recount::by_shard(&answers) {
@@ -408,7 +412,9 @@ impl Coordinator {
         if let Some(recount) = &mut seat.recount {
             return recount.owned(from, key, epoch);
         }
-        if epoch < Epoch::MAX && seat.rows.get(&key).is_none_or(|row| row.floor < epoch) {
+        // At the floor as well, if nobody was given the shard since: a home may say so behind its answer to the recount.
+        let is_news = |row: &Row| row.floor < epoch || (row.floor == epoch && row.record.is_none());
+        if epoch < Epoch::MAX && seat.rows.get(&key).is_none_or(is_news) {
             return self.adopt(now, key, Record { epoch, home: from, from: None, base: epoch, confirmed: true }, out);
         }
         let Some(row) = seat.rows.get_mut(&key) else { return };

@@ -20,6 +20,8 @@ pub(super) struct Recount {
 /// What one node answered.
 #[derive(Debug, Default)]
 pub(super) struct Known {
+    /// Of the announcement.
+    pub number: u64,
     pub types: Vec<TypeInfo>,
     pub facts: Vec<ShardFact>,
 }
@@ -58,7 +60,14 @@ impl Recount {
     }
 
     /// One part of an answer. A first part begins anew: the question was repeated. What is left of another answer comes too late, by another way.
-    pub fn answer(&mut self, from: NodeId, (answer, part): (u64, u32), last: bool, types: Vec<TypeInfo>, facts: Vec<ShardFact>) {
+    pub fn answer(
+        &mut self,
+        from: NodeId,
+        (answer, part): (u64, u32),
+        last: bool,
+        (number, types): (u64, Vec<TypeInfo>),
+        facts: Vec<ShardFact>,
+    ) {
         let Some(next) = self.waiting.get_mut(&from) else { return };
         if part == 0 {
             self.answers.insert(from, Known::default());
@@ -67,6 +76,7 @@ impl Recount {
         }
         *next = (answer, part + 1);
         let known = self.answers.entry(from).or_default();
+        known.number = known.number.max(number);
         known.types.extend(types);
         // Nobody counts to the end of 40 bits: such a fact is damaged or forged.
         let sane = |f: &ShardFact| f.seen < Epoch::MAX && f.base < Epoch::MAX && f.heard.is_none_or(|(e, _)| e < Epoch::MAX);
@@ -231,14 +241,14 @@ mod tests {
         let mut recount = Recount::default();
         assert!(recount.ask(A) && !recount.ask(A));
         let facts = |n| vec![fact(A, FactState::None, n, None).1];
-        recount.answer(A, (1, 0), false, vec![], facts(1));
-        recount.answer(A, (1, 2), true, vec![], facts(9));
+        recount.answer(A, (1, 0), false, (0, vec![]), facts(1));
+        recount.answer(A, (1, 2), true, (0, vec![]), facts(9));
         assert!(!recount.is_complete(), "a part is missing");
-        recount.answer(A, (2, 0), false, vec![], facts(1));
-        recount.answer(A, (1, 1), true, vec![], facts(9));
+        recount.answer(A, (2, 0), false, (0, vec![]), facts(1));
+        recount.answer(A, (1, 1), true, (0, vec![]), facts(9));
         assert!(!recount.is_complete(), "that is of the answer before");
-        recount.answer(A, (1, 0), false, vec![], facts(1));
-        recount.answer(A, (1, 1), true, vec![], facts(2));
+        recount.answer(A, (1, 0), false, (0, vec![]), facts(1));
+        recount.answer(A, (1, 1), true, (0, vec![]), facts(2));
         assert!(recount.is_complete());
         assert_eq!(recount.into_answers()[&A].facts.len(), 2);
     }
@@ -247,7 +257,7 @@ mod tests {
     fn a_forged_epoch_is_not_believed() {
         let mut recount = Recount::default();
         recount.ask(A);
-        recount.answer(A, (1, 0), true, vec![], vec![fact(A, FactState::None, Epoch::MAX.get(), None).1]);
+        recount.answer(A, (1, 0), true, (0, vec![]), vec![fact(A, FactState::None, Epoch::MAX.get(), None).1]);
         assert!(recount.into_answers()[&A].facts.is_empty());
     }
 }

@@ -14,7 +14,7 @@ use super::{Coordinator, CoordinatorOut, Out, PARKED_MAX, Recount, Seat};
 const ROWS_PER_FRAME: usize = 500;
 
 /// Takes in what a node announced, and answers it. Who waits for the number of shards of a type hears it.
-pub(super) fn take_in(seat: &mut Seat, from: NodeId, types: &[TypeInfo], out: &mut Out) {
+pub(super) fn take_in(seat: &mut Seat, from: NodeId, number: u64, types: &[TypeInfo], out: &mut Out) {
     let new: Vec<TypeId> = types.iter().filter(|t| t.shards > 0 && seat.types.get(t.ty).is_none()).map(|t| t.ty).collect();
     let refused = seat.types.register(from, types);
     let in_force = |ty: TypeId| seat.types.get(ty).map(|known| (ty, known.shards));
@@ -29,7 +29,7 @@ pub(super) fn take_in(seat: &mut Seat, from: NodeId, types: &[TypeInfo], out: &m
         let others = seat.types.users(number.0).filter(|node| *node != from);
         out.extend(others.map(|node| CoordinatorOut::Send(node, ControlFrame::Sized { term: seat.term, types: vec![number] })));
     }
-    out.push(CoordinatorOut::Send(from, ControlFrame::Registered { term: seat.term, refused }));
+    out.push(CoordinatorOut::Send(from, ControlFrame::Registered { term: seat.term, number, refused }));
 }
 
 impl Coordinator {
@@ -39,21 +39,26 @@ impl Coordinator {
             return;
         }
         match frame {
-            ControlFrame::Register { types } => self.register(now, from, &types, out),
+            ControlFrame::Register { number, types } => self.register(now, from, number, &types, out),
             ControlFrame::WhereIs { shard, shards } => self.where_is(now, from, shard, shards, out),
             ControlFrame::Owned { shard, epoch, can_start } => self.handle_owned(now, from, shard, epoch, can_start, out),
             ControlFrame::MoveRefused { shard, epoch, why } => self.handle_refused(now, from, shard, epoch, &why, out),
-            ControlFrame::Facts { term, answer, part, last, types, facts } => {
+            ControlFrame::Facts { term, answer, part, last, number, types, facts } => {
                 if term > self.seat_term() {
                     self.raise_term(now, term, out);
-                } else if term == self.seat_term() {
+                } else if term == self.seat_term() && answer > 0 {
                     if let Some(recount) = self.seat.as_mut().and_then(|s| s.recount.as_mut()) {
-                        recount.answer(from, (answer, part), last, types, facts);
+                        recount.answer(from, (answer, part), last, (number, types), facts);
                     }
                     self.finish_recount(now, out);
                 }
             }
             ControlFrame::MoveRequest { id, shard, to } => {
+                // Ids grow. One that comes behind a later one is none that anybody waits for.
+                let newest = self.seat.as_mut().map(|seat| seat.requested.entry(from).or_default());
+                if newest.is_some_and(|newest| id < std::mem::replace(newest, id.max(*newest))) {
+                    return;
+                }
                 let result = self.move_request(now, shard, to, out);
                 out.push(CoordinatorOut::Send(from, ControlFrame::MoveAnswer { id, result }));
             }
@@ -95,9 +100,9 @@ impl Coordinator {
         }
     }
 
-    fn register(&mut self, now: Time, from: NodeId, types: &[TypeInfo], out: &mut Out) {
+    fn register(&mut self, now: Time, from: NodeId, number: u64, types: &[TypeInfo], out: &mut Out) {
         let Some(seat) = self.seat.as_mut().filter(|s| s.recount.is_none()) else { return };
-        take_in(seat, from, types, out);
+        take_in(seat, from, number, types, out);
         seat.cannot.retain(|(node, _)| *node != from);
         self.review(now, out);
         self.plan_rebalance(now);
@@ -109,7 +114,7 @@ impl Coordinator {
             && let Some(why) = seat.types.mismatch(key.ty, shards)
         {
             let refused = vec![(key.ty, why)];
-            return out.push(CoordinatorOut::Send(from, ControlFrame::Registered { term: seat.term, refused }));
+            return out.push(CoordinatorOut::Send(from, ControlFrame::Registered { term: seat.term, number: 0, refused }));
         }
         if seat.types.get(key.ty).is_some_and(|info| key.shard.0 >= info.shards) {
             return;

@@ -68,7 +68,7 @@ impl Fixture {
 
     fn facts(&mut self, from: NodeId, facts: Vec<ShardFact>) -> Out {
         let term = self.coordinator.heard();
-        self.frame(from, ControlFrame::Facts { term, answer: 0, part: 0, last: true, types: vec![info()], facts })
+        self.frame(from, ControlFrame::Facts { term, answer: 1, part: 0, last: true, number: 1, types: vec![info()], facts })
     }
 
     fn removed(&mut self, node: NodeId, proven: bool) -> Out {
@@ -179,7 +179,12 @@ fn a_move_goes_to_both_ends_and_is_heard_of_by_who_asked() {
     let mut f = f;
     let out = f.wait(1000);
     assert!(out.contains(&moves(ME, 2)) && out.contains(&moves(B, 2)), "{out:?}");
-    let again = f.frame(C, ControlFrame::MoveRequest { id: 1, shard: S, to: C });
+    assert_eq!(
+        f.frame(C, ControlFrame::MoveRequest { id: 8, shard: S, to: C }),
+        [],
+        "older than one that was answered: nobody waits for it"
+    );
+    let again = f.frame(C, ControlFrame::MoveRequest { id: 10, shard: S, to: C });
     assert!(
         matches!(&again[..], [CoordinatorOut::Send(_, ControlFrame::MoveAnswer { result: Err(why), .. })] if why.contains("under way"))
     );
@@ -258,9 +263,48 @@ fn leaving_members_are_emptied_and_the_last_one_is_told_that_nobody_takes_it() {
 fn a_later_term_elsewhere_makes_the_question_be_asked_above_it() {
     let mut f = Fixture::unseated();
     f.run(|c, now, out| c.handle_view(now, view(&UP), out));
-    let out = f.frame(B, ControlFrame::Facts { term: held(4), answer: 0, part: 0, last: true, types: vec![], facts: vec![] });
+    let out = f.frame(B, ControlFrame::Facts { term: held(4), answer: 0, part: 0, last: true, number: 0, types: vec![], facts: vec![] });
     assert_eq!(out.len(), 3);
     assert!(out.contains(&CoordinatorOut::Send(B, ControlFrame::Recount { term: held(5) })));
+}
+
+#[test]
+fn a_refusal_that_comes_late_is_no_answer() {
+    let mut f = Fixture::unseated();
+    f.run(|c, now, out| c.handle_view(now, view(&UP), out));
+    f.facts(ME, vec![]);
+    f.facts(C, vec![]);
+    let term = f.coordinator.heard();
+    // B was asked under an older term as well, and had heard of this one by then.
+    f.frame(B, ControlFrame::Facts { term, answer: 0, part: 0, last: true, number: 0, types: vec![], facts: vec![] });
+    assert!(!f.coordinator.is_quiet(), "it is still asked");
+    let runs = ShardFact { shard: S, state: FactState::Running(Epoch(5)), seen: Epoch(5), base: Epoch(2), heard: Some((Epoch(5), B)) };
+    f.facts(B, vec![runs]);
+    assert_eq!(f.record().home, B);
+}
+
+#[test]
+fn a_home_may_say_behind_its_answer_that_it_runs_what_nobody_was_given_since() {
+    let mut f = Fixture::unseated();
+    // What it may have run is not given away at once.
+    f.removed(NodeId::from_raw(9), false);
+    f.run(|c, now, out| c.handle_view(now, view(&UP), out));
+    let heard = ShardFact { shard: S, state: FactState::None, seen: Epoch(0), base: Epoch(0), heard: Some((Epoch(3), B)) };
+    f.facts(ME, vec![]);
+    f.facts(C, vec![]);
+    f.facts(B, vec![heard]);
+    f.owned(B, 3);
+    assert_eq!(f.record(), Record { epoch: Epoch(3), home: B, from: None, base: Epoch(3), confirmed: true });
+}
+
+#[test]
+fn an_older_announcement_that_comes_late_takes_nothing_back() {
+    let mut f = Fixture::seated();
+    let other = TypeInfo { name: "other".into(), ty: TypeId::of("other"), ..info() };
+    let registered = |number| CoordinatorOut::Send(B, ControlFrame::Registered { term: held(1), number, refused: vec![] });
+    assert!(f.frame(B, ControlFrame::Register { number: 2, types: vec![info(), other.clone()] }).contains(&registered(2)));
+    assert!(f.frame(B, ControlFrame::Register { number: 1, types: vec![info()] }).contains(&registered(1)));
+    assert!(f.coordinator.seat.as_ref().is_some_and(|seat| seat.types.hosts(B, other.ty)));
 }
 
 #[test]

@@ -19,12 +19,11 @@ pub(super) struct Types {
 }
 
 impl Types {
-    /// Takes in what a node uses and hosts; returns what is refused, with both numbers.
+    /// Takes in what a node uses and hosts, beside what it said before: that only grows, and an older word may come later. Returns what is refused, with both
+    /// numbers.
     pub fn register(&mut self, node: NodeId, types: &[TypeInfo]) -> Vec<(TypeId, String)> {
         let mut refused = vec![];
-        let mut accepted = BTreeMap::new();
-        self.nodes.remove(&node);
-        self.drop_unused();
+        let mut accepted = self.nodes.remove(&node).unwrap_or_default();
         for info in types {
             match self.objection(info) {
                 Some(why) => refused.push((info.ty, why)),

@@ -34,6 +34,7 @@ struct Request {
 impl<M: Members> NodeCore<M> {
     /// A command; its answer is an `Effect::Done` (or `Effect::TypeReady`).
     pub fn handle_command(&mut self, now: Time, command: Command) {
+        self.now = now;
         if self.ended {
             return self.refuse_after_end(command);
         }

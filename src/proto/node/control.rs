@@ -5,7 +5,7 @@ use crate::{
     proto::{shard::ShardCommand, sharding::ControlFrame},
 };
 
-use super::{Members, NodeCore};
+use super::{Members, MoveStage, NodeCore};
 
 impl<M: Members> NodeCore<M> {
     pub(super) fn handle_control(&mut self, now: Time, from: NodeId, frame: ControlFrame) {
@@ -13,15 +13,17 @@ impl<M: Members> NodeCore<M> {
             return;
         }
         match frame {
-            ControlFrame::Registered { term, refused } => {
+            ControlFrame::Registered { term, number, refused } => {
                 if self.is_current(term) {
-                    self.registered(now, refused);
+                    self.registered(now, number, refused);
                 }
             }
             ControlFrame::NoHost { ty } => {
                 self.region.no_host(ty);
+                // One that comes late does not know of a host that takes them over.
+                let moves = self.moves.iter().any(|(shard, seen)| shard.ty == ty && seen.stage == MoveStage::Going);
                 // Where not even the number of shards is known, this node hosts nothing that could be stranded.
-                if self.registration.shards(ty) > 0 {
+                if self.registration.shards(ty) > 0 && !moves {
                     self.stranded.insert(ty);
                 }
             }
@@ -47,7 +49,10 @@ impl<M: Members> NodeCore<M> {
                 } else {
                     // The asker's term is an old one: it is to ask above the newest.
                     let term = self.coordinator.heard();
-                    self.send_control(from, ControlFrame::Facts { term, answer: 0, part: 0, last: true, types: vec![], facts: vec![] });
+                    self.send_control(
+                        from,
+                        ControlFrame::Facts { term, answer: 0, part: 0, last: true, number: 0, types: vec![], facts: vec![] },
+                    );
                 }
             }
             ControlFrame::MoveAnswer { id, result } => self.move_answered(id, result),

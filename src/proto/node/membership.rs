@@ -61,7 +61,6 @@ impl<M: Members> NodeCore<M> {
 
     /// The authority changed, or a new session to it is up: what it may not have got goes again.
     pub(super) fn ask_authority_again(&mut self, now: Time) {
-        self.registration.lost();
         self.register(now);
         self.with_region(|region, peers, out| region.ask_again(now, peers, out));
     }

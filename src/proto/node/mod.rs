@@ -23,7 +23,7 @@ use std::{
 };
 
 use crate::{
-    Config, Epoch, NodeAddr, NodeId, ShardKey, Time, TypeId,
+    Config, Epoch, NodeAddr, NodeId, ShardKey, Term, Time, TypeId,
     proto::{
         coordinator::{Coordinator, CoordinatorOut},
         handoff::{DropReason, Envelope, Forwarded, HandoffItem, ReplyBody},
@@ -69,6 +69,8 @@ pub struct NodeCore<M = Membership> {
     requests: Requests,
     survey: Option<Survey>,
     survey_id: u64,
+    /// Whose question was the newest.
+    surveyed: Option<(Term, NodeId)>,
     /// Newest `Owned` of each shard, for an authority that asks again.
     owned: BTreeMap<ShardKey, (Epoch, bool)>,
     /// Newest refused move of each shard, likewise.
@@ -101,7 +103,7 @@ pub struct NodeCore<M = Membership> {
     counts: Counts,
     /// Grows with each step of the region but the short way.
     routes: u64,
-    /// Of the last verb that has ended.
+    /// Of the verb that runs.
     now: Time,
 }
 
@@ -186,6 +188,7 @@ impl<M: Members> NodeCore<M> {
             requests: Requests::default(),
             survey: None,
             survey_id: 0,
+            surveyed: None,
             owned: BTreeMap::new(),
             refusals: BTreeMap::new(),
             handed: BTreeMap::new(),
@@ -219,6 +222,7 @@ impl<M: Members> NodeCore<M> {
 
     /// A datagram arrived.
     pub fn handle_datagram(&mut self, now: Time, bytes: &[u8]) {
+        self.now = now;
         self.membership.handle_datagram(now, bytes);
         self.finish(now);
     }
@@ -230,6 +234,7 @@ impl<M: Members> NodeCore<M> {
 
     /// A frame from an up session.
     pub fn handle_frame(&mut self, now: Time, peer: NodeId, frame: Frame) {
+        self.now = now;
         if self.ended || self.peers.is_removed(peer) {
             // It may be of the other part of this cluster, if both have removed each other.
             if let Frame::Member(frame @ (MemberFrame::Knock | MemberFrame::Answer { .. })) = &frame
@@ -356,6 +361,7 @@ impl<M: Members> NodeCore<M> {
 
     /// A link changed its state.
     pub fn handle_link(&mut self, now: Time, event: LinkEvent) {
+        self.now = now;
         if let LinkEvent::Up { peer, addr, .. } = &event
             && self.peers.is_removed(*peer)
         {
@@ -404,6 +410,7 @@ impl<M: Members> NodeCore<M> {
 
     /// An item of a producer's ring to the network thread.
     pub fn handle_lane(&mut self, now: Time, lane: LaneId, mut item: LaneItem<Envelope>) {
+        self.now = now;
         if self.ended {
             if let LaneItem::Msg { parcel, .. } = item {
                 self.give_up(parcel, DropReason::Shutdown);
@@ -441,6 +448,7 @@ impl<M: Members> NodeCore<M> {
 
     /// The moment named by `poll_timeout` has come.
     pub fn handle_timeout(&mut self, now: Time) {
+        self.now = now;
         self.membership.handle_timeout(now);
         self.with_region(|region, peers, out| region.handle_timeout(now, peers, out));
         self.with_relay(|relay, peers, out| relay.handle_timeout(now, peers, out));
@@ -524,7 +532,6 @@ impl<M: Members> NodeCore<M> {
 
     /// Ends every verb: whatever the step led to inside this node.
     fn finish(&mut self, now: Time) {
-        self.now = now;
         self.settle(now);
         self.update_hosting(now);
         self.update_drained(now);
@@ -566,9 +573,11 @@ impl<M: Members> NodeCore<M> {
         if to == self.me {
             return self.inbox.push_back(frame);
         }
+        if self.peers.is_removed(to) {
+            return self.counts.control_dropped += 1;
+        }
         let frame = Frame::Control(frame);
         let sent = match self.ways_round.to(self.now, to, &self.peers) {
-            _ if self.peers.is_removed(to) => false,
             Way::Straight => self.send_frame(to, frame),
             Way::By(by, dial) => {
                 if dial {

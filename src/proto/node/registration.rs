@@ -1,9 +1,6 @@
 //! Announcing this node's types to the authority, until it has taken them in.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
     Time, TypeId,
@@ -20,10 +17,10 @@ use super::{Due, Effect, Members, NodeCore};
 #[derive(Debug, Default)]
 pub(super) struct Registration {
     types: Vec<TypeInfo>,
-    /// How many types stood in each announcement that is not answered; answers come in this order.
-    sent: VecDeque<usize>,
-    /// So many were answered.
-    answered: Option<usize>,
+    /// How many types stood in the announcement of each number: the newest has all.
+    counts: Vec<usize>,
+    /// The newest one that was answered.
+    answered: Option<u64>,
     told: BTreeMap<TypeId, Result<(), String>>,
 }
 
@@ -46,9 +43,19 @@ impl Registration {
         self.find(ty).map_or_else(|| format!("{:08x}", ty.0).into(), |t| t.name.as_str().into())
     }
 
+    /// Number of the newest announcement; 0 before there is any.
+    pub fn number(&self) -> u64 {
+        self.counts.len() as u64
+    }
+
+    /// Something of the types is new: they are announced anew.
+    fn changed(&mut self) {
+        self.counts.push(self.types.len());
+    }
+
     /// The authority has answered the newest announcement.
     fn is_answered(&self) -> bool {
-        self.answered == Some(self.types.len())
+        self.answered == Some(self.number())
     }
 
     fn waits_for_number(&self) -> bool {
@@ -58,16 +65,6 @@ impl Registration {
     /// Another authority knows nothing of this node.
     pub fn forget(&mut self) {
         self.answered = None;
-    }
-
-    /// Announcements under way may be lost.
-    pub fn lost(&mut self) {
-        self.sent.clear();
-    }
-
-    /// The types stood in an announcement.
-    pub fn announced(&mut self) {
-        self.sent.push_back(self.types.len());
     }
 }
 
@@ -88,11 +85,11 @@ impl<M: Members> NodeCore<M> {
             Some(known) => {
                 known.host |= info.host;
                 self.registration.told.remove(&info.ty);
-                self.registration.answered = None;
             }
             None => self.registration.types.push(TypeInfo { shards: 0, ..info.clone() }),
         }
         self.set_number(now, info.ty, info.shards);
+        self.registration.changed();
         if host {
             self.tell_workers(&ShardCommand::Host { ty: info.ty });
         }
@@ -123,16 +120,15 @@ impl<M: Members> NodeCore<M> {
         if self.ended || self.authority.is_none() || (self.registration.is_answered() && !self.registration.waits_for_number()) {
             return self.timers.clear(Due::Register);
         }
-        self.registration.announced();
         self.timers.set(Due::Register, now + ASK_RETRY);
-        self.tell_authority(ControlFrame::Register { types: self.registration.types.clone() });
+        self.tell_authority(ControlFrame::Register { number: self.registration.number(), types: self.registration.types.clone() });
     }
 
-    pub(super) fn registered(&mut self, now: Time, refused: Vec<(TypeId, String)>) {
-        if let Some(count) = self.registration.sent.pop_front() {
-            self.registration.answered = self.registration.answered.max(Some(count));
-        }
-        let answered = self.registration.answered.unwrap_or(0);
+    pub(super) fn registered(&mut self, now: Time, number: u64, refused: Vec<(TypeId, String)>) {
+        let number = number.min(self.registration.number());
+        self.registration.answered = self.registration.answered.max(Some(number));
+        let newest = self.registration.answered.unwrap_or(0).checked_sub(1).and_then(|at| usize::try_from(at).ok());
+        let answered = newest.and_then(|at| self.registration.counts.get(at)).copied().unwrap_or(0);
         // A type whose number of shards is not in force yet is taken in once it is.
         let accepted: Vec<_> = self.registration.types[..answered].iter().filter(|t| t.shards > 0).map(|t| t.ty).collect();
         let accepted = accepted.into_iter().filter(|ty| refused.iter().all(|(r, _)| r != ty)).map(|ty| (ty, Ok(())));

@@ -30,6 +30,7 @@ pub(super) struct Survey {
 impl<M: Members> NodeCore<M> {
     /// A report from a worker, in the order of that worker's ring.
     pub fn handle_report(&mut self, now: Time, worker: u16, report: ShardReport) {
+        self.now = now;
         if self.ended {
             if let ShardReport::Back { envelope, .. } = report {
                 self.give_up(envelope, crate::proto::handoff::DropReason::Shutdown);
@@ -120,7 +121,10 @@ impl<M: Members> NodeCore<M> {
             return;
         }
         self.survey_id += 1;
-        self.since_survey.clear();
+        // A question that is only repeated, or comes late, is answered again to no use.
+        if self.surveyed.replace((term, asker)) != Some((term, asker)) {
+            self.since_survey.clear();
+        }
         let id = self.survey_id;
         self.survey = Some(Survey { id, term, asker, waiting: (0..self.workers).collect(), facts: BTreeMap::new() });
         self.tell_workers(&ShardCommand::Recount { id });
@@ -148,15 +152,12 @@ impl<M: Members> NodeCore<M> {
         }
         let facts: Vec<_> = survey.facts.into_values().collect();
         let parts = facts.chunks(FACTS_PER_FRAME).count().max(1) as u32;
-        if !self.registration.types().is_empty() {
-            self.registration.announced();
-        }
         for part in 0..parts {
             let first = part as usize * FACTS_PER_FRAME;
             let facts = facts[first..facts.len().min(first + FACTS_PER_FRAME)].to_vec();
-            let types = if part == 0 { self.registration.types().to_vec() } else { vec![] };
-            let last = part + 1 == parts;
-            self.send_control(survey.asker, ControlFrame::Facts { term: survey.term, answer: survey.id, part, last, types, facts });
+            let (number, types) = if part == 0 { (self.registration.number(), self.registration.types().to_vec()) } else { (0, vec![]) };
+            let (term, answer, last) = (survey.term, survey.id, part + 1 == parts);
+            self.send_control(survey.asker, ControlFrame::Facts { term, answer, part, last, number, types, facts });
         }
     }
 }

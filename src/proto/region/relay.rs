@@ -161,6 +161,8 @@ impl Relay {
             lane.emitted = false;
             // What waits in vain may be thrown away again and again: that puts no try off.
             if ended {
+                // A session in which nothing was acknowledged counts for a try.
+                lane.tries += 1;
                 lane.again = now + self.retry;
                 self.timers.set((*shard, *to), lane.again);
             }
@@ -175,7 +177,9 @@ impl Relay {
                 continue;
             }
             lane.emit(*shard, *to, usize::MAX, out);
-            lane.again = now + self.retry * 10;
+            // Sessions that come and go and bring nothing over put no try off.
+            let again = now + self.retry * 10;
+            lane.again = if lane.tries > 1 { again.min(lane.again) } else { again };
             self.timers.set((*shard, *to), lane.again);
         }
     }
@@ -265,8 +269,8 @@ impl Relay {
                 // Whom it waits for may never be reached, and stay a member, as others reach it. It keeps what it has of the shard: that is nowhere else.
                 overdue = lane.give_up(now, self.patience, shard, me, out);
             }
-            // A link that brings nothing over may be one that only this end still believes in.
-            let goes_round = lane.tries > 0 && (!reached || lane.tries > 1);
+            // Also round a link that brings nothing over: only this end may still believe in it.
+            let goes_round = lane.tries > 0;
             if lane.again <= now && goes_round && left == 0 {
                 lane.again = now + self.retry;
             } else if lane.again <= now {

@@ -81,10 +81,10 @@ pub struct TypeInfo {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum ControlFrame {
-    /// Region -> coordinator: this node hosts these types (all of them, each time). Repeated until `Registered`.
-    Register { types: Vec<TypeInfo> },
-    /// Coordinator -> region: taken in; each refused type with the reason.
-    Registered { term: Term, refused: Vec<(TypeId, String)> },
+    /// Region -> coordinator: this node hosts these types (all of them, each time). Repeated until `Registered`. Numbers of announcements grow.
+    Register { number: u64, types: Vec<TypeInfo> },
+    /// Coordinator -> region: the announcement of that number was taken in; each refused type with the reason.
+    Registered { term: Term, number: u64, refused: Vec<(TypeId, String)> },
     /// Region -> coordinator: where is this shard?
     WhereIs { shard: ShardKey, shards: u32 },
     /// Coordinator -> region: no node hosts the type (yet).
@@ -101,8 +101,9 @@ pub enum ControlFrame {
     MoveRefused { shard: ShardKey, epoch: Epoch, why: String },
     /// New coordinator -> regions: what do you know? Repeated until answered.
     Recount { term: Term },
-    /// Region -> new coordinator, in as many parts as needed; the parts of one answer have one number.
-    Facts { term: Term, answer: u64, part: u32, last: bool, types: Vec<TypeInfo>, facts: Vec<ShardFact> },
+    /// Region -> new coordinator, in as many parts as needed; the parts of one answer have one number, from 1. 0: it has heard of that term, and is to be
+    /// asked above it. The types are an announcement.
+    Facts { term: Term, answer: u64, part: u32, last: bool, number: u64, types: Vec<TypeInfo>, facts: Vec<ShardFact> },
     /// Operator's node -> coordinator.
     MoveRequest { id: u64, shard: ShardKey, to: NodeId },
     /// Coordinator -> operator's node: the epoch it will have, or why not.
