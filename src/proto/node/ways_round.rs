@@ -1,7 +1,7 @@
 //! Control frames between two members that do not reach each other go by way of a third.
 //!
 //! An authority that does not reach one member would never know all homes, and could give nobody what a dead one has run. Control frames are void by their
-//! terms and epochs if they come late, and are repeated until answered, so that one way is as good as another; each goes one way only, as answers are counted.
+//! terms, epochs and numbers if they come late, and are repeated until answered, so that one way is as good as another.
 
 use std::{collections::BTreeMap, time::Duration};
 
