@@ -170,7 +170,7 @@ fn who_does_not_reach_one_other_lets_nothing_wait_for_ever() {
     holds("pair-apart-moves", 1..5);
     holds("pair-with-next-coordinator", 1..5);
     holds("route-past-the-gone", 3..10);
-    holds("heard-by-one", 1..5);
+    holds("heard-by-one", 4..8);
 }
 
 #[test]
