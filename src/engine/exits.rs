@@ -219,15 +219,17 @@ impl Exits {
     pub fn look_for_room<M: Wire>(&self, entry: &TypeEntry, drafts: &Drafts<M>, count: usize) -> Result<(), Abroad> {
         let (mut abroad, mut seen) = (false, None);
         for hash in drafts.hashes() {
+            // Shards that have moved have words of their own, and share the ring.
             let word = entry.route(hash).1;
-            if seen.replace(word) == Some(word) {
+            let exit = word.exit().map(|(worker, _)| worker).ok_or(word == Word::NO_ROOM);
+            if seen.replace(exit) == Some(exit) {
                 continue;
             }
-            let has_room = match word.exit() {
-                Some((worker, _)) => self.workers[usize::from(worker)].has_much_room(count),
-                None => {
+            let has_room = match exit {
+                Ok(worker) => self.workers[usize::from(worker)].has_much_room(count),
+                Err(no_room) => {
                     abroad = true;
-                    word != Word::NO_ROOM && self.network.has_much_room(count)
+                    !no_room && self.network.has_much_room(count)
                 }
             };
             if has_room {

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 /// Connections that the kernel may keep ready for `accept`.
 const BACKLOG: i32 = 1024;
@@ -38,10 +38,22 @@ pub fn bind_udp(addr: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
+/// After so long without a packet a link asks whether the other end is there, and again every [`PROBE_EVERY`]: a system whose process is paused
+/// answers, one behind a way that drops packets does not.
+const PROBE_AFTER: Duration = Duration::from_secs(10);
+const PROBE_EVERY: Duration = Duration::from_secs(5);
+/// A link whose bytes or probes were not acknowledged for so long is over, or one whose peer had no room for so long. The system by itself goes on for a
+/// quarter of an hour, in which what is sent waits. Longer than most members live on that are paused.
+const SILENT_MAX: Duration = Duration::from_secs(30);
+
 /// Gives a link's socket its options.
 pub fn prepare(socket: BorrowedFd<'_>) -> io::Result<()> {
     let socket = SockRef::from(&socket);
-    socket.set_tcp_nodelay(true)
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(PROBE_AFTER).with_interval(PROBE_EVERY))?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(SILENT_MAX))?;
+    Ok(())
 }
 
 /// Whether an error of `accept` means that there are no descriptors left.
@@ -81,6 +93,18 @@ pub fn close_hard(stream: &impl AsFd) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_ends_when_nothing_is_acknowledged() {
+        let listener = listen_tcp(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        prepare(stream.as_fd()).unwrap();
+        let socket = SockRef::from(&stream);
+        assert!(socket.keepalive().unwrap() && socket.tcp_nodelay().unwrap());
+        assert_eq!((socket.tcp_keepalive_time().unwrap(), socket.tcp_keepalive_interval().unwrap()), (PROBE_AFTER, PROBE_EVERY));
+        #[cfg(target_os = "linux")]
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(SILENT_MAX));
+    }
 
     #[test]
     fn all_who_ask_for_any_port_at_once_get_one() {
