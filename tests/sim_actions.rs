@@ -60,6 +60,13 @@ fn who_is_paused_for_a_while_goes_on() {
 }
 
 #[test]
+fn a_cut_from_all_leaves_those_named_alone_each() {
+    for ends in ["from = \"all\"\nto = \"0..9\"", "from = \"0..9\"\nto = \"all\""] {
+        twelve(&[&at("30s", &format!("do = \"link\"\n{ends}\ncut = true\nboth = true")), "[expect]\nsurvivors = 0"]);
+    }
+}
+
+#[test]
 fn the_longest_of_several_pauses_counts() {
     let long = at("30s", "do = \"pause\"\nnodes = \"7\"\nfor = \"4s\"");
     let short = at("31s", "do = \"pause\"\nnodes = \"7\"\nfor = \"1s\"");

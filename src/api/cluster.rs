@@ -574,6 +574,16 @@ impl Admin {
     }
 }
 
+/// What to do about an address that could not be bound.
+fn advice(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::AddrInUse => "stop what uses it, or choose another address; port 0 takes any that is free",
+        io::ErrorKind::PermissionDenied => "ports below 1024 need a privilege: choose a higher one",
+        io::ErrorKind::AddrNotAvailable => "no interface of this machine has this address: correct it",
+        _ => "choose another address",
+    }
+}
+
 /// The node did not start; nothing is left behind.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -582,7 +592,7 @@ pub enum StartError {
     #[error("the configuration is wrong:\n{0}")]
     Config(#[from] ConfigErrors),
     /// A socket could not be bound.
-    #[error("cannot bind {proto} {addr}: {source}; stop what uses it, or choose another address (`{setting}`)")]
+    #[error("cannot bind {proto} {addr}: {source}; {} (`{setting}`)", advice(source))]
     Bind {
         /// `TCP` or `UDP`.
         proto: &'static str,

@@ -242,12 +242,19 @@ impl<'a, E: Entity> Cx<'a, E> {
     /// A message to itself in the form that can wait and travel. One that cannot be encoded is a dead letter.
     fn encoded(&mut self, msg: MsgOf<E>) -> Option<Envelope> {
         let parcel = EngineParcel::told(key_of(self.id), AnyMessage::new(msg));
-        let envelope = parcel.to_envelope(self.at.shard);
-        if let Err(why) = &envelope {
-            tracing::error!(target: "wingbeat::engine", entity_type = E::Type::TYPE, %why, "a message of an entity to itself cannot be encoded");
-            self.node.bury(self.at.shard, &parcel, DropReason::Undecodable);
-        }
-        envelope.ok()
+        let (envelope, max) = (parcel.to_envelope(self.at.shard), self.node.config.limits.message_bytes as usize);
+        let size = envelope.as_ref().map_or(0, |envelope| envelope.payload().len());
+        let (reason, why) = match envelope {
+            Ok(envelope) if size <= max => return Some(envelope),
+            Ok(_) => (
+                DropReason::TooLarge,
+                format!("{size} bytes, limits.message_bytes is {max}; make it shorter, or raise the limit on all nodes"),
+            ),
+            Err(why) => (DropReason::Undecodable, why),
+        };
+        tracing::error!(target: "wingbeat::engine", entity_type = E::Type::TYPE, %why, "a message of an entity to itself cannot wait or travel");
+        self.node.bury(self.at.shard, &parcel, reason);
+        None
     }
 
     /// Puts a message aside, with its asker, until [`unstash`](Self::unstash): for what cannot be handled before something is loaded.

@@ -128,7 +128,9 @@ fn unreadable(env: &mut Env<'_>, mail: &mut Mail<'_, '_>, entity_type: &str, err
         CodecError::UnknownMessage { .. } => DropReason::UnknownMessage,
         _ => DropReason::Undecodable,
     };
-    tracing::warn!(target: "wingbeat::engine", entity_type, shard = env.at.shard.shard.0, %error, "a message could not be read");
+    if let Some(kept_back) = env.node.unreadable_log.pass(env.node.now()) {
+        tracing::warn!(target: "wingbeat::engine", entity_type, shard = env.at.shard.shard.0, %error, kept_back, "a message could not be read; lines like this come once a second at most");
+    }
     if let Some(parcel) = mail.left() {
         env.node.bury(env.at.shard, &parcel, reason);
     }

@@ -11,13 +11,14 @@ use crate::{
         Done, EntityCall, EntityOutcome, Listening, Mode, Probe, ServerHandle, Source, SourceError,
         model::{self, Check, Handoff, Host, Incarnation, Life as NodeLife, Link, Location, Rtt, Setting, ShardRow, Status, TypeRow},
     },
+    api::query::{ShardInfo, whole_table},
     engine::{
         node::{Life, Node},
         types::{Standing, TypeEntry, show_bytes},
     },
     metrics::Prometheus,
     proto::{
-        membership::{ClusterView, MemberStatus},
+        membership::{BLOCKED_NOW, ClusterView, MemberStatus},
         node::{Answer, Command},
         sharding::{ShardState, TableRow, TypeInfo},
     },
@@ -289,7 +290,7 @@ impl Surface {
 }
 
 /// What the network thread counts that is no counter: it goes down as well.
-const GO_DOWN_TOO: &[&str] = &["route_buffered", "lane_held", "handoff_unacknowledged", "net_links_up", "net_connections"];
+const GO_DOWN_TOO: &[&str] = &[BLOCKED_NOW, "route_buffered", "lane_held", "handoff_unacknowledged", "net_links_up", "net_connections"];
 
 fn addr_in(view: &ClusterView, node: NodeId) -> Option<Host> {
     view.member(node).map(|m| Host::from(&m.addr))
@@ -342,6 +343,9 @@ impl Source for Surface {
                 warnings
                     .push(format!("type `{}` has {shards} shards, fewer than ten times the {up} members: load will be uneven", entry.name));
             }
+        }
+        if node.core_counters().protocol.iter().any(|(name, now)| *name == BLOCKED_NOW && *now > 0) {
+            warnings.push("udp_blocked: no datagrams come, so gossip and heartbeats go over TCP; open UDP on the port".into());
         }
         for inside in node.stuck_turns() {
             let entry = node.type_entry(inside.shard.ty);
@@ -489,17 +493,17 @@ impl Source for Surface {
             Ok(entry) => entry,
             Err(error) => return done(Err(error)),
         };
-        self.rows(Some(entry.id), done, |_, mut rows, view| {
-            rows.sort_by_key(|r| r.shard);
-            let row = |r: &TableRow| ShardRow {
-                shard: r.shard.shard.0,
-                owner: r.owner.and_then(|o| addr_in(view, o)),
-                epoch: r.epoch.into(),
-                state: state_name(r.state),
-                entities: Some(u64::from(r.entities)),
-                rate_per_s: Some(f64::from(r.rate_per_s)),
+        self.rows(Some(entry.id), done, |types, rows, view| {
+            let shards = types.iter().map(|t| t.shards).max().unwrap_or(0);
+            let row = |info: ShardInfo| ShardRow {
+                shard: info.shard.0,
+                owner: info.owner.and_then(|o| addr_in(view, o)),
+                epoch: info.epoch.into(),
+                state: state_name(info.state),
+                entities: Some(u64::from(info.entities)),
+                rate_per_s: Some(f64::from(info.rate_per_s)),
             };
-            Ok(rows.iter().map(row).collect())
+            Ok(whole_table(rows, shards).into_iter().map(row).collect())
         });
     }
 

@@ -10,8 +10,8 @@ table! {
     LimitsConfig in limits {
         /// Largest encoded message.
         message_bytes: u32 = 1 << 20, Spec::int(64, 64 << 20).unit("bytes").cost("a large message delays those that are sent to its shard behind it");
-        /// Largest frame between nodes.
-        frame_bytes: u32 = 2 << 20, Spec::int(4096, 256 << 20).unit("bytes").cost("memory per link");
+        /// Largest frame between nodes; what moves with a shard travels in parts of 64 KiB.
+        frame_bytes: u32 = 2 << 20, Spec::int(128 << 10, 256 << 20).unit("bytes").cost("memory per link");
         /// Messages that wait for one entity.
         mailbox: u32 = 10_000, Spec::int(1, 10_000_000).unit("messages").cost("memory, and latency of the last in the queue");
         /// Messages in the ring between two threads, with 128 bytes for each: of long ones fewer.

@@ -44,6 +44,11 @@ impl Setting {
         if self.spec.unit.is_empty() { range } else { format!("{range} {}", self.spec.unit) }
     }
 
+    /// The unit of a number; empty where the value has none, or names its own.
+    pub fn unit(&self) -> &'static str {
+        self.spec.unit
+    }
+
     /// What it costs to raise it, or to change it at all; empty where there is nothing to say.
     pub fn cost(&self) -> &'static str {
         self.spec.cost

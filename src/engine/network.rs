@@ -460,7 +460,10 @@ impl<N: Carrier> Network<N> {
             ToNet::Lane(item) => self.core.handle_lane(now, lane, item),
             ToNet::Report(worker, report) => self.core.handle_report(now, worker, *report),
             ToNet::Reply { to, correlation, body } => match self.core.reply_way(to).cloned() {
-                Some(addr) => self.send(now, &addr, Some(to), Frame::Reply { correlation, body }),
+                Some(addr) => {
+                    let body = body.fitted(self.node.config.limits.frame_bytes as usize);
+                    self.send(now, &addr, Some(to), Frame::Reply { correlation, body });
+                }
                 None => self.core.handle_reply(now, to, correlation, body),
             },
             ToNet::Command(make, completion) => {
@@ -751,7 +754,9 @@ impl<N: Carrier> Network<N> {
 
     /// Whether the thread has been told to quit, the workers are gone, and the last frames had time to leave.
     pub fn is_done(&self, now: Time) -> bool {
-        self.quit_at.is_some_and(|at| self.workers_left == 0 && (now >= at || self.net.unsent_bytes() == 0))
+        // What workers said last is in their lanes.
+        let all_said = || self.net.unsent_bytes() == 0 && self.lanes.iter().all(Ring::is_empty);
+        self.quit_at.is_some_and(|at| self.workers_left == 0 && (now >= at || all_said()))
     }
 }
 

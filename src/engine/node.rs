@@ -198,6 +198,8 @@ pub struct Node {
     events: Mutex<EventHub>,
     dead_letters: Mutex<Vec<Sender<DeadLetter>>>,
     dead_letter_log: LogGate,
+    /// Of messages that could not be read.
+    pub unreadable_log: LogGate,
     lease: Option<Mutex<Box<dyn Lease>>>,
     moving: AtomicU64,
     core_counters: Mutex<CoreCounters>,
@@ -267,6 +269,7 @@ impl Node {
             kept_events: Arc::default(),
             dead_letters: Mutex::default(),
             dead_letter_log: LogGate::default(),
+            unreadable_log: LogGate::default(),
             lease: lease.map(Mutex::new),
             config,
         }

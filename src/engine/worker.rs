@@ -491,6 +491,16 @@ impl Worker {
 
     /// Last act of a worker that was told to quit.
     pub fn end(mut self) {
+        // What was accepted before its senders saw the end: `Stop` was in front of `Quit`, so the core gives it up.
+        let (now, door) = (self.node.now(), self.node.clone());
+        let door = &door.workers[usize::from(self.index)];
+        let mut lanes = std::mem::take(&mut self.lanes);
+        lanes.extend(std::iter::from_fn(|| door.take_new()));
+        for lane in &mut lanes {
+            while let Some(item) = long_way(lane) {
+                self.item(now, lane.id, item);
+            }
+        }
         while let Some((shard, parcel)) = self.host.out.take_own() {
             self.host.undelivered(shard, parcel, DropReason::Stopped);
         }

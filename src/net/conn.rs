@@ -151,20 +151,30 @@ impl Conn {
         if self.ended.is_some() || self.stalled {
             return calls;
         }
-        if self.outbox.takes_acknowledgement()
-            && let Some(upto) = self.assembly.news()
-        {
-            self.outbox.acknowledge(upto);
+        let mut wrote = false;
+        loop {
+            let news = if self.outbox.takes_acknowledgement() { self.assembly.news() } else { None };
+            // Once more for one that had to wait for the end of another.
+            if wrote && news.is_none() {
+                return calls;
+            }
+            news.into_iter().for_each(|upto| self.outbox.acknowledge(upto));
+            let written = self.outbox.write(now, |bytes| {
+                calls += 1;
+                self.stream.write(bytes)
+            });
+            match written {
+                Ok(true) => wrote = true,
+                Ok(false) => {
+                    self.stalled = true;
+                    return calls;
+                }
+                Err(e) => {
+                    self.ended = Some(cause_of(&e));
+                    return calls;
+                }
+            }
         }
-        let written = self.outbox.write(now, |bytes| {
-            calls += 1;
-            self.stream.write(bytes)
-        });
-        match written {
-            Ok(takes_more) => self.stalled = !takes_more,
-            Err(e) => self.ended = Some(cause_of(&e)),
-        }
-        calls
     }
 }
 

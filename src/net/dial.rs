@@ -330,14 +330,14 @@ impl Net {
     }
 
     /// The peer refuses for good: nothing waits for it any longer.
-    pub(super) fn dial_rejected(&mut self, addr: &NodeAddr, reason: String, now: Time) {
+    pub(super) fn dial_rejected(&mut self, addr: &NodeAddr, cause: LinkDown, now: Time) {
         let Some(dial) = self.dials.get_mut(addr) else { return };
         let peer = dial.expects();
         let dropped = std::mem::take(&mut dial.runs).into();
         let blocked = std::mem::take(&mut dial.blocked);
         self.counters.dials_failed += 1;
         self.retry_later(addr, now, true);
-        self.tell_down(addr, &LinkDown::Rejected(reason), Some(peer), dropped);
+        self.tell_down(addr, &cause, Some(peer), dropped);
         blocked.into_iter().for_each(|peer| self.unblock(peer, [None]));
     }
 

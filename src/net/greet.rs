@@ -119,10 +119,11 @@ impl Net {
         self.close_quietly(id);
         match refusal {
             Refusal::DuplicateDial => self.dial_duplicate(&dialled.addr, now),
+            Refusal::Itself => self.dial_rejected(&dialled.addr, LinkDown::Itself, now),
             Refusal::OtherIncarnation { answers, .. } => self.dial_other(&dialled.addr, dialled.expects, answers, now),
             other => {
                 tracing::warn!(addr = %dialled.addr, refusal = %other, "greeting refused by the other side");
-                self.dial_rejected(&dialled.addr, other.to_string(), now);
+                self.dial_rejected(&dialled.addr, LinkDown::Rejected(other.to_string()), now);
             }
         }
     }

@@ -82,7 +82,7 @@ impl fmt::Display for Transport {
 
 /// An address could not be bound.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {addr} ({proto}): {source}; {}", self.advice())]
+#[error("cannot listen on {addr} ({proto}): {source}")]
 pub struct BindError {
     /// For which protocol.
     pub proto: Transport,
@@ -91,17 +91,6 @@ pub struct BindError {
     /// What the system says.
     #[source]
     pub source: io::Error,
-}
-
-impl BindError {
-    fn advice(&self) -> &'static str {
-        match self.source.kind() {
-            io::ErrorKind::AddrInUse => "another process has this port: stop it, or set node.listen to a free one (port 0 takes any)",
-            io::ErrorKind::PermissionDenied => "ports below 1024 need a privilege: set node.listen to a higher one",
-            io::ErrorKind::AddrNotAvailable => "no interface of this machine has this address: correct node.listen",
-            _ => "check node.listen",
-        }
-    }
 }
 
 /// The bound sockets of a node that does not know its own address yet.

@@ -508,7 +508,8 @@ fn fill(conn: &mut Conn, least: usize, wanted: usize, budget: usize, calls: &mut
         *calls += 1;
         match conn.stream.read(space) {
             Ok(0) => {
-                conn.ended = Some(LinkDown::Reset);
+                // Behind an error that a write was told of, the end of the stream says no more.
+                conn.ended.get_or_insert(LinkDown::Reset);
                 return (total, false);
             }
             Ok(n) => {
@@ -522,7 +523,7 @@ fn fill(conn: &mut Conn, least: usize, wanted: usize, budget: usize, calls: &mut
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return (total, false),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => {
-                conn.ended = Some(cause_of(&e));
+                conn.ended.get_or_insert_with(|| cause_of(&e));
                 return (total, false);
             }
         }

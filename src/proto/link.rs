@@ -68,6 +68,8 @@ pub enum LinkDown {
     Unresolved(String),
     /// The peer refused the greeting for good (other cluster, other protocol range): its reason.
     Rejected(String),
+    /// The address leads back to this node.
+    Itself,
     /// The peer broke the protocol.
     Protocol(String),
     /// A node with another id answers at the address.

@@ -289,18 +289,12 @@ impl World<'_> {
 
     /// The entry `i` of the scenario lays its fault over the links.
     fn link(&mut self, i: usize, link: &LinkAct) {
-        let (mut from, mut to) = (self.which(&link.from), self.which(&link.to));
-        // What is meant by "all" is the others: the fault is on the side that is named. From all to all it is on every pair.
-        let named = if link.from.is_all() { to.clone() } else { from.clone() };
-        if link.from.is_all() && link.to.is_all() {
-            // Nobody is named.
-        } else if link.from.is_all() {
-            from.retain(|n| !to.contains(n));
-        } else if link.to.is_all() {
-            to.retain(|n| !from.contains(n));
+        let (from, to) = (self.which(&link.from), self.which(&link.to));
+        // Of all nodes and some the fault is those ones', among themselves too; whoever else sees them silent is not to blame.
+        if !link.from.is_all() || link.to.is_all() {
+            self.net.touch(&from);
         }
-        self.net.touch(&named);
-        if !link.from.is_all() && !link.to.is_all() {
+        if !link.to.is_all() || link.from.is_all() {
             self.net.touch(&to);
         }
         let id = i as u64 + 1;

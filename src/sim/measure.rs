@@ -479,7 +479,11 @@ impl Traffic {
         if seconds <= 0.0 {
             return (OverNodes::default(), None);
         }
-        let mut rates: Vec<f64> = self.nodes.iter().map(|s| s.total as f64 / seconds).collect();
+        // Who was never started, or was gone before, would make the others' share look smaller.
+        let mut rates: Vec<f64> = self.nodes.iter().filter(|s| s.total > 0).map(|s| s.total as f64 / seconds).collect();
+        if rates.is_empty() {
+            return (OverNodes::default(), None);
+        }
         rates.sort_by(f64::total_cmp);
         let mean = rates.iter().sum::<f64>() / rates.len() as f64;
         let peak = self.nodes.iter().map(|s| s.peak).max().map(|p| p as f64);

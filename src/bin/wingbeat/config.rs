@@ -56,7 +56,8 @@ fn defaults(at: &At) -> Result<(), Failure> {
             "key": setting.key,
             "default": setting.default_text(),
             "range": setting.range(),
-            "must_match": setting.must_match(),
+            "unit": setting.unit(),
+            "must_match": setting.must_match() || setting.must_match_by_type(),
             "has_effect": setting.has_effect(),
             "meaning": setting.meaning(),
         })

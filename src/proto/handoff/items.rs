@@ -171,3 +171,23 @@ pub enum ReplyBody {
     /// Its home was lost; it may have run.
     OwnerLost,
 }
+
+/// What stands in a frame beside a reply, at most.
+const AROUND: usize = 256;
+
+impl ReplyBody {
+    /// Itself, or what says that it fits into no frame of so many bytes: it ran, and its asker hears of it.
+    pub fn fitted(self, frame_bytes: usize) -> Self {
+        let size = match &self {
+            Self::Value(bytes) => bytes.len(),
+            Self::Rejected(why) => why.len(),
+            _ => 0,
+        };
+        if size.saturating_add(AROUND) <= frame_bytes {
+            return self;
+        }
+        Self::Rejected(format!(
+            "the reply has {size} bytes, and limits.frame_bytes is {frame_bytes}; answer with less, or raise the limit on all nodes"
+        ))
+    }
+}

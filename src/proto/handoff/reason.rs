@@ -69,6 +69,8 @@ reasons! {
     Overloaded = "overloaded", "E-DROP-024", "memory budget reached";
     /// What the entity put aside had no room for more.
     StashFull = "stash_full", "E-DROP-004", "stash full";
+    /// Sent within the node, where nothing bounds it, and longer than a frame when it had to leave.
+    TooLarge = "too_large", "E-DROP-025", "longer than a frame";
 }
 
 #[cfg(test)]

@@ -107,9 +107,8 @@ impl Membership {
         let replaces = self.state.at(addr).is_some();
         self.announce_newcomer(Arc::new(info));
         if replaces {
-            // Who answers at the address decides which of the two lives is real.
-            self.say(addr.clone(), MemberFrame::WhoAreYou);
-            self.say(addr.clone(), MemberFrame::JoinWait { joiner: from });
+            self.ask_former(addr);
+            self.out.frame_to(from, MemberFrame::JoinWait { joiner: from });
         }
     }
 
@@ -124,6 +123,15 @@ impl Membership {
             waiting.number += 1;
             waiting.newcomers.insert(info.id, Newcomer { info, number: waiting.number });
             self.dirty = true;
+        }
+    }
+
+    /// Who answers at the address of a member that another life wants to replace decides which of the two is real. The member itself is asked, over its
+    /// link, or by a dial that says whom it expects: the link of who joins is one that it has dialled, whatever address it claims.
+    fn ask_former(&mut self, addr: &NodeAddr) {
+        if let Some(former) = self.state.at(addr).map(|m| m.info.id) {
+            self.counters.add(Count::FramesOut);
+            self.out.frame_to(former, MemberFrame::WhoAreYou);
         }
     }
 
@@ -159,7 +167,7 @@ impl Membership {
         if self.newcomers_at(addr).next().is_some() {
             match cause {
                 LinkDown::OtherIncarnation(id) => self.take_identity(*id, addr),
-                LinkDown::Reset => self.say(addr.clone(), MemberFrame::WhoAreYou),
+                LinkDown::Reset => self.ask_former(addr),
                 _ => {}
             }
         }

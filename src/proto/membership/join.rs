@@ -29,6 +29,8 @@ const WARN_EVERY: Duration = Duration::from_secs(10);
 pub(crate) struct Seeker {
     /// Whom to ask; not this node itself.
     seeds: Vec<NodeAddr>,
+    /// The first one of the configuration, who founds a cluster if there is none: by another name it may be this node.
+    first: Option<NodeAddr>,
     /// How many that may become.
     seeds_max: usize,
     retry_at: Time,
@@ -64,6 +66,15 @@ const OTHERS_MAX: usize = 4;
 const ASKED_MAX: usize = 16;
 /// How many such hints a joiner follows in one search.
 const HINTS_MAX: usize = 64;
+
+/// Characters of another node's words that are repeated.
+const WORDS_MAX: usize = 500;
+
+/// What another node says, for a log or a terminal: on one line, without control characters, and not for ever.
+fn printable(text: &str) -> String {
+    let plain = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    text.chars().take(WORDS_MAX).map(plain).collect()
+}
 
 impl Seeker {
     /// Asks those too; returns who is new.
@@ -122,7 +133,7 @@ impl Membership {
                 Err(bad) => self.warn("W-JOIN-001", format!("cluster.seeds: {bad}; this entry is not asked")),
             }
         }
-        let first = seeds.first() == Some(&self.info.addr);
+        let (named_first, first) = (seeds.first().cloned(), seeds.first() == Some(&self.info.addr));
         let empty = seeds.is_empty();
         seeds.retain(|s| *s != self.info.addr);
         seeds.sort();
@@ -131,11 +142,14 @@ impl Membership {
             return self.form();
         }
         self.phase = Phase::Asking;
-        // Who gave way again and again takes its time.
-        let patience = 1 << self.config.heritage.superseded.min(PATIENCE_DOUBLINGS);
-        let form_at = first.then(|| now + patience * self.config.membership.seed_timeout.get());
+        let form_at = first.then(|| now + self.seed_patience());
         // There is a cluster that downed this node, or was.
-        self.begin_seeking(now, seeds, form_at, self.config.heritage.downed);
+        self.begin_seeking(now, seeds, named_first.filter(|_| !first), form_at, self.config.heritage.downed);
+    }
+
+    /// The first seed waits so long for others before it founds a cluster. Who gave way again and again takes its time.
+    fn seed_patience(&self) -> Duration {
+        self.config.membership.seed_timeout.get() * (1 << self.config.heritage.superseded.min(PATIENCE_DOUBLINGS))
     }
 
     /// By command.
@@ -154,14 +168,15 @@ impl Membership {
         if self.phase == Phase::Idle {
             self.phase = Phase::Asking;
         }
-        self.begin_seeking(now, seeds, form_at, heard);
+        self.begin_seeking(now, seeds, None, form_at, heard);
         Ok(())
     }
 
-    fn begin_seeking(&mut self, now: Time, seeds: Vec<NodeAddr>, form_at: Option<Time>, heard: bool) {
+    fn begin_seeking(&mut self, now: Time, seeds: Vec<NodeAddr>, first: Option<NodeAddr>, form_at: Option<Time>, heard: bool) {
         self.seeker = Some(Seeker {
             seeds_max: seeds.len() + HINTS_MAX,
             seeds,
+            first,
             retry_at: now,
             warn_at: now + WARN_EVERY,
             form_at,
@@ -222,7 +237,7 @@ impl Membership {
     }
 
     /// A link to a seed did not come about, or ended.
-    pub(super) fn seeker_link_down(&mut self, addr: &NodeAddr, cause: &LinkDown) {
+    pub(super) fn seeker_link_down(&mut self, now: Time, addr: &NodeAddr, cause: &LinkDown) {
         let Some(seeker) = self.seeker.as_mut().filter(|s| s.seeds.contains(addr)) else { return };
         match cause {
             LinkDown::Refused => seeker.refusing.insert(addr.clone()),
@@ -234,11 +249,27 @@ impl Membership {
                 let reason = format!("{addr} refused the greeting: {reason}");
                 self.refused(reason);
             }
+            LinkDown::Itself => self.leads_back(now, addr),
             LinkDown::Unresolved(error) => seeker.trouble = Some(format!("{addr}: the host name has no address: {error}")),
             LinkDown::Refused => seeker.trouble = Some(format!("{addr}: connection refused")),
             LinkDown::TimedOut => seeker.trouble = Some(format!("{addr}: no connection in time")),
             LinkDown::Protocol(what) => seeker.trouble = Some(format!("{addr}: {what}")),
             LinkDown::Reset | LinkDown::OtherIncarnation(_) | LinkDown::Closed => {}
+        }
+    }
+
+    /// That seed is this node, by another name than it tells others.
+    fn leads_back(&mut self, now: Time, addr: &NodeAddr) {
+        let patience = self.seed_patience();
+        let Some(seeker) = &mut self.seeker else { return };
+        seeker.seeds.retain(|seed| seed != addr);
+        if seeker.first.as_ref() == Some(addr) {
+            seeker.form_at.get_or_insert(now + patience);
+        }
+        match (seeker.seeds.is_empty(), seeker.form_at) {
+            (true, Some(_)) => self.form(),
+            (true, None) => self.refused(format!("{addr} leads back to this node, and there is nobody else to ask")),
+            _ => {}
         }
     }
 
@@ -257,7 +288,7 @@ impl Membership {
             MemberFrame::JoinWait { joiner } if joiner == self.me => self.extend_join(now),
             MemberFrame::JoinAccepted { joiner, head, body } if joiner == self.me => self.take_acceptance(now, from, &head, &body),
             MemberFrame::JoinRefused { joiner, permanent, reason } if joiner == self.me => {
-                self.take_refusal(permanent, format!("{addr}: {reason}"));
+                self.take_refusal(permanent, format!("{addr}: {}", printable(&reason)));
             }
             MemberFrame::Removed { node } if node == self.me && self.seeker.is_some() => self.take_removal(addr),
             // The state says it as well, by datagrams, if those arrive. Of two parts that have removed each other neither believes the other.

@@ -51,6 +51,7 @@ pub use downing::exhaustive::{
 pub use frame::{JoinRequest, MemberFrame, Packed};
 pub(crate) use monitors::by_place;
 pub use pool::{Keeper, Pool, Shelves};
+pub use tunnel::BLOCKED_NOW;
 pub use view::{ClusterView, Event, LinkReport, Member, MemberStatus, Members};
 
 use self::{
@@ -462,7 +463,9 @@ impl Membership {
 
     /// Counters by stable name (datagrams by kind and discard reason, gossip outcomes, ..), for metrics.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.counters.all()
+        let mut all = self.counters.all();
+        all.push((tunnel::BLOCKED_NOW, self.tunnel.blocked.into()));
+        all
     }
 
     /// Upper bound on the time by which the losing side of a split may decide later than the winning one; see `downing`.

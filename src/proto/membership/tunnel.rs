@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use super::{MemberFrame, Membership, Phase, counters::Count, datagram, datagram::Part, gossip::Whom};
 use crate::{NodeId, Time};
 
+/// Among the counters: 1 while datagrams travel in frames because none come.
+pub const BLOCKED_NOW: &str = "udp_blocked_now";
+
 /// Gossip intervals without any datagram after which links carry them, if frames come.
 const SILENT_ROUNDS: u32 = 5;
 /// Members that are asked for a frame before that is decided.

@@ -297,7 +297,7 @@ impl Membership {
                 }
             }
             LinkEvent::Down { peer, addr, cause, .. } => {
-                self.seeker_link_down(addr, cause);
+                self.seeker_link_down(now, addr, cause);
                 self.newcomer_link_down(addr, cause);
                 self.weigh_link_down(now, *peer, addr, cause);
                 self.look_behind(now, *peer, addr, cause);

@@ -28,7 +28,7 @@ use crate::{
         coordinator::{Coordinator, CoordinatorOut},
         handoff::{DropReason, Envelope, Forwarded, HandoffItem, ReplyBody},
         lease::LeaseAnswer,
-        link::LinkEvent,
+        link::{LinkDown, LinkEvent},
         membership::{ClusterView, Identity, MemberFrame, Membership, Pool},
         queue::take,
         region::{Region, RegionOut, Relay, RelayOut},
@@ -385,7 +385,7 @@ impl<M: Members> NodeCore<M> {
                     self.ask_authority_again(now);
                 }
             }
-            LinkEvent::Down { peer, lost, .. } => {
+            LinkEvent::Down { peer, cause, lost, .. } => {
                 self.counts.frames_lost += lost;
                 if let Some(peer) = peer {
                     // What waits for a session goes on waiting when a dial fails.
@@ -394,6 +394,10 @@ impl<M: Members> NodeCore<M> {
                         self.relay.link_down(now, peer, ended);
                     }
                     self.peers.link_down(peer);
+                    if ended && cause == LinkDown::TimedOut {
+                        // What was said over it may not have come, and is said again only over a new one; a reset link is dialled by the membership.
+                        self.send_frame(peer, Frame::Member(MemberFrame::WhoAreYou));
+                    }
                 }
             }
             LinkEvent::Blocked { peer, shard } => self.set_blocked(now, peer, shard, true),

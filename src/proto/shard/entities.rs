@@ -297,9 +297,9 @@ impl<H: Host> Entities<H> {
         let watches = t.host.leaving_watches(t.place());
         let mut cargo = Cargo { states, watches, ..Cargo::default() };
         for parcel in self.stop_all(t, StopReason::Moved, Some(&mut cargo)) {
-            match parcel.into_envelope(t.shard) {
+            match t.env.limits.envelope(parcel, t.shard) {
                 Ok(envelope) => cargo.mail.push(envelope),
-                Err((parcel, _)) => t.undelivered(parcel, DropReason::Undecodable),
+                Err((parcel, reason)) => t.undelivered(parcel, reason),
             }
         }
         // Behind their last words.

@@ -6,7 +6,10 @@ use std::{
 };
 
 use super::{Host, Parcel, Place, ShardReport, gate::Room, index};
-use crate::{Config, Epoch, NodeId, ShardKey, Time, TypeId, proto::handoff::DropReason};
+use crate::{
+    Config, Epoch, NodeId, ShardKey, Time, TypeId,
+    proto::handoff::{DropReason, Envelope},
+};
 
 /// Mailboxes of one worker hold this many times `limits.mailbox` in all: a few entities may be at their limit, not all of them.
 const MAILBOXES: usize = 10;
@@ -41,9 +44,20 @@ pub(super) struct Limits {
     pub patience: Duration,
     pub lane_items: usize,
     pub held_items: usize,
+    /// Bytes of an envelope that a frame has room for.
+    pub envelope: usize,
 }
 
+/// What stands in a frame beside an envelope, at most.
+const FRAME_AROUND: usize = 1024;
+
 impl Limits {
+    /// A message as it travels. `Err`: it cannot.
+    pub fn envelope<P: Parcel>(&self, parcel: P, shard: ShardKey) -> Result<Envelope, (P, DropReason)> {
+        let envelope = parcel.into_envelope(shard).map_err(|(parcel, _)| (parcel, DropReason::Undecodable))?;
+        if envelope.bytes.len() > self.envelope { Err((P::from_envelope(envelope), DropReason::TooLarge)) } else { Ok(envelope) }
+    }
+
     pub fn new(config: &Config) -> Self {
         let (mailbox, held) = (config.limits.mailbox as usize, config.limits.held_items as usize);
         Self {
@@ -57,6 +71,7 @@ impl Limits {
             patience: config.sharding.handoff_timeout.get(),
             lane_items: config.limits.lane_items as usize,
             held_items: held,
+            envelope: (config.limits.frame_bytes as usize).saturating_sub(FRAME_AROUND),
         }
     }
 }

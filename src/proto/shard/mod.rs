@@ -487,9 +487,9 @@ impl<H: Host> ShardCore<H> {
         if let Some(reason) = self.stopped {
             return host.undelivered(shard, parcel, reason);
         }
-        match parcel.into_envelope(shard) {
+        match self.env.limits.envelope(parcel, shard) {
             Ok(envelope) => host.report(ShardReport::Back { lane, envelope }),
-            Err((parcel, _)) => host.undelivered(shard, parcel, DropReason::Undecodable),
+            Err((parcel, reason)) => host.undelivered(shard, parcel, reason),
         }
     }
 

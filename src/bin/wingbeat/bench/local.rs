@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use wingbeat::{EntityRef, HostOptions, Region};
+use wingbeat::{AskQueue, EntityRef, HostOptions, Region};
 
 use super::{
     BenchArgs, alloc,
@@ -12,6 +12,9 @@ use super::{
     report::{Report, Run},
     rig::{self, Error, PATIENCE},
 };
+
+/// The limit of what is not asked one by one.
+const CHANNEL_TELL: &str = "Q_xb: crossbeam channel with entity look-up";
 
 /// Notes between two looks at the clock.
 pub const STRIDE: u64 = 64;
@@ -52,6 +55,38 @@ pub fn ask_for(all: &[EntityRef<Bench>], window: Duration) -> Result<Run, Error>
     Ok(Run { allocations, ..Run::of(&seen, Some(done as f64 / took.as_secs_f64())) })
 }
 
+/// Asks with `window` requests in flight: each answer lets the next request go.
+pub fn ask_many(all: &[EntityRef<Bench>], in_flight: u32, window: Duration) -> Result<Run, Error> {
+    let queue = AskQueue::new(in_flight as usize);
+    let mut seen = limits::histogram();
+    let (result, allocated) = alloc::counted(|| {
+        let (began, mut sent, mut done) = (Instant::now(), 0u64, 0u64);
+        let mut at = vec![began; in_flight as usize];
+        let (mut free, mut answers) = ((0..u64::from(in_flight)).collect::<Vec<u64>>(), Vec::with_capacity(in_flight as usize));
+        let due = |began: Instant| began.elapsed() < window;
+        while done < sent || due(began) {
+            while let Some(tag) = free.pop_if(|_| due(began)) {
+                at[tag as usize] = Instant::now();
+                all[(sent % all.len() as u64) as usize].ask_into(Echo(Payload([sent; 8])), PATIENCE, tag, &queue)?;
+                sent += 1;
+            }
+            if queue.wait(&mut answers, PATIENCE) == 0 {
+                return Err("no answer in time".into());
+            }
+            for answer in answers.drain(..) {
+                answer.result?;
+                seen.saturating_record(at[answer.tag as usize].elapsed().as_nanos() as u64);
+                free.push(answer.tag);
+                done += 1;
+            }
+        }
+        Ok::<_, Error>((done, began.elapsed()))
+    });
+    let (done, took) = result?;
+    let allocations = Some(allocated as f64 / done as f64);
+    Ok(Run { allocations, ..Run::of(&seen, Some(done as f64 / took.as_secs_f64())) })
+}
+
 /// Fails if entities have not handled exactly what was sent.
 pub fn nothing_is_lost<T: Told>(all: &[EntityRef<T>], sent: u64) -> Result<(), Error> {
     let handled = rig::handled(all)?;
@@ -66,7 +101,7 @@ pub fn tell(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     let inside = args.inside.then(|| Inside::new(&cluster, &region, &all)).transpose()?;
     let mut total = 0;
     report.rounds(
-        "Q_xb: crossbeam channel with entity look-up",
+        CHANNEL_TELL,
         args.runs,
         || {
             let throughput = Some(limits::channel_tell((args.secs * 5e6) as u64, args.entities()));
@@ -93,6 +128,12 @@ pub fn ask(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     let rate = args.rate.map(|rate| open_loop::rate_of(rate, &all, args.window())).transpose()?;
     if rate.is_some() {
         report.compare_tails();
+    } else if args.window > 1 {
+        let limit = || {
+            let throughput = Some(limits::channel_tell((args.secs * 5e6) as u64, args.entities()));
+            Ok(Run { throughput, ..Run::default() })
+        };
+        return report.rounds(CHANNEL_TELL, args.runs, limit, || ask_many(&all, args.window, args.window()));
     }
     report.rounds(
         "X_ask: crossbeam channels with entity look-up",

@@ -34,6 +34,7 @@ mod targets;
 mod timer;
 
 use std::{
+    fs::OpenOptions,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
@@ -242,6 +243,18 @@ impl BenchArgs {
         if self.serde && !matches!(self.name, Name::RemoteTell | Name::Peer) {
             return Some(format!("--serde is for remote-tell, which writes a message each time; {name} has no such messages"));
         }
+        if self.window > 1 && !asks && self.name != Name::Peer && self.name != Name::All {
+            return Some(format!("--window is for local-ask and remote-ask; {name} has no requests that could be in flight together"));
+        }
+        if self.window > 1 && self.inside {
+            return Some("--inside asks one after the other; leave --window out".into());
+        }
+        if self.single && !matches!(self.name, Name::LocalTell | Name::RemoteTell | Name::Peer | Name::All) {
+            return Some(format!("--single is for local-tell and remote-tell, which send in batches without it; {name} sends none"));
+        }
+        if self.name == Name::Soak && (self.csv.is_some() || !self.set.is_empty()) {
+            return Some("soak takes --secs, --idle and --json here; `wingbeat soak --report DIR` writes its files".into());
+        }
         if self.report.is_some() != (self.name == Name::All) {
             return Some("`all` and --report DIR go together: `wingbeat bench all --report perf/results`".into());
         }
@@ -261,13 +274,25 @@ impl BenchArgs {
 
 /// Runs one measurement.
 pub fn run(args: &BenchArgs) -> ExitCode {
-    if !(args.secs > 0.0 && args.secs <= 600.0) || args.runs == 0 || args.window == 0 || args.entities() == 0 {
-        eprintln!("error[E-CLI-050]: --secs must be above 0 and at most 600; --runs, --window and --entities must be at least 1");
+    let longest = if args.name == Name::Soak { 60.0 * crate::soak::MINUTES_MAX } else { 600.0 };
+    if !(args.secs > 0.0 && args.secs <= longest) || args.runs == 0 || args.window == 0 || args.entities() == 0 {
+        eprintln!("error[E-CLI-050]: --secs must be above 0 and at most {longest}; --runs, --window and --entities must be at least 1");
         return ExitCode::from(1);
     }
     if let Some(problem) = args.mismatch() {
         eprintln!("error[E-CLI-052]: {problem}");
         return ExitCode::from(1);
+    }
+    if let Err(error) = rig::config(&args.settings()) {
+        eprintln!("error[E-CLI-010]: {error}\n  next: `wingbeat config --defaults` lists all settings with what they may be");
+        return ExitCode::from(1);
+    }
+    for path in args.csv.iter().chain(&args.hgrm) {
+        // Before minutes are spent on what it is to hold.
+        if let Err(error) = OpenOptions::new().append(true).create(true).open(path) {
+            eprintln!("error[E-CLI-054]: {} cannot be written: {error}; name another file", path.display());
+            return ExitCode::from(1);
+        }
     }
     if let Some(problem) = args.absent() {
         eprintln!("error[E-CLI-053]: {problem}");

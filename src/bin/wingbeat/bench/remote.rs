@@ -1,16 +1,14 @@
 //! Messages and requests to entities of another process.
 
-use std::time::{Duration, Instant};
-
-use wingbeat::{AskQueue, Cluster, EntityRef, Region};
+use wingbeat::{Cluster, EntityRef, Region};
 
 use super::{
-    BenchArgs, alloc,
-    entity::{Bench, Echo, Payload, Told},
+    BenchArgs,
+    entity::{Bench, Told},
     limits, local, open_loop,
     peers::{self, Peer},
     report::{Report, Run},
-    rig::{self, Error, PATIENCE},
+    rig::{self, Error},
     scrape::{ADMIN, Calls},
     serde_entity::Derived,
 };
@@ -87,7 +85,7 @@ pub fn ask(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
         return report.rounds(trip_name(args), args.runs, limit, || open_loop::at_rate(&pair.all, rate, args.window()));
     }
     if args.window > 1 {
-        return report.rounds(STREAM, args.runs, || stream(args), || ask_many(&pair.all, args.window, args.window()));
+        return report.rounds(STREAM, args.runs, || stream(args), || local::ask_many(&pair.all, args.window, args.window()));
     }
     report.rounds(
         trip_name(args),
@@ -100,36 +98,4 @@ pub fn ask(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
             Ok(Run { details: Calls::of(&pair.cluster)?.per_message(&before, asked), ..run })
         },
     )
-}
-
-/// Asks with `window` requests in flight: each answer lets the next request go.
-fn ask_many(all: &[EntityRef<Bench>], in_flight: u32, window: Duration) -> Result<Run, Error> {
-    let queue = AskQueue::new(in_flight as usize);
-    let mut seen = limits::histogram();
-    let (result, allocated) = alloc::counted(|| {
-        let (began, mut sent, mut done) = (Instant::now(), 0u64, 0u64);
-        let mut at = vec![began; in_flight as usize];
-        let (mut free, mut answers) = ((0..u64::from(in_flight)).collect::<Vec<u64>>(), Vec::with_capacity(in_flight as usize));
-        let due = |began: Instant| began.elapsed() < window;
-        while done < sent || due(began) {
-            while let Some(tag) = free.pop_if(|_| due(began)) {
-                at[tag as usize] = Instant::now();
-                all[(sent % all.len() as u64) as usize].ask_into(Echo(Payload([sent; 8])), PATIENCE, tag, &queue)?;
-                sent += 1;
-            }
-            if queue.wait(&mut answers, PATIENCE) == 0 {
-                return Err("no answer in time".into());
-            }
-            for answer in answers.drain(..) {
-                answer.result?;
-                seen.saturating_record(at[answer.tag as usize].elapsed().as_nanos() as u64);
-                free.push(answer.tag);
-                done += 1;
-            }
-        }
-        Ok::<_, Error>((done, began.elapsed()))
-    });
-    let (done, took) = result?;
-    let allocations = Some(allocated as f64 / done as f64);
-    Ok(Run { allocations, ..Run::of(&seen, Some(done as f64 / took.as_secs_f64())) })
 }

@@ -12,8 +12,8 @@ pub type Error = Box<dyn std::error::Error + Send + Sync>;
 /// How long a step of the set-up may take.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A node on loopback that has formed or joined its cluster: fast to form, otherwise as everybody has them but for `set`.
-pub fn start(set: &[(String, toml::Value)], seeds: &[String]) -> Result<Cluster, Error> {
+/// What a node of a measurement runs with.
+pub fn config(set: &[(String, toml::Value)]) -> Result<Config, Error> {
     let mut config = Config::preset(Preset::LocalTest);
     for (key, value) in [("cluster.name", "bench"), ("node.listen", "127.0.0.1:0")] {
         config.set(key, &toml::Value::String(value.to_owned()))?;
@@ -21,7 +21,13 @@ pub fn start(set: &[(String, toml::Value)], seeds: &[String]) -> Result<Cluster,
     for (key, value) in set {
         config.set(key, value)?;
     }
-    let cluster = Cluster::builder(config).seeds(seeds).start()?;
+    config.validate()?;
+    Ok(config)
+}
+
+/// A node on loopback that has formed or joined its cluster: fast to form, otherwise as everybody has them but for `set`.
+pub fn start(set: &[(String, toml::Value)], seeds: &[String]) -> Result<Cluster, Error> {
+    let cluster = Cluster::builder(config(set)?).seeds(seeds).start()?;
     cluster.wait_up(PATIENCE)?;
     Ok(cluster)
 }

@@ -44,7 +44,7 @@ use crate::{
 const RATE: u64 = 2_000;
 /// No fault begins so shortly before the end: it has to heal while the load still runs.
 const LAST_FAULT: Duration = Duration::from_secs(20);
-const MINUTES_MAX: f64 = 7.0 * 24.0 * 60.0;
+pub const MINUTES_MAX: f64 = 7.0 * 24.0 * 60.0;
 
 /// Load, faults and watching for a long time, and verdicts in the end.
 #[derive(Args, Clone, Debug)]
@@ -118,7 +118,7 @@ pub fn run(args: &SoakArgs) -> Result<ExitCode, Failure> {
         report::write(&soaked, dir)?;
     }
     say(&if args.json { report::json(&soaked).to_string() } else { report::page(&soaked) })?;
-    Ok(if soaked.holds() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    Ok(if soaked.holds() { ExitCode::SUCCESS } else { Exit::Unhealthy.into() })
 }
 
 /// `wingbeat bench soak`: the same, and the object of the contract of `bench --json`.
@@ -127,7 +127,7 @@ pub fn bench(secs: f64, idle: Option<&str>, json: bool) -> ExitCode {
     let soaked = interruption().and_then(|interrupted| soak(options, interrupted, !json));
     let told = soaked.and_then(|soaked| {
         say(&if json { report::bench_json(&soaked).to_string() } else { report::page(&soaked) })?;
-        Ok(if soaked.holds() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+        Ok(if soaked.holds() { ExitCode::SUCCESS } else { Exit::Unhealthy.into() })
     });
     told.unwrap_or_else(|failure| {
         eprintln!("{failure}");

@@ -268,8 +268,9 @@ impl World {
             return self.link_event(from, LinkEvent::Down { peer: None, addr: addr(to), cause: LinkDown::Refused, lost: 1 });
         };
         let (there, here) = (there.id, self.nodes[&from].id);
-        if meant.is_some_and(|m| m != there) {
-            return;
+        if let Some(meant) = meant.filter(|&meant| meant != there) {
+            let cause = LinkDown::OtherIncarnation(there);
+            return self.link_event(from, LinkEvent::Down { peer: Some(meant), addr: addr(to), cause, lost: 1 });
         }
         if self.links.insert((from, to)) {
             self.links.insert((to, from));
