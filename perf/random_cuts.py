@@ -43,7 +43,7 @@ class Net:
 
     def __init__(self, count):
         self.names, self.rules, self.lock = [f"wbcut{i}" for i in range(count)], {}, threading.Lock()
-        self.end(check=False)
+        self.end()
         sh("ip", "link", "add", "wbcut", "type", "bridge")
         sh("ip", "addr", "add", f"{NET}.254/24", "dev", "wbcut")
         sh("ip", "link", "set", "wbcut", "up")
@@ -56,12 +56,14 @@ class Net:
             sh("ip", "-n", name, "link", "set", "lo", "up")
             sh("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "eth0", "clsact")
 
-    def end(self, check=True):
+    def end(self):
         for name in sh("ip", "netns", "list").split():
             if name.startswith("wbcut"):
-                sh("ip", "netns", "del", name, check=check)
-        if "wbcut:" in sh("ip", "link", "show", "type", "bridge"):
-            sh("ip", "link", "del", "wbcut", check=check)
+                sh("ip", "netns", "del", name, check=False)
+        # A namespace takes its end of a pair along only when nothing holds it any more.
+        links = [line.split("@")[0].split()[0] for line in sh("ip", "-br", "link").splitlines()]
+        for link in [link for link in links if link.startswith("wbc")]:
+            sh("ip", "link", "del", link, check=False)
 
     def drop(self, source, target, *tests):
         """From `source` to `target` nothing comes that passes the tests, until the rule, which is returned, is taken away."""
