@@ -82,7 +82,14 @@ impl<T: EntityType> Region<T> {
     /// [`QueryError`]: the coordinator did not answer in time, this node is shutting down, or this is a worker thread.
     pub fn table(&self, deadline: impl Into<Deadline>) -> Result<Vec<ShardInfo>, QueryError> {
         let rows = self.rows(deadline)?;
-        Ok(whole_table(rows, self.shards().ok_or(QueryError::Timeout)?))
+        let count = self.shards().ok_or(QueryError::Timeout)?;
+        let mut all: Vec<ShardInfo> = (0..count).map(|n| no_home(ShardId(n))).collect();
+        for row in rows {
+            if let Some(place) = all.get_mut(row.shard.shard.0 as usize) {
+                *place = info(row);
+            }
+        }
+        Ok(all)
     }
 
     /// The type in numbers: the sums over its shards.
@@ -136,17 +143,6 @@ impl<T: EntityType> Region<T> {
             Waited::Machine => from.recv_timeout(deadline.since(node.now())).ok(),
         }
     }
-}
-
-/// All of so many shards of a type, by number, of which the coordinator knows some.
-pub(crate) fn whole_table(rows: Vec<TableRow>, shards: u32) -> Vec<ShardInfo> {
-    let mut all: Vec<ShardInfo> = (0..shards).map(|n| no_home(ShardId(n))).collect();
-    for row in rows {
-        if let Some(place) = all.get_mut(row.shard.shard.0 as usize) {
-            *place = info(row);
-        }
-    }
-    all
 }
 
 fn info(row: TableRow) -> ShardInfo {

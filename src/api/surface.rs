@@ -11,7 +11,6 @@ use crate::{
         Done, EntityCall, EntityOutcome, Listening, Mode, Probe, ServerHandle, Source, SourceError,
         model::{self, Check, Handoff, Host, Incarnation, Life as NodeLife, Link, Location, Rtt, Setting, ShardRow, Status, TypeRow},
     },
-    api::query::{ShardInfo, whole_table},
     engine::{
         node::{Life, Node},
         types::{Standing, TypeEntry, show_bytes},
@@ -493,17 +492,17 @@ impl Source for Surface {
             Ok(entry) => entry,
             Err(error) => return done(Err(error)),
         };
-        self.rows(Some(entry.id), done, |types, rows, view| {
-            let shards = types.iter().map(|t| t.shards).max().unwrap_or(0);
-            let row = |info: ShardInfo| ShardRow {
-                shard: info.shard.0,
-                owner: info.owner.and_then(|o| addr_in(view, o)),
-                epoch: info.epoch.into(),
-                state: state_name(info.state),
-                entities: Some(u64::from(info.entities)),
-                rate_per_s: Some(f64::from(info.rate_per_s)),
+        self.rows(Some(entry.id), done, |_, mut rows, view| {
+            rows.sort_by_key(|r| r.shard);
+            let row = |r: &TableRow| ShardRow {
+                shard: r.shard.shard.0,
+                owner: r.owner.and_then(|o| addr_in(view, o)),
+                epoch: r.epoch.into(),
+                state: state_name(r.state),
+                entities: Some(u64::from(r.entities)),
+                rate_per_s: Some(f64::from(r.rate_per_s)),
             };
-            Ok(whole_table(rows, shards).into_iter().map(row).collect())
+            Ok(rows.iter().map(row).collect())
         });
     }
 
