@@ -28,10 +28,49 @@ fn flags_that_are_wrong_are_named() {
     refused(&["nodee"], &[], &["error[E-CLI-001]", "'node'"]);
     refused(&["node", "--listen", "nonsense"], &[], &["E-CLI-001", "nonsense", "--listen"]);
     refused(&["node", "--seed", "nope"], &[], &["E-CFG-008", "cluster.seeds", "nope", "host:port"]);
+    refused(&["node", "--seed", ""], &[], &["E-CLI-001", "--seed", "an entry is empty", "found a cluster"]);
     refused(&["status", "--at", "x"], &[], &["E-CLI-002", "`--at x`"]);
+    refused(&["leave", "127.0.0.1:1", "--token", "a\nb"], &[], &["E-CLI-002", "token"]);
+    refused(&["sim", "x.toml", "--seeds", "0..18446744073709551615"], &[], &["E-CLI-001", "18446744073709551615 seeds", "at most 100000"]);
+    refused(&["soak", "--idle", "foo"], &[], &["E-CLI-010", "foo"]);
+    refused(&["soak", "--report", "/dev/null/x"], &[], &["E-CLI-065", "/dev/null/x"]);
+    refused(&["bench", "all", "--report", "/dev/null/x"], &[], &["E-CLI-054", "/dev/null/x"]);
+    refused(&["bench", "memory", "--entities", "18446744073709551615"], &[], &["E-CLI-050", "--entities"]);
+    refused(&["bench", "codec", "--set", "node.workers=2"], &[], &["E-CLI-052", "codec starts none"]);
     assert_eq!(run(&["--help"]).code, Some(0));
     assert_eq!(run(&["node", "--help"]).code, Some(0));
     assert_eq!(run(&["--version"]).code, Some(0));
+}
+
+/// Whoever reads has gone, or has no room: the exit code is still about what was asked.
+#[cfg(target_os = "linux")]
+#[test]
+fn exit_codes_do_not_depend_on_who_reads() {
+    let file = std::env::temp_dir().join(format!("{}.toml", unique_name()));
+    fs::write(&file, "nodes = 2\nduration = \"5s\"\n[expect]\nmembers_up = 7\n").unwrap();
+    let full = || fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let closed = || {
+        let (read, write) = std::io::pipe().unwrap();
+        drop(read);
+        write
+    };
+    let sim = |args: &[&str]| {
+        let mut command = wingbeat();
+        command.arg("sim").arg(&file).args(args);
+        command
+    };
+    assert_eq!(ended(&mut sim(&[])).code, Some(3));
+    for args in [&[][..], &["--json"], &["--seeds", "1..4"], &["--minimise"]] {
+        assert_eq!(sim(args).stdout(closed()).stderr(closed()).status().unwrap().code(), Some(3), "{args:?}");
+        assert_eq!(
+            sim(args).stdout(full()).stderr(full()).status().unwrap().code(),
+            Some(1),
+            "{args:?}: what was not written is a failure"
+        );
+    }
+    assert_eq!(wingbeat().args(["status", "--at", "127.0.0.1:1"]).stderr(full()).status().unwrap().code(), Some(2));
+    assert_eq!(wingbeat().arg("nodee").stderr(full()).status().unwrap().code(), Some(1));
+    fs::remove_file(&file).unwrap();
 }
 
 #[test]

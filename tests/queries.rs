@@ -26,7 +26,12 @@ impl Entity for State {
             SpotMsg::Touch(Touch, reply) => cx.reply(reply, *cx.id()),
             SpotMsg::Look(Look, reply) => {
                 let spots: Region<Spot> = cx.region().unwrap();
-                let answers = (spots.owner_of(cx.id()).unwrap_err(), spots.stats(SECOND).unwrap_err(), cx.region::<Slow>().is_some());
+                let answers = (
+                    spots.owner_of(cx.id()).unwrap_err(),
+                    spots.stats(SECOND).unwrap_err(),
+                    spots.wait_ready(SECOND).unwrap_err(),
+                    cx.region::<Slow>().is_some(),
+                );
                 cx.reply(reply, format!("{answers:?} {} members", cx.view().members.len()));
             }
             SpotMsg::Calendar(Calendar, reply) => {
@@ -60,7 +65,7 @@ fn a_region_knows_its_shards(world: WorldBuilder) {
     assert_eq!(table.iter().map(|info| u64::from(info.entities)).sum::<u64>(), 100);
 
     // On a worker, which others wait for, each question is an error at once.
-    assert_eq!(world.entity::<Spot>(0, 7).ask(Look, LONG).unwrap(), "(WouldDeadlock, WouldDeadlock, false) 3 members");
+    assert_eq!(world.entity::<Spot>(0, 7).ask(Look, LONG).unwrap(), "(WouldDeadlock, WouldDeadlock, WouldDeadlock, false) 3 members");
     world.node(0).shutdown(ShutdownReason::Requested).wait(LONG).unwrap();
     assert_eq!((spots.owner_of(&7), spots.table(LONG)), (Err(QueryError::Shutdown), Err(QueryError::Shutdown)));
 }

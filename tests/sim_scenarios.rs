@@ -148,6 +148,18 @@ fn members_look_for_their_seed_and_for_next_lives() {
 }
 
 #[test]
+fn a_joiner_that_is_told_to_leave_is_no_vote() {
+    holds("quorum-beside-leaving-joiner", 1..4);
+    holds("oldest-beside-leaving-joiner", 1..4);
+    holds("majority-beside-leaving-joiner", 1..4);
+}
+
+#[test]
+fn a_cluster_that_has_begun_goes_on_with_fewer_members_than_it_began_with() {
+    holds("fewer-than-at-the-start", 1..4);
+}
+
+#[test]
 fn of_two_clusters_side_by_side_the_greater_one_stays() {
     holds("second-cluster", 1..3);
     holds("second-cluster-of-many", 1..3);

@@ -129,7 +129,7 @@ impl Cluster {
     /// Waits until this node is up.
     ///
     /// # Errors
-    /// [`JoinError`]: not in time, or refused; the node goes on trying unless it was refused for good.
+    /// [`JoinError`]: not in time, or refused; the node goes on trying unless it was refused for good. On a worker thread at once.
     pub fn wait_up(&self, deadline: impl Into<Deadline>) -> Result<Arc<ClusterView>, JoinError> {
         self.wait_members(1, deadline)
     }
@@ -137,8 +137,11 @@ impl Cluster {
     /// Waits until this node and `n` members in all are up.
     ///
     /// # Errors
-    /// [`JoinError`]: not in time, or refused; the node goes on trying unless it was refused for good.
+    /// [`JoinError`]: not in time, or refused; the node goes on trying unless it was refused for good. On a worker thread at once.
     pub fn wait_members(&self, n: usize, deadline: impl Into<Deadline>) -> Result<Arc<ClusterView>, JoinError> {
+        if super::reference::on_worker_thread() {
+            return Err(JoinError::WouldDeadlock);
+        }
         let up = |view: &Arc<ClusterView>| view.members.iter().filter(|m| m.status == MemberStatus::Up).count();
         let myself_up = |view: &Arc<ClusterView>| view.myself().is_some_and(|m| m.status == MemberStatus::Up);
         // The last view of a node that has ended still shows it up.
@@ -419,36 +422,42 @@ impl ClusterBuilder {
     /// Where to listen, TCP and UDP; port 0 takes a free one.
     pub fn listen(mut self, addr: SocketAddr) -> Self {
         self.config.node.listen = addr;
+        self.config.mark_set("node.listen");
         self
     }
 
     /// What others are told to dial.
     pub fn advertise(mut self, addr: NodeAddr) -> Self {
         self.config.node.advertise = Some(addr);
+        self.config.mark_set("node.advertise");
         self
     }
 
     /// Whom to ask at the start, in this order. The node whose own address comes first may form a new cluster.
     pub fn seeds<I: IntoIterator<Item: Into<String>>>(mut self, seeds: I) -> Self {
         self.config.cluster.seeds = seeds.into_iter().map(Into::into).collect();
+        self.config.mark_set("cluster.seeds");
         self
     }
 
     /// What this node is for.
     pub fn roles<I: IntoIterator<Item: Into<String>>>(mut self, roles: I) -> Self {
         self.config.cluster.roles = roles.into_iter().map(Into::into).collect();
+        self.config.mark_set("cluster.roles");
         self
     }
 
     /// Number of worker threads.
     pub fn workers(mut self, workers: crate::config::Workers) -> Self {
         self.config.node.workers = workers;
+        self.config.mark_set("node.workers");
         self
     }
 
     /// Where the HTTP surface listens. Without the feature `admin` there is none, and `start` says so.
     pub fn admin(mut self, listen: SocketAddr) -> Self {
         self.config.admin.listen = Some(listen);
+        self.config.mark_set("admin.listen");
         self
     }
 
@@ -683,9 +692,12 @@ pub enum JoinError {
     /// The node is shutting down.
     #[error("shutting down")]
     Shutdown,
+    /// Asked on a worker thread, which must not wait.
+    #[error("a worker thread must not wait")]
+    WouldDeadlock,
 }
 
-codes! { JoinError { Refused = "E-JOIN-002", Timeout = "E-JOIN-003", Shutdown = "E-JOIN-004" } }
+codes! { JoinError { Refused = "E-JOIN-002", Timeout = "E-JOIN-003", Shutdown = "E-JOIN-004", WouldDeadlock = "E-JOIN-005" } }
 
 /// Nothing was changed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

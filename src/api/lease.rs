@@ -8,7 +8,7 @@ use crate::{NodeId, Term, engine::sys, proto::lease::LeaseTable};
 
 /// A lock with a time limit outside the cluster, for `downing.strategy = "lease-majority"`.
 ///
-/// Called on the helper thread, one call at a time; may block, but an answer that takes longer than two heartbeats counts as none.
+/// Called on a thread of its own, one call at a time; may block, but an answer that takes longer than two heartbeats counts as none.
 pub trait Lease: Send + 'static {
     /// Takes the lease for `owner`, until `ttl` after this call. Its holder gets it again, for longer and under the same term; everybody
     /// else gets `None` until it ends or is released. Terms of later holders are higher.

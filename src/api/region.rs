@@ -146,8 +146,11 @@ impl<T: EntityType> Region<T> {
     /// some node hosts it or has. What a readiness probe waits for. Messages may be sent before: they wait in a bounded buffer.
     ///
     /// # Errors
-    /// [`QueryError`]: refused (another shard count is in force), not in time, or shutting down.
+    /// [`QueryError`]: refused (another shard count is in force), not in time, or shutting down. On a worker thread at once.
     pub fn wait_ready(&self, deadline: impl Into<Deadline>) -> Result<(), QueryError> {
+        if super::reference::on_worker_thread() {
+            return Err(QueryError::WouldDeadlock);
+        }
         match self.entry.wait_standing(&self.node.clock, resolve(&self.node, deadline)) {
             Standing::Ready => Ok(()),
             Standing::Refused(why) => Err(QueryError::Refused { why }),

@@ -169,9 +169,12 @@ impl ShutdownHandle {
         self.shared.state.lock().phase
     }
 
-    /// Waits for the end; `None`: not done by the deadline.
+    /// Waits for the end; `None`: not done by the deadline. A worker thread, without which there is no end, does not wait.
     pub fn wait(&self, deadline: impl Into<Deadline>) -> Option<ShutdownReport> {
         let node = &self.shared.node;
+        if super::reference::on_worker_thread() {
+            return self.shared.state.lock().report.clone();
+        }
         let deadline = resolve(node, deadline);
         match node.clock.wait(deadline, || self.shared.state.lock().report.clone()) {
             Waited::Found(report) => return Some(report),

@@ -406,12 +406,15 @@ impl Source for Surface {
 
     fn config(&self) -> Vec<Setting> {
         let config = &self.node.config;
-        let origin = |key: &str| if config.is_set(key) { "set" } else { "default" };
-        let setting = |s: &crate::config::Setting| Setting {
-            key: s.key.into(),
-            value: config.get(s.key).unwrap_or_default(),
-            default: s.default_text(),
-            origin: origin(s.key).into(),
+        let setting = |s: &crate::config::Setting| {
+            let (value, default) = (config.get(s.key).unwrap_or_default(), s.default_text());
+            let origin = match config.is_set(s.key) {
+                true => "set",
+                false if value == default => "default",
+                // By a preset, or by another setting.
+                false => "derived",
+            };
+            Setting { key: s.key.into(), value, default, origin: origin.into() }
         };
         Config::reference().iter().map(setting).collect()
     }

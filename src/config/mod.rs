@@ -253,6 +253,11 @@ impl Config {
         self.origin.explicit.contains(key)
     }
 
+    /// The value of that key was chosen, by whoever changes the field.
+    pub(crate) fn mark_set(&mut self, key: &'static str) {
+        self.origin.explicit.insert(key);
+    }
+
     /// The settings that all members must share, with their values, in a fixed order.
     pub fn must_match(&self) -> Vec<(String, String)> {
         let of = |s: &Setting| (s.key.to_owned(), (s.get)(self));

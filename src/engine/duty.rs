@@ -34,7 +34,7 @@ use crate::Time;
 pub trait Turns: Send {
     /// One turn without waiting, by the network thread or by a guest, on whose thread no code of users runs. True if there was anything to do.
     fn turn(&mut self, guest: bool) -> bool;
-    /// Whether guests have left something to the network thread: code of users, which it has always run.
+    /// Whether guests have left something to the network thread: code of users, which it has always run, or what starts a thread.
     fn owes(&self) -> bool;
     /// What guests have left to the network thread, by that. True if there was anything.
     fn settle(&mut self) -> bool;

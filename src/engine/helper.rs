@@ -1,4 +1,4 @@
-//! The helper thread: callbacks of users and name resolution, so that neither runs on a thread that others wait for.
+//! The helper thread: callbacks of users, so that none runs on a thread that others wait for.
 
 use std::time::Duration;
 

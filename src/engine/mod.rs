@@ -1,4 +1,5 @@
 //! The threads of a node: fixed workers own shards, one network thread sees to sockets and `NodeCore`, one helper runs callbacks.
+//! Where there is a [lease], or a [name](names) to look up, a thread waits for that.
 //!
 //! The path of a message, from `tell` to `handle`, is short as long as nothing stands in its way:
 //! 1. [`EntityRef::tell`](crate::EntityRef::tell) has key and hash ready; `node::Node::send_letter` finds the calling thread's lanes;
@@ -39,9 +40,11 @@ pub mod exits;
 pub mod helper;
 pub mod idle;
 pub mod lane;
+pub mod lease;
 pub mod letter;
 pub mod mailbox;
 pub mod message;
+pub mod names;
 pub mod network;
 pub mod node;
 pub mod out;
@@ -97,8 +100,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Ends all threads but the helper, whose queue may still hold callbacks of users, and waits for them, so long at most. Names those that
-    /// are left behind: something on them has not returned.
+    /// Ends all threads but the helper, whose queue may still hold callbacks of users, and those that wait for the lease and for names, and waits for
+    /// them, so long at most. Names those that are left behind: something on them has not returned.
     pub fn stop(self, patience: Duration) -> Vec<String> {
         self.node.begin_closing();
         self.node.network.post(ToNet::Quit);
@@ -216,13 +219,23 @@ fn start_by<N: Carrier + Send + 'static>(
         let _ = waker.wake();
     })));
     let (jobs, job_queue) = unbounded();
-    let node = Arc::new(Node::new(config, me.clone(), doors.collect(), network_door, jobs, lease, Clock::Machine));
+    let with_queue = |lease| {
+        let (calls, queue) = unbounded();
+        (calls, (lease, queue))
+    };
+    let (calls, lease) = lease.map(with_queue).unzip();
+    let node = Arc::new(Node::new(config, me.clone(), doors.collect(), network_door, jobs, calls, Clock::Machine));
 
     let mut engine = Engine { node: node.clone(), threads: vec![] };
     let spawned = (|| {
         let metrics = node.metrics.clone();
         // Not joined: it ends when the last handle and thread that could give it a job is gone.
         spawn("wingbeat-help", Box::new(move || helper::run(&job_queue, &metrics)))?;
+        if let Some((lease, queue)) = lease {
+            // Nor is this one. It starts with the node: a split is no moment to find that it cannot.
+            let node = Arc::downgrade(&node);
+            spawn("wingbeat-lease", Box::new(move || lease::run(lease, &queue, &node)))?;
+        }
         for index in 0..workers {
             let (node, sleepers) = (node.clone(), sleepers.clone());
             let pin = node.config.node.pin.get(usize::from(index)).copied();
@@ -262,11 +275,63 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+    use crate::{LeaseError, NodeId, Term, config::Preset, proto::lease::LeaseCall};
+
+    /// Says that it was asked.
+    struct Probe(crossbeam::channel::Sender<()>);
+
+    impl Lease for Probe {
+        fn acquire(&mut self, _: &str, _: NodeId, _: Duration) -> Result<Option<Term>, LeaseError> {
+            self.0.send(()).map_err(|error| LeaseError::new(error.to_string()))?;
+            Ok(None)
+        }
+
+        fn release(&mut self, _: &str, _: Term) -> Result<(), LeaseError> {
+            Ok(())
+        }
+    }
+
+    // failures: row 20
+    #[test]
+    fn a_callback_that_blocks_delays_neither_a_name_nor_the_lease() {
+        let config = |seeds: Vec<String>| {
+            let mut config = Config::preset(Preset::LocalTest);
+            config.node.listen = "127.0.0.1:0".parse().unwrap();
+            config.node.advertise = Some(NodeAddr::new("localhost", 0));
+            config.node.workers = Workers::Count(1);
+            config.cluster.seeds = seeds;
+            Arc::new(config)
+        };
+        let patience = Duration::from_secs(20);
+        let first = start(config(vec![]), None, |net| net).unwrap();
+        let ((goes_on, blocks), (asked, calls)) = (unbounded::<()>(), unbounded());
+        let second = start_by(
+            config(vec![first.node.addr.to_string()]),
+            Some(Box::new(Probe(asked))),
+            |net| net,
+            |name, body| {
+                let blocks = (name == "wingbeat-help").then(|| blocks.clone());
+                std::thread::Builder::new().spawn(move || {
+                    // As in a callback, until the test lets go.
+                    let _ = blocks.map(|blocks| blocks.recv());
+                    body();
+                })
+            },
+        )
+        .unwrap();
+        let formed = |view: &Arc<crate::ClusterView>| (view.members.iter().count() == 2).then_some(());
+        assert!(second.node.wait_view(sys::now() + patience, formed).is_some(), "it has found its seed by name");
+        let acquire = LeaseCall::Acquire { name: "l".into(), owner: second.node.id, ttl: patience };
+        second.node.ask_lease(1, acquire);
+        calls.recv_timeout(patience).expect("the lease is asked");
+        drop(goes_on);
+        assert_eq!((second.stop(patience), first.stop(patience)), (vec![], vec![]));
+    }
 
     // failures: row 44
     #[test]
     fn whichever_thread_cannot_be_started_is_named_and_nothing_is_left_behind() {
-        let names = ["wingbeat-help", "wingbeat-w0", "wingbeat-w1", "wingbeat-net"];
+        let names = ["wingbeat-help", "wingbeat-lease", "wingbeat-w0", "wingbeat-w1", "wingbeat-net"];
         for (refused, name) in names.into_iter().enumerate() {
             let mut config = Config::named("threads");
             config.node.listen = "127.0.0.1:0".parse().unwrap();
@@ -276,7 +341,7 @@ mod tests {
             let (running, mut started) = (Arc::new(AtomicUsize::new(0)), vec![]);
             let error = start_by(
                 Arc::new(config),
-                None,
+                Some(Box::new(crate::MemoryLease::new())),
                 |net| net,
                 |name, body| {
                     if started.len() == refused {
@@ -296,7 +361,7 @@ mod tests {
             assert!(error.to_string().contains(&format!("`{name}`")) && error.to_string().contains("node.workers"), "{error}");
             Sockets::bind(listen).expect("the sockets are closed");
             let deadline = sys::now() + Duration::from_secs(20);
-            // The helper goes when it sees that nobody can give it a job.
+            // The helper and who asks the lease go when they see that nobody can give them anything to do.
             while running.load(Ordering::SeqCst) > 0 {
                 assert!(sys::now() < deadline, "{} threads run on", running.load(Ordering::SeqCst));
                 std::thread::park_timeout(ENDING);

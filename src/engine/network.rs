@@ -5,7 +5,6 @@
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
-    net::ToSocketAddrs,
     os::fd::RawFd,
     sync::Arc,
     time::Duration,
@@ -23,6 +22,7 @@ use crate::{
         idle::{Idler, Rest, UNSURE},
         lane::{Front, Item as _, LaneSender, Ring},
         letter::{Address, Letter},
+        names::Names,
         node::{Completion, CoreCounters, Job, Life, Node, ToNet, ToWorker},
         parcel::{Answered, EngineParcel},
         short_ways::ShortWays,
@@ -33,7 +33,6 @@ use crate::{
     net::{NetEvent, Unsent},
     proto::{
         handoff::{Ask, DropReason, Item, ReplyBody},
-        lease::LeaseCall,
         link::LinkEvent,
         membership::{Event, Identity, Member, MemberStatus},
         node::{Command, Effect, NodeCore},
@@ -51,7 +50,7 @@ const BATCH_BYTES: usize = 32 << 10;
 /// The network thread's ring to a worker is so many times as large as that of other threads: many senders stand behind it, and what finds no
 /// room in it goes a long way.
 const PORT_FACTOR: usize = 8;
-/// Messages that may wait for a worker whose ring is full, before newer ones are refused.
+/// So much may wait for a worker whose ring is full, before newer messages are refused.
 const WAITING_MAX: usize = 1 << 16;
 /// Their bytes, with those of long messages in its ring.
 const WAITING_BYTES_MAX: usize = 128 << 20;
@@ -63,7 +62,7 @@ const LINGER: Duration = Duration::from_millis(500);
 /// The network thread's way to one worker.
 struct Port {
     lane: LaneSender<ToWorker>,
-    /// What found no room, in order. Commands are few; messages are bounded by `WAITING_MAX` and `WAITING_BYTES_MAX`.
+    /// What found no room, in order. What streams bring is bounded by `WAITING_MAX` and `WAITING_BYTES_MAX`; other commands are few.
     waiting: VecDeque<ToWorker>,
     /// Bytes of the messages in there.
     waiting_bytes: usize,
@@ -85,6 +84,15 @@ impl Port {
     /// Whether a message of so many bytes may wait. A short one may when a long one may not, as it may when it comes as a letter.
     fn has_room(&self, bytes: usize) -> bool {
         self.waiting.len() < WAITING_MAX && self.waiting_bytes + self.lane.outside() + bytes <= WAITING_BYTES_MAX
+    }
+
+    /// Whether it may wait: what comes once, like the state of a shard, always.
+    fn takes(&self, command: &ShardCommand) -> bool {
+        match command.item() {
+            Some(Item::Msg { envelope, .. }) => self.has_room(envelope.bytes.len()),
+            Some(_) => self.has_room(0),
+            None => true,
+        }
     }
 
     /// A message of another node, as a letter. False: it has to be a command, behind what waits, or because it is no letter.
@@ -132,7 +140,7 @@ pub struct Network<N> {
     completions: BTreeMap<u64, Completion>,
     /// The turn is on a thread of users.
     guest: bool,
-    /// What guests' turns have left to the network thread.
+    /// What guests' turns have left to the network thread: code of users, and names.
     left: Vec<Job>,
     /// Who got an answer last and was not told.
     asker: Option<&'static Mailbox>,
@@ -646,7 +654,7 @@ impl<N: Carrier> Network<N> {
                     Some(completion) => completion(answer),
                     None => {}
                 },
-                Effect::Lease { id, call } => self.ask_lease(id, call),
+                Effect::Lease { id, call } => self.node.ask_lease(id, call),
                 Effect::Ended(ending) => {
                     tracing::info!(target: "wingbeat::membership", ?ending, "membership is over");
                     self.node.set_life(Life::Ended(ending));
@@ -690,17 +698,16 @@ impl<N: Carrier> Network<N> {
 
     fn command_worker(&mut self, now: Time, worker: u16, command: ShardCommand) {
         let port = &mut self.ports[usize::from(worker)];
-        if let ShardCommand::Item { shard, item: Item::Msg { envelope, .. }, .. } = &command
-            && !port.has_room(envelope.bytes.len())
-        {
-            let (ask, shard) = (envelope.ask, *shard);
-            self.node.bury(shard, &EngineParcel::from_envelope(envelope.clone()), DropReason::Overloaded);
-            if let Some(ask) = ask {
+        if port.takes(&command) {
+            return port.push(ToWorker::Command(command));
+        }
+        // A message is given up. A sign is repeated by its sender, once a second for as long as the worker does not answer.
+        if let Some(Item::Msg { envelope, .. }) = command.item() {
+            self.node.bury(envelope.shard, &EngineParcel::from_envelope(envelope.clone()), DropReason::Overloaded);
+            if let Some(ask) = envelope.ask {
                 self.core.handle_reply(now, ask.node, ask.correlation, ReplyBody::Dropped(DropReason::Overloaded));
             }
-            return;
         }
-        port.push(ToWorker::Command(command));
     }
 
     /// A frame did not fit. A message is given up like any other; what controls a move is repeated by its sender.
@@ -717,24 +724,15 @@ impl<N: Carrier> Network<N> {
         }
     }
 
-    /// Gives a name to the helper thread to look up.
-    fn look_up(&self, addr: NodeAddr) {
+    /// Has a name looked up. A guest leaves that to the network thread: see [`Names::look_up`].
+    fn look_up(&mut self, addr: NodeAddr) {
         let node = self.node.clone();
-        self.node.help(Box::new(move || {
-            let found = (&*addr.host, addr.port).to_socket_addrs();
-            let result = found.map(Iterator::collect).map_err(|e| e.to_string());
-            node.network.post(ToNet::Resolved(addr, result));
-        }));
-    }
-
-    /// Has the helper thread ask the lease.
-    fn ask_lease(&self, id: u64, call: LeaseCall) {
-        let node = self.node.clone();
-        self.node.help(Box::new(move || {
-            if let Some(answer) = node.call_lease(&call) {
-                node.network.post(ToNet::Lease(id, answer));
-            }
-        }));
+        let ask = move || Names::look_up(&node, addr);
+        if self.guest {
+            self.left.push(Box::new(ask));
+        } else {
+            ask();
+        }
     }
 
     /// Whether a turn has nothing to do before something comes in or a timer is due.
@@ -774,5 +772,68 @@ fn log_event(event: &Event, me: NodeId) {
         Event::Warning { code, text } => tracing::warn!(target: "wingbeat::membership", code, "{text}"),
         Event::Split { mine, theirs, verdict } => tracing::warn!(target: "wingbeat::membership", mine, theirs, %verdict, "split"),
         other => tracing::debug!(target: "wingbeat::membership", event = ?other, "event"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Epoch, ShardId, ShardKey,
+        engine::{bell::Bell, lane::Door},
+        proto::{
+            handoff::{Envelope, Forwarded, HandoffItem, Mode, TransferChunk},
+            shard::LaneId,
+        },
+    };
+
+    const S: ShardKey = ShardKey { ty: TypeId(1), shard: ShardId(2) };
+    const A: NodeId = NodeId::from_raw(1);
+
+    fn message(bytes: usize) -> Item {
+        let envelope = Envelope::new(S, None, b"k", &vec![0; bytes]).expect("the key is short");
+        Item::Msg { tag: Epoch(1), mode: Mode::Settled, envelope }
+    }
+
+    /// Straight, and passed on.
+    fn both(item: Item) -> [ShardCommand; 2] {
+        let passed = Forwarded { aim: Epoch(2), after: vec![], stream: A, item: item.clone() };
+        [
+            ShardCommand::Item { stream: A, shard: S, item },
+            ShardCommand::Handoff { from: A, shard: S, item: HandoffItem::Forwarded(passed) },
+        ]
+    }
+
+    // failures: row 40
+    #[test]
+    fn what_streams_bring_to_a_worker_that_stands_still_is_bounded_and_state_is_not() {
+        let door = Door::<ToWorker>::new(Arc::new(Bell::new(|| {})));
+        let port = || Port { lane: door.open(LaneId(1), 1), waiting: VecDeque::new(), waiting_bytes: 0, used: false, untold: false };
+        let over = || Item::Over { p: Epoch(1), tag: Epoch(2) };
+        let chunk = TransferChunk { epoch: Epoch(2), base: Epoch(1), last: true, bytes: Arc::default() };
+        let state = ShardCommand::Handoff { from: A, shard: S, item: HandoffItem::Transfer(chunk) };
+
+        for n in 0..2 {
+            let (mut port, mut taken) = (port(), 0);
+            while taken < 2 * WAITING_MAX && port.takes(&both(over())[n]) {
+                port.push(ToWorker::Command(both(over())[n].clone()));
+                taken += 1;
+            }
+            assert!(port.waiting.len() == WAITING_MAX, "{taken} signs");
+            assert!(both(message(1)).iter().chain(&both(over())).all(|command| !port.takes(command)));
+            assert!(port.takes(&state));
+        }
+
+        const LONG: usize = 16 << 20;
+        for n in 0..2 {
+            let (mut port, mut taken) = (port(), 0);
+            let long = both(message(LONG))[n].clone();
+            while taken < 20 && port.takes(&long) {
+                port.push(ToWorker::Command(long.clone()));
+                taken += 1;
+            }
+            assert_eq!(taken, WAITING_BYTES_MAX / LONG - 1, "with their keys");
+            assert!(both(message(1)).iter().chain(&both(over())).all(|command| port.takes(command)), "what is short has room still");
+        }
     }
 }

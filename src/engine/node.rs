@@ -17,7 +17,7 @@ use crossbeam::{
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
-    Config, DeadLetter, Lease, NodeAddr, NodeId, Nodes, Time, TypeId, Wire,
+    Config, DeadLetter, NodeAddr, NodeId, Nodes, Time, TypeId, Wire,
     engine::{
         asker::Mailbox,
         clock::{Clock, Waited},
@@ -26,6 +26,7 @@ use crate::{
         exits::{self, Asks, Exits, Outgoing, Way},
         lane::{Door, Item},
         letter::{Address, Letter},
+        names::Names,
         parcel::{Answered, EngineParcel},
         slot::{Slots, Waiter},
         topics::{Topics, Value},
@@ -84,8 +85,11 @@ impl Item for ToWorker {
 
     fn outside(&self) -> usize {
         match self {
-            Self::Command(ShardCommand::Item { item: handoff::Item::Msg { envelope, .. }, .. })
-            | Self::Lane(LaneItem::Msg { parcel: EngineParcel::Wire { envelope, .. }, .. }) => envelope.bytes.len(),
+            Self::Command(command) => match command.item() {
+                Some(handoff::Item::Msg { envelope, .. }) => envelope.bytes.len(),
+                _ => 0,
+            },
+            Self::Lane(LaneItem::Msg { parcel: EngineParcel::Wire { envelope, .. }, .. }) => envelope.bytes.len(),
             Self::Broadcast(_, bytes) => bytes.len(),
             _ => 0,
         }
@@ -113,7 +117,7 @@ pub enum ToNet {
     Type(Arc<TypeEntry>, bool),
     /// For everybody on those nodes whom it concerns; not for this one.
     Cast(Nodes, Box<Frame>),
-    /// The helper has looked a name up.
+    /// A name has been looked up.
     Resolved(NodeAddr, Result<Vec<SocketAddr>, String>),
     /// The lease has answered a call.
     Lease(u64, LeaseAnswer),
@@ -186,6 +190,8 @@ pub struct Node {
     pub topics: Topics,
     /// To the helper thread.
     pub helper: Sender<Job>,
+    /// What is looked up.
+    pub names: Names,
     hosting_until: CachePadded<AtomicU64>,
     next_lane: AtomicU32,
     /// Set at the start of shutdown: sends are refused from then on.
@@ -200,7 +206,8 @@ pub struct Node {
     dead_letter_log: LogGate,
     /// Of messages that could not be read.
     pub unreadable_log: LogGate,
-    lease: Option<Mutex<Box<dyn Lease>>>,
+    /// To the thread that asks the lease, if there is one.
+    lease: Option<Sender<(u64, LeaseCall)>>,
     moving: AtomicU64,
     core_counters: Mutex<CoreCounters>,
     /// Types that HTTP can address.
@@ -231,7 +238,7 @@ impl Node {
         workers: Box<[Door<ToWorker>]>,
         network: Door<ToNet>,
         helper: Sender<Job>,
-        lease: Option<Box<dyn Lease>>,
+        lease: Option<Sender<(u64, LeaseCall)>>,
         clock: Clock,
     ) -> Self {
         let id = me.id();
@@ -247,6 +254,7 @@ impl Node {
             network,
             duty: Duty::default(),
             helper,
+            names: Names::default(),
             slots: Slots::new(config.limits.asks, unit),
             watches: AtomicUsize::new(0),
             metrics,
@@ -270,7 +278,7 @@ impl Node {
             dead_letters: Mutex::default(),
             dead_letter_log: LogGate::default(),
             unreadable_log: LogGate::default(),
-            lease: lease.map(Mutex::new),
+            lease,
             config,
         }
     }
@@ -298,7 +306,7 @@ impl Node {
 
     // ---- right to run ----
 
-    /// Until when entities may run: one load per turn of a worker.
+    /// Until when entities may run: a worker loads it with each reading of the clock.
     pub fn hosting_until(&self) -> Time {
         Time::from_nanos(self.hosting_until.load(Ordering::Acquire))
     }
@@ -611,21 +619,10 @@ impl Node {
         }
     }
 
-    /// Carries a call to the lease out. Helper thread only, as it may block.
-    pub fn call_lease(&self, call: &LeaseCall) -> Option<LeaseAnswer> {
-        let Some(lease) = &self.lease else { return Some(LeaseAnswer::Failed("this node has none".into())) };
-        match call {
-            LeaseCall::Acquire { name, owner, ttl } => Some(match lease.lock().acquire(name, *owner, *ttl) {
-                Ok(Some(term)) => LeaseAnswer::Held(term),
-                Ok(None) => LeaseAnswer::Taken,
-                Err(error) => LeaseAnswer::Failed(error.to_string()),
-            }),
-            LeaseCall::Release { name, term } => {
-                if let Err(error) = lease.lock().release(name, *term) {
-                    tracing::warn!(target: "wingbeat::membership", %error, "the lease was not given back; it ends by itself");
-                }
-                None
-            }
+    /// Has the lease asked; the answer to that number goes to the network thread. A release has none.
+    pub fn ask_lease(&self, id: u64, call: LeaseCall) {
+        if self.lease.as_ref().is_none_or(|lease| lease.send((id, call)).is_err()) {
+            self.network.post(ToNet::Lease(id, LeaseAnswer::Failed("this node has none".into())));
         }
     }
 

@@ -18,6 +18,16 @@ pub fn now() -> Time {
     Time::from_nanos(ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64 + 1)
 }
 
+/// A counter of the processor that goes on evenly, at 1 to 4 GHz; reading it costs a third of a reading of the clock. `None`: there is none.
+#[inline]
+pub fn ticks() -> Option<u64> {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: every processor of this kind has the counter, and reading it touches no memory.
+    return Some(unsafe { std::arch::x86_64::_rdtsc() });
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    None
+}
+
 /// Cores that this process may use; at least 1.
 pub fn cores() -> usize {
     static CORES: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
@@ -138,6 +148,11 @@ mod tests {
     fn the_clock_goes_forward() {
         let (a, b) = (now(), now());
         assert!(Time::ZERO < a && a <= b);
+    }
+
+    #[test]
+    fn the_counter_goes_forward() {
+        assert!(ticks() <= ticks());
     }
 
     #[test]

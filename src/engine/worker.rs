@@ -32,8 +32,14 @@ use crate::{
 
 /// Items taken from one lane before the next one has its turn.
 const BATCH: usize = 64;
-/// Messages whose entities are searched for at once, at most.
+/// Messages whose entities are searched for at once, at most; and those that are handled per reading of the clock.
 const GROUP: usize = 16;
+/// What takes so long between two readings of the clock is slow: for a while each message has one of its own.
+const SLOW: Duration = Duration::from_millis(1);
+/// Less than that, of the processor's counter: what goes fast needs no reading of the clock.
+const SOON_TICKS: u64 = 1 << 20;
+/// So many times in a turn timers are handled, at most.
+const TIMER_ROUNDS: usize = 64;
 
 /// Looks into lanes per reading of the clock, by a worker that waits, all lanes together: a tenth of a microsecond. Each has one at least.
 const LOOKS: usize = 16;
@@ -49,6 +55,14 @@ pub struct Worker {
     host: WorkerHost,
     lanes: Vec<Ring<ToWorker>>,
     until: Time,
+    /// The moment it is for what is handled, read again as a turn goes on: the right to run may end in the middle of one.
+    now: Time,
+    /// What the processor's counter stood at then.
+    ticks: Option<u64>,
+    /// Messages handled since.
+    since: usize,
+    /// Before it has been so many, the clock is read again.
+    pace: usize,
     /// A message of a sender on this node was handled in this turn.
     local: bool,
     /// The lanes of its thread are known as its own.
@@ -134,10 +148,25 @@ impl Worker {
     pub fn new(node: Arc<Node>, index: u16, seed: u64) -> Self {
         let core = ShardCore::new(node.config.clone(), node.id, index, seed);
         let host = WorkerHost::new(node.clone(), index, seed);
-        Self { index, core, host, lanes: vec![], until: Time::ZERO, local: false, known: false, abroad: false, group: GROUP, node }
+        Self {
+            index,
+            core,
+            host,
+            lanes: vec![],
+            until: Time::ZERO,
+            now: Time::ZERO,
+            ticks: None,
+            since: 0,
+            pace: GROUP,
+            local: false,
+            known: false,
+            abroad: false,
+            group: GROUP,
+            node,
+        }
     }
 
-    /// One turn without waiting, by the thread that has the worker's lanes.
+    /// One turn without waiting, by the thread that has the worker's lanes. It began at `now`.
     pub fn turn(&mut self, now: Time) -> Step {
         let door = &self.node.workers[usize::from(self.index)];
         while let Some(mut lane) = door.take_new() {
@@ -149,11 +178,7 @@ impl Worker {
             self.known = true;
             self.take_lanes();
         }
-        let until = self.node.hosting_until();
-        if until != self.until {
-            self.until = until;
-            self.core.set_hosting_until(now, until, &mut self.host);
-        }
+        self.it_is(now);
         let mut worked = false;
         let mut quit = false;
         let abroad = std::mem::take(&mut self.abroad);
@@ -165,7 +190,7 @@ impl Worker {
                 continue;
             }
             loop {
-                let handled = self.letters(now, lane, left);
+                let handled = self.letters(lane, left);
                 (worked, left) = (worked | (handled > 0), left - handled);
                 let next = if left > 0 { long_way(lane) } else { None };
                 let Some(item) = next else { break };
@@ -174,9 +199,9 @@ impl Worker {
                     ToWorker::Quit => quit = true,
                     ToWorker::Lane(LaneItem::End) => {
                         ended.push(id);
-                        self.item(now, id, ToWorker::Lane(LaneItem::End));
+                        self.item(id, ToWorker::Lane(LaneItem::End));
                     }
-                    item => self.item(now, id, item),
+                    item => self.item(id, item),
                 }
             }
             lane.release();
@@ -186,7 +211,7 @@ impl Worker {
             let Some(item) = self.node.workers[usize::from(self.index)].take_posted() else { break };
             worked = true;
             match item {
-                ToWorker::Answer(correlation, answered) => self.answer(now, correlation, answered),
+                ToWorker::Answer(correlation, answered) => self.answer(correlation, answered),
                 ToWorker::Run(job) => job(),
                 ToWorker::LinkUp => self.host.link_up(),
                 ToWorker::Quit => quit = true,
@@ -199,19 +224,16 @@ impl Worker {
         for _ in 0..self.host.out.answers().min(BATCH) {
             let Some((correlation, answered)) = self.host.out.take_answer() else { break };
             worked = true;
-            self.answer(now, correlation, answered);
+            self.answer(correlation, answered);
         }
         for _ in 0..self.host.out.owns_later().min(BATCH) {
             let Some((shard, parcel)) = self.host.out.take_own() else { break };
             worked = true;
-            self.own(now, shard, &mut Some(parcel));
+            self.own(shard, &mut Some(parcel));
         }
         worked |= self.host.out.watches.has_unsent() && self.watch(now);
         worked |= self.host.settles() && self.settle(now);
-        let timers = self.core.poll_timeout().is_some_and(|due| due <= now);
-        if timers {
-            self.core.handle_timeout(now, &mut self.host);
-        }
+        let timers = self.timers(now);
         if cfg!(debug_assertions) && (worked || timers) {
             self.core.check();
         }
@@ -254,7 +276,7 @@ impl Worker {
     fn watch(&mut self, now: Time) -> bool {
         let is_due = self.host.out.watches.due().is_some_and(|due| due <= now);
         for told in self.host.out.watches.send(&self.node, self.index, now) {
-            self.tell(now, Some(told));
+            self.tell(Some(told));
         }
         is_due
     }
@@ -275,19 +297,69 @@ impl Worker {
         worked
     }
 
+    /// It is that moment, for what is handled from now on, and the right to run is what it is now.
+    fn it_is(&mut self, now: Time) {
+        (self.now, self.since, self.ticks) = (now, 0, sys::ticks());
+        let until = self.node.hosting_until();
+        if until != self.until {
+            self.until = until;
+            self.core.set_hosting_until(now, until, &mut self.host);
+        }
+    }
+
+    /// The moment it is for the next message. The right to run holds for a turn of an entity that begins in time, not for all that a turn of the worker
+    /// finds: handlers may be slow, and the process may stand still between two of them. But a reading per message would be a good part of a message.
+    #[inline]
+    fn moment(&mut self) -> Time {
+        if self.since >= self.pace {
+            self.read_clock();
+        }
+        self.now
+    }
+
+    #[inline(never)]
+    fn read_clock(&mut self) {
+        let soon = |(then, now): (u64, u64)| now.wrapping_sub(then) < SOON_TICKS;
+        if self.pace == GROUP && !self.node.clock.is_virtual() && self.ticks.zip(sys::ticks()).is_some_and(soon) {
+            self.since = 0;
+            return;
+        }
+        let (before, now) = (self.now, self.node.now());
+        self.pace = if now.since(before) >= SLOW { 1 } else { GROUP.min(2 * self.pace) };
+        self.it_is(now);
+    }
+
+    /// Handles the timers that were due when the turn began: whether there were any. A reading of the clock for some of them.
+    fn timers(&mut self, began: Time) -> bool {
+        let mut any = false;
+        for _ in 0..TIMER_ROUNDS {
+            if self.core.poll_timeout().is_none_or(|due| due > began) {
+                break;
+            }
+            any = true;
+            let now = self.moment();
+            self.core.handle_timeout(now, &mut self.host);
+            self.since = self.pace;
+        }
+        any
+    }
+
     /// Handles messages where their senders have put them, in one lane, as far as none of them has to go the long way, and at most `most`: how
     /// many. Some at a time, so that searching for their entities waits for memory once.
-    fn letters(&mut self, now: Time, lane: &mut Ring<ToWorker>, most: usize) -> usize {
+    fn letters(&mut self, lane: &mut Ring<ToWorker>, most: usize) -> usize {
         let (mut done, mut short) = (0, true);
         let mut approaches = [Approach::default(); GROUP];
         while short && done < most {
+            let now = self.moment();
+            let some = (most - done).min(self.pace - self.since);
             // A worker that is close behind a producer takes the lines from it that are written to, so it takes its time then.
             if self.core.is_small() && (lane.own || lane.is_busy()) {
-                let ran = self.run_straight(now, lane, most - done);
+                let ran = self.run_straight(now, lane, some);
                 (done, short) = (done + ran.done, ran.short);
+                self.since += ran.done;
                 continue;
             }
-            let wanted = self.group.min(most - done);
+            let wanted = self.group.min(some);
             let found = self.look_ahead(now, lane, &mut approaches[..wanted]);
             if found == 0 {
                 break;
@@ -297,6 +369,7 @@ impl Worker {
             let ran = self.run(lane, approaches);
             self.group = if ran.done == found && ran.good { GROUP.min(2 * self.group) } else { 1 };
             (done, short) = (done + ran.done, ran.short);
+            self.since += ran.done;
         }
         self.host.handled += done as u64;
         done
@@ -434,7 +507,8 @@ impl Worker {
         assert_eq!(found, Some(true), "a message at the front stays there until its turn has ended");
     }
 
-    fn item(&mut self, now: Time, lane: LaneId, item: ToWorker) {
+    fn item(&mut self, lane: LaneId, item: ToWorker) {
+        let now = self.moment();
         match item {
             ToWorker::Lane(item) => self.core.handle_lane(now, lane, item, &mut self.host),
             ToWorker::Command(command) => {
@@ -447,12 +521,14 @@ impl Worker {
             }
             ToWorker::Type(entry) => self.host.types.insert(entry),
             ToWorker::Run(job) => job(),
-            ToWorker::Answer(correlation, answered) => self.answer(now, correlation, answered),
-            ToWorker::Publish(topic, value) => self.publish(now, topic, &value),
-            ToWorker::Broadcast(ty, bytes) => self.broadcast(now, ty, &bytes),
+            ToWorker::Answer(correlation, answered) => self.answer(correlation, answered),
+            ToWorker::Publish(topic, value) => self.publish(topic, &value),
+            ToWorker::Broadcast(ty, bytes) => self.broadcast(ty, &bytes),
             ToWorker::LinkUp => self.host.link_up(),
             ToWorker::Quit => {}
         }
+        // Many entities may have had their turns in it: the clock is read in any case.
+        self.since = self.pace;
     }
 
     /// Looks into the lanes again, so often at most, if the last turn's work was of this node. If there is more, when that was not yet known: the clock
@@ -492,13 +568,14 @@ impl Worker {
     /// Last act of a worker that was told to quit.
     pub fn end(mut self) {
         // What was accepted before its senders saw the end: `Stop` was in front of `Quit`, so the core gives it up.
-        let (now, door) = (self.node.now(), self.node.clone());
+        let door = self.node.clone();
+        self.it_is(door.now());
         let door = &door.workers[usize::from(self.index)];
         let mut lanes = std::mem::take(&mut self.lanes);
         lanes.extend(std::iter::from_fn(|| door.take_new()));
         for lane in &mut lanes {
             while let Some(item) = long_way(lane) {
-                self.item(now, lane.id, item);
+                self.item(lane.id, item);
             }
         }
         while let Some((shard, parcel)) = self.host.out.take_own() {
@@ -517,29 +594,32 @@ impl Worker {
     }
 
     /// An ask of one of this worker's entities is answered: the entity gets the message that its `then` makes of it.
-    fn answer(&mut self, now: Time, correlation: u64, answered: Answered) {
+    fn answer(&mut self, correlation: u64, answered: Answered) {
+        let now = self.moment();
         let Some(open) = self.host.out.asks.remove(&correlation) else {
             let out = &mut self.host.out;
             out.settling.answered(now, correlation, &answered);
             let told = out.watches.answered(now, &self.node, correlation, &answered);
-            return self.tell(now, told);
+            return self.tell(told);
         };
         let shard = open.shard;
         let at = Place { shard, epoch: crate::Epoch::ZERO, now };
         let mut message = self.host.then(at, open, Ok(answered));
-        self.own(now, shard, &mut message);
+        self.own(shard, &mut message);
     }
 
     /// An entity hears that who it watches has ended.
-    fn tell(&mut self, now: Time, told: Option<Told>) {
+    fn tell(&mut self, told: Option<Told>) {
         if let Some((shard, message)) = told {
-            self.own(now, shard, &mut Some(EngineParcel::from_envelope(message)));
+            self.own(shard, &mut Some(EngineParcel::from_envelope(message)));
         }
     }
 
     /// A message of an entity to itself, wherever it lives now. By reference, because each move of it costs: to a live entity for which nothing else
     /// waits it goes at once.
-    fn own(&mut self, now: Time, shard: ShardKey, slot: &mut Option<EngineParcel>) {
+    fn own(&mut self, shard: ShardKey, slot: &mut Option<EngineParcel>) {
+        let now = self.moment();
+        self.since += 1;
         if let Some(EngineParcel::Typed { key, .. }) = slot {
             let Self { core, host, .. } = self;
             let key = key.clone();
@@ -561,17 +641,21 @@ impl Worker {
     }
 
     /// A published value, for the entities of this worker that have subscribed.
-    fn publish(&mut self, now: Time, topic: u64, value: &Value) {
+    fn publish(&mut self, topic: u64, value: &Value) {
         for (shard, parcel) in self.host.out.published(topic, value) {
+            let now = self.moment();
+            self.since += 1;
             // One that has left meanwhile has no subscription any more.
             let _ = self.core.handle_own(now, shard, parcel, &mut self.host);
         }
     }
 
     /// A message for every entity of the type that is live on this worker.
-    fn broadcast(&mut self, now: Time, ty: TypeId, message: &[u8]) {
+    fn broadcast(&mut self, ty: TypeId, message: &[u8]) {
         for (shard, key) in self.core.live_of(ty) {
             if let Some(envelope) = Envelope::new(shard, None, &key, message) {
+                let now = self.moment();
+                self.since += 1;
                 let _ = self.core.handle_own(now, shard, EngineParcel::from_envelope(envelope), &mut self.host);
             }
         }
@@ -589,5 +673,175 @@ impl Worker {
             }
         }
         door.bell().awake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::{
+        Cx, Entity, Epoch, NodeAddr, ShardId,
+        config::Preset,
+        engine::{
+            clock::{Clock, VirtualTime},
+            lane::{Bell, Door, LaneSender},
+            letter::Address,
+            types::TypeEntry,
+        },
+        proto::membership::Identity,
+    };
+
+    crate::messages! { pub enum SlowMsg for Slow(String) = "worker.slow" { Work { takes: u64, number: u64 }, Rest { after: u64 } } }
+
+    /// A clock that moves while handlers run.
+    struct Hand(AtomicU64);
+
+    impl VirtualTime for Hand {
+        fn now(&self) -> Time {
+            Time::from_nanos(self.0.load(Ordering::Relaxed))
+        }
+
+        fn pass(&self, _: Time) {}
+    }
+
+    impl Hand {
+        fn take(&self, ms: u64) {
+            self.0.fetch_add(ms * 1_000_000, Ordering::Relaxed);
+        }
+    }
+
+    /// What was handled, and when it began, in milliseconds.
+    type Done = Arc<parking_lot::Mutex<Vec<(u64, u64)>>>;
+
+    struct Handler(Arc<Hand>, Done);
+
+    impl Handler {
+        fn work(&self, takes: u64, number: u64) {
+            self.1.lock().push((number, self.0.now().as_nanos() / 1_000_000));
+            self.0.take(takes);
+        }
+    }
+
+    impl Entity for Handler {
+        type Type = Slow;
+
+        fn handle(&mut self, msg: SlowMsg, cx: &mut Cx<'_, Self>) {
+            match msg {
+                SlowMsg::Work(Work { takes, number }) => self.work(takes, number),
+                // Timers of its own, all due at once.
+                SlowMsg::Rest(Rest { after }) => {
+                    (0..40).for_each(|n| cx.timer_once(n, Duration::from_millis(after), Work { takes: 100, number: n }));
+                }
+            }
+        }
+    }
+
+    struct Bed {
+        hand: Arc<Hand>,
+        node: Arc<Node>,
+        worker: Worker,
+        lane: LaneSender<ToWorker>,
+        shard: ShardKey,
+        done: Done,
+    }
+
+    impl Bed {
+        /// A worker with one live entity, at one second.
+        fn new() -> Self {
+            let hand = Arc::new(Hand(AtomicU64::new(1_000_000_000)));
+            let bell = || Arc::new(Bell::new(|| {}));
+            let me = Identity { addr: NodeAddr::new("here", 1), incarnation: 1 };
+            let config = Arc::new(crate::Config::preset(Preset::LocalTest));
+            let helper = crossbeam::channel::unbounded().0;
+            let node = Arc::new(Node::new(
+                config,
+                me,
+                Box::new([Door::new(bell())]),
+                Door::new(bell()),
+                helper,
+                None,
+                Clock::Virtual(hand.clone()),
+            ));
+            let (done, entry) = (Done::default(), TypeEntry::new("worker.slow", 1, std::any::TypeId::of::<Slow>()));
+            let shard = ShardKey { ty: entry.id, shard: ShardId(0) };
+            let make = {
+                let (hand, done) = (hand.clone(), done.clone());
+                move |_: &String| Handler(hand.clone(), done.clone())
+            };
+            assert!(entry.set_host(crate::api::host_of::<Handler>(Arc::new(make), crate::proto::shard::TypeOptions::default())).is_ok());
+            let lane = node.workers[0].open(node.next_lane(), 1000);
+            let commands = [ShardCommand::Host { ty: shard.ty }, ShardCommand::Assign { shard, epoch: Epoch(1), base: Epoch(1) }];
+            let items = [ToWorker::Type(Arc::new(entry))].into_iter().chain(commands.map(ToWorker::Command));
+            items.for_each(|item| assert!(lane.push(item).is_ok()));
+            let mut bed = Self { worker: Worker::new(node.clone(), 0, 1), hand, node, lane, shard, done };
+            bed.may_run_for(3600_000);
+            bed.send(SlowMsg::Work(Work { takes: 0, number: 0 }));
+            assert_eq!(bed.turn(), [(0, 1_000)]);
+            bed
+        }
+
+        fn may_run_for(&self, ms: u64) {
+            self.node.set_hosting_until(self.hand.now() + Duration::from_millis(ms));
+        }
+
+        fn send(&self, message: SlowMsg) {
+            let hash = xxhash_rust::xxh3::xxh3_64(b"k");
+            let address = Address { shard: self.shard, tag: Epoch(1), stream: None, key: b"k", hash, ask: None, reads: 0 };
+            assert!(self.lane.letter(&address, &mut Some(message)), "there is room");
+            self.lane.publish();
+        }
+
+        /// What a turn has handled.
+        fn turn(&mut self) -> Vec<(u64, u64)> {
+            let now = self.hand.now();
+            self.worker.turn(now);
+            std::mem::take(&mut *self.done.lock())
+        }
+    }
+
+    #[test]
+    fn a_turn_of_slow_handlers_ends_with_the_right_to_run() {
+        // Few messages, each looked for ahead; and so many that they go straight.
+        for count in [30, 300] {
+            let mut bed = Bed::new();
+            (1..=count).for_each(|number| bed.send(SlowMsg::Work(Work { takes: 100, number })));
+            bed.may_run_for(2_000);
+            let done = bed.turn();
+            // The first ones show that they are slow, and each of the others is looked at.
+            assert_eq!(done.last(), Some(&(20, 2_900)), "{done:?}");
+            assert_eq!(bed.turn(), [], "it is over");
+            bed.may_run_for(3600_000);
+            let mut all = done;
+            (0..10).for_each(|_| all.extend(bed.turn()));
+            assert_eq!(all.iter().map(|(number, _)| *number).collect::<Vec<_>>(), (1..=count).collect::<Vec<_>>(), "in order, and once");
+        }
+    }
+
+    #[test]
+    fn a_pause_in_the_middle_of_a_turn_is_seen() {
+        let mut bed = Bed::new();
+        // The process stands still behind the third of them.
+        (1..=60).for_each(|number| bed.send(SlowMsg::Work(Work { takes: if number == 3 { 10_000 } else { 0 }, number })));
+        bed.may_run_for(2_000);
+        assert_eq!(bed.turn().len(), GROUP, "no more than are handled per reading of the clock");
+    }
+
+    #[test]
+    fn timers_that_are_due_at_once_end_with_the_right_to_run() {
+        let mut bed = Bed::new();
+        bed.send(SlowMsg::Rest(Rest { after: 10 }));
+        bed.turn();
+        bed.hand.take(10);
+        bed.may_run_for(1_000);
+        assert_eq!(bed.turn().len(), 16, "those of one moment");
+        bed.may_run_for(3600_000);
+        let mut more = 0;
+        for _ in 0..10 {
+            bed.hand.take(100);
+            more += bed.turn().len();
+        }
+        assert_eq!(more, 24, "the others, later");
     }
 }

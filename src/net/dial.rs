@@ -67,6 +67,8 @@ pub(super) struct Dial {
     asked: bool,
     /// Whom it wants then.
     wanted: Option<NodeId>,
+    /// Who answered and holds a session that this node has lost: it lets go of it only if the next greeting says whom it is for.
+    holder: Option<NodeId>,
     /// Peers reported as blocked while they have no session.
     blocked: BTreeSet<NodeId>,
 }
@@ -80,6 +82,7 @@ impl Dial {
             candidates: VecDeque::new(),
             asked: false,
             wanted: None,
+            holder: None,
             blocked: BTreeSet::new(),
         }
     }
@@ -258,7 +261,7 @@ impl Net {
     fn next_candidate(&mut self, addr: &NodeAddr, now: Time) {
         let Some(dial) = self.dials.get_mut(addr) else { return };
         let Some(socket) = dial.candidates.pop_front() else { return };
-        let expects = dial.expects();
+        let expects = dial.expects().or(dial.holder);
         self.counters.dials += 1;
         let mut stream = match Stream::dial(socket) {
             Ok(stream) => stream,
@@ -329,6 +332,16 @@ impl Net {
         self.retry_later(addr, now, false);
     }
 
+    /// `answers` holds a session that this node has lost: it is dialled again as the one that is wanted. At once, unless it was so already.
+    pub(super) fn dial_holder(&mut self, dialled: &Dialled, answers: NodeId, now: Time) {
+        let Some(dial) = self.dials.get_mut(&dialled.addr) else { return };
+        dial.holder = Some(answers);
+        match dialled.expects {
+            None => self.start_dial(&dialled.addr, now),
+            Some(_) => self.retry_later(&dialled.addr, now, false),
+        }
+    }
+
     /// The peer refuses for good: nothing waits for it any longer.
     pub(super) fn dial_rejected(&mut self, addr: &NodeAddr, cause: LinkDown, now: Time) {
         let Some(dial) = self.dials.get_mut(addr) else { return };
@@ -344,7 +357,7 @@ impl Net {
     /// `answers` answers at `addr`: drops what was meant for other lives.
     pub(super) fn dial_other(&mut self, addr: &NodeAddr, asked: Option<NodeId>, answers: NodeId, now: Time) {
         let Some(dial) = self.dials.get_mut(addr) else { return };
-        (dial.asked, dial.wanted) = (false, None);
+        (dial.asked, dial.wanted, dial.holder) = (false, None, None);
         let mine = dial.take_for(answers);
         let others = std::mem::replace(&mut dial.runs, mine.into()).into();
         let blocked: BTreeSet<NodeId> = dial.blocked.iter().copied().filter(|peer| *peer != answers).collect();
@@ -403,7 +416,7 @@ impl Net {
             State::Connecting(other) if other != id => Some(other),
             _ => None,
         };
-        (dial.asked, dial.wanted) = (false, None);
+        (dial.asked, dial.wanted, dial.holder) = (false, None, None);
         let over = dial.is_over();
         let Some(conn) = self.conns.get_mut(id) else { return };
         for run in &runs {

@@ -103,13 +103,18 @@ impl Net {
             self.end(old, LinkDown::Reset);
         }
         self.count_lost_in_flight(welcome.node, welcome.previous);
-        self.by_addr.insert(dialled.addr.clone(), welcome.node);
         self.session_up(id, welcome.node, &welcome.addr, welcome.session);
+        self.answers_at(id, welcome.node, &dialled.addr);
+    }
+
+    /// `peer`, whose session is up on `id`, answers at a dialled address.
+    fn answers_at(&mut self, id: ConnId, peer: NodeId, addr: &NodeAddr) {
+        self.by_addr.insert(addr.clone(), peer);
+        self.adopt_waiting(id, peer, addr);
         // What was meant for another life at that address is told apart by now.
-        self.adopt_waiting(id, welcome.node, &dialled.addr);
-        if self.dials.contains_key(&dialled.addr) {
+        if self.dials.contains_key(addr) {
             let now = self.now;
-            self.dial_other(&dialled.addr, None, welcome.node, now);
+            self.dial_other(addr, None, peer, now);
         }
     }
 
@@ -119,6 +124,10 @@ impl Net {
         self.close_quietly(id);
         match refusal {
             Refusal::DuplicateDial => self.dial_duplicate(&dialled.addr, now),
+            Refusal::Known { answers } => match self.session_with(&dialled.addr, Some(answers)) {
+                Some(session) => self.answers_at(session, answers, &dialled.addr),
+                None => self.dial_holder(&dialled, answers, now),
+            },
             Refusal::Itself => self.dial_rejected(&dialled.addr, LinkDown::Itself, now),
             Refusal::OtherIncarnation { answers, .. } => self.dial_other(&dialled.addr, dialled.expects, answers, now),
             other => {

@@ -1,6 +1,6 @@
 //! What a reader of a trace sees, and the digest over all of it.
 
-use std::fmt;
+use std::{fmt, io::Write};
 
 use super::{process::Life, world::World};
 use crate::{
@@ -18,7 +18,8 @@ impl World<'_> {
             && (from..=to).contains(&self.now)
         {
             let (s, ns) = (self.now / 1_000_000_000, self.now % 1_000_000_000);
-            eprintln!("{s:>5}.{ns:09}  n{node:<5} {}", self.with_names(what()));
+            // Nobody need read it.
+            let _ = writeln!(std::io::stderr(), "{s:>5}.{ns:09}  n{node:<5} {}", self.with_names(what()));
         }
     }
 

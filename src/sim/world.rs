@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io::Write,
     sync::Arc,
 };
 
@@ -251,7 +252,9 @@ impl<'a> World<'a> {
             self.progress = Some((every, due + every));
             let (wall, virt) = (started.elapsed().as_secs_f64(), due as f64 / 1e9);
             let (events, running) = (self.events, self.lives.iter().filter(|l| !l.over).count());
-            eprintln!("{virt} s of {} s, {events} events in {wall:.1} s, {running} nodes run", self.end as f64 / 1e9);
+            // Nobody need read it.
+            let _ =
+                writeln!(std::io::stderr(), "{virt} s of {} s, {events} events in {wall:.1} s, {running} nodes run", self.end as f64 / 1e9);
         }
         self.run_until(self.end);
         let mut result = self.membership_result();

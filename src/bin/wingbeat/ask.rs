@@ -1,9 +1,6 @@
 //! Questions to a running cluster, and the acts of an operator.
 
-use std::{
-    io::{self, Write},
-    process::ExitCode,
-};
+use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -11,6 +8,7 @@ use serde_json::{Value, json};
 use crate::{
     fail::{Exit, Failure},
     http::{Admin, encoded},
+    out::{heard, say},
     table::{Column, colours, column, field, paint, render, shown},
 };
 
@@ -55,16 +53,6 @@ pub struct Act {
     /// Address of the member, as `wingbeat members` shows it
     #[arg(value_name = "HOST:PORT")]
     member: String,
-}
-
-/// Writes a line to standard output. A reader that has gone is no failure worth a message.
-pub fn say(text: &str) -> Result<(), Failure> {
-    match writeln!(io::stdout(), "{text}") {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::usage("E-CLI-006", format!("standard output: {error}"), "redirect it to where it can be written"))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// The rows of an answer.
@@ -280,13 +268,13 @@ pub struct Events {
 pub fn events(args: &Events) -> Result<ExitCode, Failure> {
     let admin = args.at.admin(None)?;
     if args.follow {
-        let mut outcome = Ok(());
+        let mut outcome = Ok(true);
         admin.follow("/api/v1/events", |event| {
             let parsed: Value = serde_json::from_str(event).unwrap_or_else(|_| Value::from(event));
-            outcome = say(&if args.at.json { parsed.to_string() } else { event_line(&parsed) });
-            outcome.is_ok()
+            outcome = heard(&if args.at.json { parsed.to_string() } else { event_line(&parsed) });
+            matches!(outcome, Ok(true))
         })?;
-        return outcome.map(|()| ExitCode::SUCCESS);
+        return outcome.map(|_| ExitCode::SUCCESS);
     }
     let answer = admin.get("/api/v1/events")?;
     args.at.show(&answer, || rows(&answer, "events").iter().map(event_line).collect::<Vec<_>>().join("\n"))?;

@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 use wingbeat::Config;
 
 use crate::{
-    ask::{At, rows, say},
+    ask::{At, rows},
     fail::Failure,
+    out::say,
     table::{colours, field, render},
 };
 

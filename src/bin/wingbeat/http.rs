@@ -30,8 +30,13 @@ impl Admin {
             return Err(wrong("nodes answer plain http only"));
         }
         let port = bare.rsplit_once(':').and_then(|(host, port)| (!host.is_empty()).then(|| port.parse::<u16>().ok()).flatten());
-        if port.is_none_or(|port| port == 0) || bare.contains(['/', ' ', '?', '#', '@']) {
+        if port.is_none_or(|port| port == 0) || bare.contains(['/', '?', '#', '@']) || !bare.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(wrong("is not host:port"));
+        }
+        // What a header can hold; more is no token of any node.
+        if token.as_ref().is_some_and(|token| token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic())) {
+            let what = "the token is empty, or has characters besides printable ASCII";
+            return Err(Failure::usage("E-CLI-002", what, "give the node's `admin.token`"));
         }
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
@@ -59,7 +64,9 @@ impl Admin {
 
     /// The data of each server-sent event, as it comes, until the node ends the stream or `each` says no.
     pub fn follow(&self, path: &str, mut each: impl FnMut(&str) -> bool) -> Result<(), Failure> {
-        let request = self.agent.get(self.url(path)).header("Accept", "text/event-stream");
+        // The head of the answer comes at once; events may come much later.
+        let request = self.agent.get(self.url(path)).config().timeout_recv_response(Some(ANSWER_WITHIN)).build();
+        let request = request.header("Accept", "text/event-stream");
         let response = request.call().map_err(|error| self.unreachable(&error))?;
         if response.status() != 200 {
             self.json(path, Ok(response))?;
@@ -142,7 +149,7 @@ mod tests {
 
     #[test]
     fn an_address_is_checked_before_anything_is_sent() {
-        for wrong in ["8301", ":8301", "localhost", "127.0.0.1:0", "127.0.0.1:99999", "https://a:1", "a:1/x"] {
+        for wrong in ["8301", ":8301", "localhost", "127.0.0.1:0", "127.0.0.1:99999", "https://a:1", "a:1/x", "\u{e4}:1", "a b:1"] {
             let failure = Admin::new(wrong, None).err().unwrap();
             assert_eq!((failure.code, failure.exit), ("E-CLI-002", Exit::Usage), "{wrong}");
         }

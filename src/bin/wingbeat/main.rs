@@ -1,4 +1,6 @@
 //! The command line: one file per subject, JSON for machines, tables for people.
+// They panic where nobody reads: see `out`.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod ask;
 mod bench;
@@ -8,6 +10,7 @@ mod fail;
 mod heap;
 mod http;
 mod node;
+mod out;
 mod rejoin;
 mod sim;
 mod soak;
@@ -20,7 +23,10 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
-use self::fail::{Exit, Failure};
+use self::{
+    fail::{Exit, Failure},
+    out::note,
+};
 
 /// Clustering for latency-sensitive services: run a node, watch it work, ask a cluster
 #[derive(Parser, Debug)]
@@ -102,17 +108,17 @@ fn main() -> ExitCode {
                 return ExitCode::SUCCESS;
             }
             if let Some(failure) = absent(&error) {
-                eprintln!("{failure}");
+                note(&failure);
                 return failure.exit.into();
             }
-            eprint!("{}", error.render().to_string().replacen("error:", "error[E-CLI-001]:", 1));
+            note(error.render().to_string().replacen("error:", "error[E-CLI-001]:", 1).trim_end());
             return Exit::Usage.into();
         }
     };
     match run(&cli.command) {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("{failure}");
+            note(&failure);
             failure.exit.into()
         }
     }
@@ -122,8 +128,8 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Demo(args) => demo::run(args),
         Command::Node(args) => node::run(args),
-        Command::Sim(args) => Ok(sim::run(args.clone())),
-        Command::Bench(args) => Ok(bench::run(args)),
+        Command::Sim(args) => sim::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Soak(args) => soak::run(args),
         Command::Status(at) => ask::status(at),
         Command::Members(at) => ask::members(at),

@@ -19,9 +19,10 @@ use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::Subscriber
 use wingbeat::{Cluster, Config, ShutdownReason, ShutdownReport, StartError, builtin};
 
 use crate::{
-    ask::say,
     fail::{Exit, Failure},
-    heap, rejoin,
+    heap,
+    out::{note, say},
+    rejoin,
 };
 
 /// Arguments of `wingbeat node`.
@@ -34,7 +35,7 @@ pub struct NodeArgs {
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<SocketAddr>,
     /// A node to join through; may be given several times, the order counts
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = seed)]
     pub seed: Vec<String>,
     /// Where it answers HTTP; port 0 takes a free one
     #[arg(long, value_name = "ADDR")]
@@ -98,6 +99,14 @@ fn begin(config: Config) -> Result<Cluster, Failure> {
     builtin::host(&cluster)
         .map_err(|error| Failure::usage("E-CLI-012", error.to_string(), "start the node again with what the cluster has"))?;
     Ok(cluster)
+}
+
+/// What comes from a variable that is not set must not found a cluster of its own.
+fn seed(text: &str) -> Result<String, String> {
+    match text.split(',').any(|entry| entry.trim().is_empty()) {
+        true => Err("an entry is empty; give host:port, or leave the flag out to found a cluster".into()),
+        false => Ok(text.to_owned()),
+    }
 }
 
 impl NodeArgs {
@@ -168,17 +177,17 @@ fn end_with_parent() {
 /// The exit code that the end of a node has, and a word about it where it is not 0.
 fn ended(report: &ShutdownReport) -> ExitCode {
     for late in &report.overran {
-        eprintln!("warning: {late}");
+        note(format_args!("warning: {late}"));
     }
     match &report.reason {
         ShutdownReason::Downed(why) => {
             let next = "find out why the others did not hear from it; start it again and it joins as a new member";
-            eprintln!("{}", Failure::unhealthy("E-CLI-014", format!("the cluster removed this node: {why}"), next));
+            note(Failure::unhealthy("E-CLI-014", format!("the cluster removed this node: {why}"), next));
             Exit::Unhealthy.into()
         }
         ShutdownReason::Refused(why) => {
             let next = "correct the configuration; a refusal is final and is not tried again";
-            eprintln!("{}", Failure::usage("E-CLI-015", format!("the cluster does not take this node: {why}"), next));
+            note(Failure::usage("E-CLI-015", format!("the cluster does not take this node: {why}"), next));
             Exit::Usage.into()
         }
         _ => ExitCode::SUCCESS,

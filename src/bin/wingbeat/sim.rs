@@ -2,15 +2,20 @@
 
 use std::{
     collections::BTreeMap,
-    io::{IsTerminal, Write},
+    io::IsTerminal,
     ops::Range,
     path::PathBuf,
     process::ExitCode,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
-use wingbeat::sim::{self, Options, RunResult, Scenario, Summary};
+use wingbeat::sim::{self, Options, RunResult, Scenario, ScenarioError, Summary};
+
+use crate::{
+    fail::{Exit, Failure},
+    out::{note, say},
+};
 
 /// Arguments of `wingbeat sim`.
 #[derive(clap::Args, Clone, Debug)]
@@ -40,107 +45,80 @@ pub struct SimArgs {
     json: bool,
 }
 
-/// Exit code for a scenario that is refused.
-const WRONG_USAGE: u8 = 1;
-/// Exit code for an expectation or an invariant that failed.
-const FAILED: u8 = 3;
-
 /// Runs the subcommand.
-pub fn run(args: SimArgs) -> ExitCode {
+pub fn run(args: &SimArgs) -> Result<ExitCode, Failure> {
     let file = args.scenario.display();
-    let text = match std::fs::read_to_string(&args.scenario) {
-        Ok(text) => text,
-        Err(error) => {
-            eprintln!("error[E-SIM-001]: cannot read the scenario {file}: {error}; give the path of a scenario file");
-            return ExitCode::from(WRONG_USAGE);
-        }
-    };
-    let scenario = match Scenario::parse(&text, &args.set) {
-        Ok(scenario) => scenario,
-        Err(error) => {
-            eprintln!("error[E-SIM-002]: {file}: {error}");
-            return ExitCode::from(WRONG_USAGE);
-        }
-    };
+    let text = std::fs::read_to_string(&args.scenario).map_err(|error| {
+        Failure::usage("E-SIM-001", format!("cannot read the scenario {file}: {error}"), "give the path of a scenario file")
+    })?;
+    let refused = |error: ScenarioError| Failure::usage("E-SIM-002", format!("{file}: {error}"), "");
+    let scenario = Scenario::parse(&text, &args.set).map_err(refused)?;
     if args.minimise {
-        return shrink(&args, &text, args.seed.unwrap_or(scenario.seed));
+        return shrink(args, &text, args.seed.unwrap_or(scenario.seed));
     }
     let options = Options { trace: args.trace, progress: args.progress, ..Options::default() };
-    let seeds = args.seeds.clone().unwrap_or_else(|| {
-        let seed = args.seed.unwrap_or(scenario.seed);
-        seed..seed.saturating_add(1)
-    });
-    let outcome = if args.seeds.is_some() {
-        many(&scenario, seeds, &options, |r| print(r, args.json, false))
-    } else {
-        sim::run(&scenario, seeds.start, &options).map(|r| {
-            print(&r, args.json, true);
-            vec![r]
-        })
-    };
-    let runs = match outcome {
-        Ok(runs) => runs,
-        Err(error) => {
-            eprintln!("error[E-SIM-002]: {file}: {error}");
-            return ExitCode::from(WRONG_USAGE);
+    let holds = match &args.seeds {
+        Some(seeds) => {
+            let runs = many(&scenario, seeds, &options, refused, |r| tell(r, args.json, false))?;
+            summarise(&Summary::of(&runs), args.json)?;
+            runs.iter().all(RunResult::holds)
+        }
+        None => {
+            let r = sim::run(&scenario, args.seed.unwrap_or(scenario.seed), &options).map_err(refused)?;
+            tell(&r, args.json, true)?;
+            r.holds()
         }
     };
-    if args.seeds.is_some() {
-        summarise(&Summary::of(&runs), args.json);
-    }
-    if runs.iter().all(RunResult::holds) { ExitCode::SUCCESS } else { ExitCode::from(FAILED) }
+    Ok(if holds { ExitCode::SUCCESS } else { Exit::Unhealthy.into() })
 }
 
 /// Most runs that shrinking may take.
 const SHRINK_RUNS_MAX: u32 = 2_000;
 
-fn shrink(args: &SimArgs, text: &str, seed: u64) -> ExitCode {
+fn shrink(args: &SimArgs, text: &str, seed: u64) -> Result<ExitCode, Failure> {
     let file = args.scenario.display();
-    let mut tell = |step: &str| eprintln!("{step}");
-    match sim::minimise(text, &args.set, seed, SHRINK_RUNS_MAX, &mut tell) {
-        Ok(Some(m)) if args.json => {
-            let r = &m.result;
-            say(&serde_json::json!({"scenario": m.text, "seed": seed, "names": m.names, "runs": m.runs, "digest": r.digest}).to_string());
-            ExitCode::from(FAILED)
-        }
-        Ok(Some(m)) => {
-            let found = m.result.violations.iter().map(|v| format!("{} at {:.6} s: {}", v.invariant, v.at_s, v.what));
-            let found: Vec<String> = found.chain(m.result.failed_why.iter().cloned()).collect();
-            say(&format!("# Still fails under seed {seed} after {} runs: {}", m.runs, m.names.join(", ")));
-            found.iter().take(3).for_each(|f| say(&format!("# {f}")));
-            say(m.text.trim_end());
-            ExitCode::from(FAILED)
-        }
-        Ok(None) => {
-            eprintln!("{file} holds under seed {seed}: there is nothing to shrink");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("error[E-SIM-002]: {file}: {error}");
-            ExitCode::from(WRONG_USAGE)
-        }
+    let refused = |error| Failure::usage("E-SIM-002", format!("{file}: {error}"), "");
+    let Some(m) = sim::minimise(text, &args.set, seed, SHRINK_RUNS_MAX, &mut |step| note(step)).map_err(refused)? else {
+        note(format_args!("{file} holds under seed {seed}: there is nothing to shrink"));
+        return Ok(ExitCode::SUCCESS);
+    };
+    if args.json {
+        let r = &m.result;
+        say(&serde_json::json!({"scenario": m.text, "seed": seed, "names": m.names, "runs": m.runs, "digest": r.digest}).to_string())?;
+    } else {
+        let violations = m.result.violations.iter().map(|v| format!("# {} at {:.6} s: {}", v.invariant, v.at_s, v.what));
+        let failed = m.result.failed_why.iter().map(|why| format!("# {why}"));
+        let mut lines = vec![format!("# Still fails under seed {seed} after {} runs: {}", m.runs, m.names.join(", "))];
+        lines.extend(violations.chain(failed).take(3));
+        lines.push(m.text.trim_end().to_owned());
+        say(&lines.join("\n"))?;
     }
+    Ok(Exit::Unhealthy.into())
 }
 
 /// Runs all seeds on all cores; `each` sees the results in the order of the seeds.
 fn many(
     scenario: &Scenario,
-    seeds: Range<u64>,
+    seeds: &Range<u64>,
     options: &Options,
-    mut each: impl FnMut(&RunResult),
-) -> Result<Vec<RunResult>, sim::ScenarioError> {
-    let seeds: Vec<u64> = seeds.collect();
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(seeds.len());
-    let next = AtomicUsize::new(0);
+    refused: impl Fn(ScenarioError) -> Failure,
+    mut each: impl FnMut(&RunResult) -> Result<(), Failure>,
+) -> Result<Vec<RunResult>, Failure> {
+    let count = seeds.end - seeds.start;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    let next = AtomicU64::new(0);
     let (tell, told) = std::sync::mpsc::channel();
     let mut early = BTreeMap::new();
-    let mut out = Vec::with_capacity(seeds.len());
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            let (tell, next, seeds) = (tell.clone(), &next, &seeds);
+    let mut out = Vec::new();
+    std::thread::scope(|scope| -> Result<(), Failure> {
+        // Dropped before the threads are waited for: nobody begins another seed then.
+        let told = told;
+        for _ in 0..cores.min(count) {
+            let (tell, next) = (tell.clone(), &next);
             scope.spawn(move || {
-                while let Some((i, seed)) = Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| Some((i, *seeds.get(i)?))) {
-                    if tell.send((i, sim::run(scenario, seed, options))).is_err() {
+                loop {
+                    let i = next.fetch_add(1, Ordering::Relaxed);
+                    if i >= count || tell.send((i, sim::run(scenario, seeds.start + i, options))).is_err() {
                         return;
                     }
                 }
@@ -149,9 +127,9 @@ fn many(
         drop(tell);
         for (i, result) in &told {
             early.insert(i, result);
-            while let Some(result) = early.remove(&out.len()) {
-                let result = result?;
-                each(&result);
+            while let Some(result) = early.remove(&(out.len() as u64)) {
+                let result = result.map_err(&refused)?;
+                each(&result)?;
                 out.push(result);
             }
         }
@@ -160,13 +138,10 @@ fn many(
     Ok(out)
 }
 
-fn print(r: &RunResult, json: bool, whole: bool) {
+/// Says what came of a run, as a line of JSON or as text.
+fn tell(r: &RunResult, json: bool, whole: bool) -> Result<(), Failure> {
     if json {
-        match serde_json::to_string(r) {
-            Ok(line) => say(&line),
-            Err(error) => eprintln!("error[E-SIM-003]: the result of seed {} cannot be written as JSON: {error}", r.seed),
-        }
-        return;
+        return say_json(r);
     }
     let colour = std::io::stdout().is_terminal();
     let verdict = match (r.holds(), colour) {
@@ -175,29 +150,34 @@ fn print(r: &RunResult, json: bool, whole: bool) {
         (false, true) => "\x1b[31mFAILED\x1b[0m",
         (false, false) => "FAILED",
     };
-    say(&format!(
+    let mut lines = vec![format!(
         "{} seed {}: {verdict}, {} nodes, {} s in {:.2} s, {} events, digest {}",
         r.scenario, r.seed, r.nodes, r.virtual_s, r.wall_s, r.events, r.digest
-    ));
+    )];
     if whole {
-        table(r);
+        lines.extend(table(r));
     }
-    for v in &r.violations {
-        say(&format!("  violation of {} at {:.6} s, nodes {:?}: {}", v.invariant, v.at_s, v.nodes, v.what));
-    }
+    lines
+        .extend(r.violations.iter().map(|v| format!("  violation of {} at {:.6} s, nodes {:?}: {}", v.invariant, v.at_s, v.nodes, v.what)));
     if r.violations_more > 0 {
-        say(&format!("  and {} more", r.violations_more));
+        lines.push(format!("  and {} more", r.violations_more));
     }
     for u in &r.not_done {
         let whom = if u.nodes.is_empty() { String::new() } else { format!(" to {}", some_of(&u.nodes)) };
-        say(&format!("  line {} did nothing{whom} at {:.3} s: {}", u.line, u.at_s, u.why));
+        lines.push(format!("  line {} did nothing{whom} at {:.3} s: {}", u.line, u.at_s, u.why));
     }
-    for why in &r.failed_why {
-        say(&format!("  expected {why}"));
-    }
+    lines.extend(r.failed_why.iter().map(|why| format!("  expected {why}")));
     if !r.holds() {
-        say(&format!("  again with: --seed {}; who sent what: --trace T0..T1", r.seed));
+        lines.push(format!("  again with: --seed {}; who sent what: --trace T0..T1", r.seed));
     }
+    say(&lines.join("\n"))
+}
+
+fn say_json(what: &impl serde::Serialize) -> Result<(), Failure> {
+    let line = serde_json::to_string(what).map_err(|error| {
+        Failure::usage("E-SIM-003", format!("the result cannot be written as JSON: {error}"), "this is a fault of the program")
+    })?;
+    say(&line)
 }
 
 /// Nodes by name, as many as a line holds.
@@ -208,7 +188,7 @@ fn some_of(nodes: &[u32]) -> String {
     names.join(", ") + &more
 }
 
-fn table(r: &RunResult) {
+fn table(r: &RunResult) -> impl Iterator<Item = String> {
     let seconds = |x: Option<f64>| x.map_or_else(|| "-".to_owned(), |x| format!("{x:.3} s"));
     let rows = [
         ("all up at", seconds(r.all_up_at_s)),
@@ -234,45 +214,37 @@ fn table(r: &RunResult) {
         ),
         ("lost, reordered, duplicated", format!("{}, {}, {}", r.lost, r.reordered, r.duplicated)),
     ];
-    for (name, value) in rows {
-        say(&format!("  {name:<34} {value}"));
-    }
+    rows.into_iter().map(|(name, value)| format!("  {name:<34} {value}"))
 }
 
-fn summarise(s: &Summary, json: bool) {
+fn summarise(s: &Summary, json: bool) -> Result<(), Failure> {
     if json {
-        match serde_json::to_string(s) {
-            Ok(line) => say(&line),
-            Err(error) => eprintln!("error[E-SIM-003]: the summary cannot be written as JSON: {error}"),
-        }
-        return;
+        return say_json(s);
     }
-    say(&format!(
-        "{} seeds, {} failed{}",
-        s.seeds,
-        s.failed_seeds.len(),
-        if s.failed_seeds.is_empty() { String::new() } else { format!(": {:?}", s.failed_seeds) }
-    ));
-    say(&format!("  {:<28} {:>12} {:>12} {:>12} {:>12}", "", "minimum", "median", "p99", "maximum"));
+    let failed = if s.failed_seeds.is_empty() { String::new() } else { format!(": {:?}", s.failed_seeds) };
+    let mut lines = vec![
+        format!("{} seeds, {} failed{failed}", s.seeds, s.failed_seeds.len()),
+        format!("  {:<28} {:>12} {:>12} {:>12} {:>12}", "", "minimum", "median", "p99", "maximum"),
+    ];
     for (name, f) in &s.figures {
         let show = |x: Option<f64>| x.map_or_else(|| "-".to_owned(), |x| format!("{x:.3}"));
-        say(&format!("  {name:<28} {:>12} {:>12} {:>12} {:>12}", show(f.min), show(f.median), show(f.p99), show(f.max)));
+        lines.push(format!("  {name:<28} {:>12} {:>12} {:>12} {:>12}", show(f.min), show(f.median), show(f.p99), show(f.max)));
     }
+    say(&lines.join("\n"))
 }
 
-/// Standard output may be a pipe that its reader closed; that ends the process quietly, as for other tools.
-fn say(line: &str) {
-    let mut out = std::io::stdout().lock();
-    if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
-        std::process::exit(0);
-    }
-}
+/// Most seeds of one range: their results are kept for the summary.
+const SEEDS_MAX: u64 = 100_000;
 
 fn seed_range(text: &str) -> Result<Range<u64>, String> {
     let wrong = || format!("\"{text}\" is no range of seeds; write A..B (B excluded), like 1..101");
     let (a, b) = text.split_once("..").ok_or_else(wrong)?;
-    let (a, b) = (a.trim().parse().map_err(|_| wrong())?, b.trim().parse().map_err(|_| wrong())?);
-    if a < b { Ok(a..b) } else { Err(format!("the range of seeds {a}..{b} is empty; B must be above A")) }
+    let (a, b): (u64, u64) = (a.trim().parse().map_err(|_| wrong())?, b.trim().parse().map_err(|_| wrong())?);
+    match b.checked_sub(a) {
+        None | Some(0) => Err(format!("the range of seeds {a}..{b} is empty; B must be above A")),
+        Some(1..=SEEDS_MAX) => Ok(a..b),
+        Some(count) => Err(format!("the range {a}..{b} has {count} seeds, at most {SEEDS_MAX} go at once; run parts of it")),
+    }
 }
 
 fn seconds(text: &str) -> Option<Duration> {

@@ -72,6 +72,29 @@ fn simultaneous_dials_under_another_name_settle_on_one_session() {
     }
 }
 
+/// The name of a seed is none that its node advertises.
+#[test]
+fn a_dial_by_another_name_uses_the_session_that_is_up() {
+    for lower_dials in [false, true] {
+        let (mut a, mut b) = (Node::new(1), Node::new(2));
+        if (a.me.id() < b.me.id()) != lower_dials {
+            std::mem::swap(&mut a, &mut b);
+        }
+        let (at_a, name) = (a.me.clone(), NodeAddr::new("localhost", b.me.addr.port));
+        b.send(&at_a.addr, Some(at_a.id()), &numbered(1)).unwrap();
+        until([&mut a, &mut b], "a session", |[a, _]| a.numbers() == [1]);
+        a.send(&name, None, &numbered(2)).unwrap();
+        until([&mut a, &mut b], "the question", |[a, _]| !a.resolve.is_empty());
+        let (now, there) = (a.now(), b.net.local_addr());
+        a.net.resolved(now, &name, Ok(vec![there]));
+        until([&mut a, &mut b], "a frame under the other name", |[_, b]| b.numbers() == [2]);
+        a.send(&name, None, &numbered(3)).unwrap();
+        until([&mut a, &mut b], "another one", |[_, b]| b.numbers() == [2, 3]);
+        assert_eq!((a.ups(), b.ups(), a.downs().len(), b.downs().len()), (1, 1, 0, 0), "{:?} {:?}", a.links, b.links);
+        assert_eq!((a.counter("dials"), b.counter("dials"), a.net.links_info().len()), (1, 1, 1));
+    }
+}
+
 #[test]
 fn a_session_that_was_closed_comes_back_with_a_larger_number() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));

@@ -2,13 +2,13 @@
 
 use std::{
     io::{Read, Write},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
 };
 
 use super::*;
 use crate::{
     config::Span,
-    proto::wire::{Context, Greeting, LinkFrame, encode, encode_link},
+    proto::wire::{Accepted, Context, Greeting, LinkFrame, Refusal, encode, encode_link},
 };
 
 fn quick(change: impl FnOnce(&mut crate::config::LimitsConfig)) -> Config {
@@ -36,11 +36,15 @@ fn is_closed(stream: &mut TcpStream) -> bool {
 
 /// A peer of its own address and life that greets by hand.
 fn stranger(session: u64, port: u16) -> (NodeId, Vec<u8>) {
+    stranger_who_wants(session, port, None)
+}
+
+fn stranger_who_wants(session: u64, port: u16, expects: Option<NodeId>) -> (NodeId, Vec<u8>) {
     let addr = NodeAddr::new("10.0.0.1", port);
     let node = NodeId::new(&addr, 5);
     let greeter = Greeter { cluster: "wingbeat".into(), protocol: ProtocolRange::MINE, node, addr };
     let mut hello = vec![];
-    Greeting::Hello(greeter.hello(session, None, None)).encode(&mut hello);
+    Greeting::Hello(greeter.hello(session, expects, None)).encode(&mut hello);
     (node, hello)
 }
 
@@ -172,7 +176,7 @@ fn a_new_hello_of_the_same_life_replaces_its_session_and_its_unread_bytes() {
     first.write_all(&frame_bytes(1)).unwrap();
     until([&mut a], "read", |[a]| a.counter("link_bytes_in") as usize == hello.len() + 32);
     let mut second = dial(&a);
-    second.write_all(&[stranger(9, 1).1, frame_bytes(2)].concat()).unwrap();
+    second.write_all(&[stranger_who_wants(9, 1, Some(a.me.id())).1, frame_bytes(2)].concat()).unwrap();
     until([&mut a], "the second session", |[a]| a.counter("sessions_up") == 2);
     a.takes = true;
     until([&mut a], "the frame of the second session", |[a]| !a.frames.is_empty());
@@ -188,6 +192,55 @@ fn a_new_hello_of_the_same_life_replaces_its_session_and_its_unread_bytes() {
     until([&mut a], "refused", |_| is_closed(&mut late));
     assert_eq!(a.counter("links_up"), 1);
     assert!(!is_closed(&mut second));
+    // Nor is one of a peer that may not know whom it has dialled.
+    let mut unnamed = dial(&a);
+    unnamed.write_all(&stranger(10, 1).1).unwrap();
+    until([&mut a], "refused", |_| is_closed(&mut unnamed));
+    assert_eq!(a.counter("links_up"), 1);
+    assert!(!is_closed(&mut second));
+}
+
+#[test]
+fn who_holds_a_session_that_this_node_has_lost_is_dialled_again_as_the_one_wanted() {
+    let mut a = Node::new(1);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let addr = NodeAddr::from(listener.local_addr().unwrap());
+    let node = NodeId::new(&addr, 5);
+    let greeter = Greeter { cluster: "wingbeat".into(), protocol: ProtocolRange::MINE, node, addr: addr.clone() };
+    let next_hello = |a: &mut Node| {
+        let mut stream = None;
+        until([a], "a connection", |_| {
+            stream = listener.accept().ok();
+            stream.is_some()
+        });
+        let mut stream = stream.unwrap().0;
+        stream.set_nonblocking(true).unwrap();
+        let (mut bytes, mut greeting) = (vec![], None);
+        until([a], "its greeting", |_| {
+            let mut read = [0; 1024];
+            bytes.extend(stream.read(&mut read).map_or(&[][..], |n| &read[..n]));
+            greeting = Greeting::decode(&bytes).unwrap();
+            greeting.is_some()
+        });
+        let Some((Greeting::Hello(hello), _)) = greeting else { panic!("{greeting:?}") };
+        (stream, hello)
+    };
+    let answer = |stream: &mut TcpStream, greeting: Greeting| {
+        let mut bytes = vec![];
+        greeting.encode(&mut bytes);
+        stream.write_all(&bytes).unwrap();
+    };
+    a.send(&addr, None, &numbered(1)).unwrap();
+    let (mut first, hello) = next_hello(&mut a);
+    assert_eq!(hello.expects, None);
+    answer(&mut first, Greeting::Refusal(Refusal::Known { answers: node }));
+    let (mut second, hello) = next_hello(&mut a);
+    assert_eq!(hello.expects, Some(node));
+    let welcome = greeter.welcome(Accepted { version: 1, session: hello.session }, None);
+    answer(&mut second, Greeting::Welcome(welcome));
+    until([&mut a], "the session", |[a]| a.ups() == 1 && a.net.unsent_bytes() == 0);
+    assert_eq!((a.counter("dials"), a.counter("frames_lost"), a.downs().len()), (2, 0, 0));
 }
 
 #[test]

@@ -185,7 +185,7 @@ impl Coordinator {
                 out.push(CoordinatorOut::Send(member.id, ControlFrame::Recount { term: seat.term }));
             }
         }
-        seat.timers.set(Due::Recount, now + RESEND);
+        seat.timers.set_by(Due::Recount, now + RESEND);
     }
 
     /// A member is gone for good. `lag`: see `Membership::lag_bound`.
@@ -212,7 +212,7 @@ impl Coordinator {
         let concerned = |row: &Row| row.record.is_some_and(|r| r.home == node || r.from == Some(node));
         let keys: Vec<_> = seat.rows.iter().filter(|(_, row)| concerned(row)).map(|(k, _)| *k).collect();
         for key in keys {
-            self.rehome(now, key, out);
+            self.rehome(now, key, now, out);
         }
     }
 
@@ -234,7 +234,7 @@ impl Coordinator {
             match due {
                 Due::Recount => self.repeat_recount(now, out),
                 Due::Resend(key) => self.resend(now, key, out),
-                Due::Rehome(key) => self.rehome(now, key, out),
+                Due::Rehome(key) => self.rehome(now, key, now, out),
                 Due::Allocate => self.review(now, out),
                 Due::Rebalance => {
                     self.review(now, out);
@@ -281,6 +281,7 @@ impl Coordinator {
     fn restore(&mut self, now: Time, key: ShardKey, facts: &recount::ShardFacts, out: &mut Out) {
         let Some(seat) = &mut self.seat else { return };
         seat.started = true;
+        let allocate_at = seat.allocate_at;
         let (floor, verdict) = recount::judge(facts);
         let mut row = Row::new(floor, now);
         // Whoever has heard of a home may be sending to it, and is to hear of the next one before the old one is gone.
@@ -297,7 +298,8 @@ impl Coordinator {
                     row.moving = Some((now, from));
                 }
                 self.resend(now, key, out);
-                self.rehome(now, key, out);
+                // A later home may have gone of which nobody who answered has heard, and may still have the right to run.
+                self.rehome(now, key, allocate_at, out);
             }
             Verdict::Unowned => {
                 // Its last home may be one that is gone and still has the right to run.
@@ -333,15 +335,15 @@ impl Coordinator {
         }
     }
 
-    /// Rows of the table that begin with a removal: acts once the right to run of who is gone is over.
-    fn rehome(&mut self, now: Time, key: ShardKey, out: &mut Out) {
+    /// Rows of the table that begin with a removal: acts once the right to run of who is gone is over, and not before `least`.
+    fn rehome(&mut self, now: Time, key: ShardKey, least: Time, out: &mut Out) {
         let Some(seat) = &mut self.seat else { return };
         let Some(row) = seat.rows.get_mut(&key) else { return };
         let Some(record) = row.record else { return };
         row.hold = None;
         let Some(successor) = records::after_removal(&record, |n| self.removed.contains_key(&n)) else { return };
         let ends = [Some(record.home), record.from];
-        let until = ends.into_iter().flatten().filter_map(|n| self.removed.get(&n)).copied().max().unwrap_or(now);
+        let until = ends.into_iter().flatten().filter_map(|n| self.removed.get(&n)).copied().fold(least, Time::max);
         if until > now {
             row.hold = Some(until);
             return seat.timers.set(Due::Rehome(key), until);
@@ -549,7 +551,7 @@ impl Coordinator {
     fn plan_rebalance(&mut self, now: Time) {
         let at = now + self.config.membership.gossip_interval.get();
         if let Some(seat) = &mut self.seat {
-            seat.timers.set(Due::Rebalance, at);
+            seat.timers.set_by(Due::Rebalance, at);
         }
     }
 

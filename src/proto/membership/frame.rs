@@ -47,9 +47,14 @@ impl<'de> Deserialize<'de> for Packed {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum MemberFrame {
     /// Are you in a cluster that takes members? Answered by `Answer`.
-    Knock,
+    Knock {
+        /// The address that is asked: whoever answers may advertise another one.
+        at: NodeAddr,
+    },
     /// Answer to `Knock`.
     Answer {
+        /// The address that was asked; if none was, the one that the node advertises.
+        at: NodeAddr,
         /// Whether a `Join` makes sense here.
         takes: bool,
         /// The cluster that the node belongs to, be it on its way out; 0: none.

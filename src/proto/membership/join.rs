@@ -1,7 +1,10 @@
 //! The joiner's side: seeds are asked, the first that answers from within a cluster is joined; only the first seed may form one, and not by mere silence
 //! where it has heard that there is one.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::{
     Ending, JoinRequest, MemberFrame, MemberStatus, Membership, Phase, admission,
@@ -44,7 +47,9 @@ pub(crate) struct Seeker {
     joining_until: Option<Time>,
     /// Since when one that is alone in its cluster has offered to take this node in.
     alone: Option<Time>,
-    /// Who answered that it has no cluster either.
+    /// Which address those advertise who answered under the name of a seed.
+    named: BTreeMap<NodeAddr, NodeAddr>,
+    /// Who answered that it has no cluster either, as advertised.
     without: BTreeSet<NodeAddr>,
     /// Whose port refused the last connection.
     refusing: BTreeSet<NodeAddr>,
@@ -94,14 +99,30 @@ impl Seeker {
         self.form_at = self.form_at.map(|at| at.max(until));
     }
 
+    /// Somebody who advertises `addr` answers under that name.
+    fn hear(&mut self, name: NodeAddr, addr: &NodeAddr) {
+        self.refusing.remove(&name);
+        self.refusing.remove(addr);
+        if name != *addr && self.seeds.contains(&name) {
+            self.named.insert(name, addr.clone());
+        }
+    }
+
+    /// Whom it asks, each once, by the advertised address as far as that is known.
+    fn asked(&self) -> BTreeSet<&NodeAddr> {
+        self.seeds.iter().map(|seed| self.named.get(seed).unwrap_or(seed)).collect()
+    }
+
     /// Whether a cluster is to be formed. `proves`: a refused connection proves that no process is there. It does so too where most say that they
     /// have no cluster: one that lives on without those is not to be expected.
     fn forms(&self, now: Time, proves: bool) -> bool {
         let Some(form_at) = self.form_at.filter(|_| self.joining_until.is_none()) else { return false };
-        let proves = proves || (self.without.len() + 1) * 2 > self.seeds.len() + 1;
-        let gone = |addr: &NodeAddr| self.without.contains(addr) || (proves && self.refusing.contains(addr));
-        let silent = form_at <= now && (!self.heard || self.seeds.iter().all(gone));
-        silent || self.without.len() >= self.seeds.len()
+        let asked = self.asked();
+        let without = asked.iter().filter(|addr| self.without.contains(**addr)).count();
+        let proves = proves || (without + 1) * 2 > asked.len() + 1;
+        let gone = |addr: &&NodeAddr| self.without.contains(*addr) || (proves && self.refusing.contains(*addr));
+        let silent = form_at <= now && (!self.heard || asked.iter().all(gone));
+        silent || without == asked.len()
     }
 
     /// What an operator is told while no cluster is found.
@@ -113,7 +134,7 @@ impl Seeker {
         let trouble = self.trouble.as_deref().unwrap_or("no answer");
         let mut text = format!("no cluster found yet; asking {} again ({trouble})", asked.join(", "));
         if self.form_at.is_some() && self.heard {
-            let (without, all) = (self.without.len(), self.seeds.len());
+            let (without, all) = (self.without.len(), self.asked().len());
             text += &format!(
                 "; as there was a cluster, a new one is formed only when all of them say that they have none, or most do and the others refuse \
                  connections: {without} of {all} did; if the others are gone for good, start this process again"
@@ -183,6 +204,7 @@ impl Membership {
             heard,
             joining_until: None,
             alone: None,
+            named: BTreeMap::new(),
             without: BTreeSet::new(),
             refusing: BTreeSet::new(),
             trouble: None,
@@ -214,7 +236,7 @@ impl Membership {
             seeker.without.clear();
             if seeker.joining_until.is_none() {
                 for seed in seeker.seeds.clone() {
-                    self.say(seed, MemberFrame::Knock);
+                    self.knock(seed);
                 }
             }
         }
@@ -238,12 +260,21 @@ impl Membership {
 
     /// A link to a seed did not come about, or ended.
     pub(super) fn seeker_link_down(&mut self, now: Time, addr: &NodeAddr, cause: &LinkDown) {
-        let Some(seeker) = self.seeker.as_mut().filter(|s| s.seeds.contains(addr)) else { return };
+        if *cause == LinkDown::Itself {
+            let me = self.info.addr.clone();
+            self.remember_name(now, addr, &me);
+        }
+        let Some(seeker) = &mut self.seeker else { return };
+        // Another one may answer there next time.
+        seeker.named.retain(|name, at| name != addr && at != addr);
+        seeker.without.remove(addr);
+        if !seeker.seeds.contains(addr) {
+            return;
+        }
         match cause {
             LinkDown::Refused => seeker.refusing.insert(addr.clone()),
             _ => seeker.refusing.remove(addr),
         };
-        seeker.without.remove(addr);
         match cause {
             LinkDown::Rejected(reason) => {
                 let reason = format!("{addr} refused the greeting: {reason}");
@@ -276,14 +307,21 @@ impl Membership {
     /// A frame of a peer.
     pub(super) fn take_frame(&mut self, now: Time, from: NodeId, addr: &NodeAddr, frame: MemberFrame) {
         match frame {
-            MemberFrame::Knock => self.answer_knock(from, addr),
-            MemberFrame::Answer { takes, cluster, settings, others, members, ups, out }
+            MemberFrame::Knock { at } => self.answer_knock(from, addr, at),
+            MemberFrame::Answer { at, takes, cluster, settings, others, members, ups, out }
                 if self.phase == Phase::Member && self.seeker.is_none() =>
             {
-                self.meet_stray(now, from, addr, Kin { takes, cluster, settings, others, members, ups, out });
+                self.meet_stray(now, from, addr, &at, Kin { takes, cluster, settings, others, members, ups, out });
             }
-            MemberFrame::Answer { takes: true, others, .. } => self.take_invitation(now, from, addr, others),
-            MemberFrame::Answer { cluster, others, .. } => self.take_no(now, addr, cluster != 0, others),
+            MemberFrame::Answer { at, takes, cluster, others, .. } => {
+                if let Some(seeker) = &mut self.seeker {
+                    seeker.hear(at, addr);
+                }
+                match takes {
+                    true => self.take_invitation(now, from, addr, others),
+                    false => self.take_no(now, addr, cluster != 0, others),
+                }
+            }
             MemberFrame::Join(request) => self.take_join(now, from, addr, &request),
             MemberFrame::JoinWait { joiner } if joiner == self.me => self.extend_join(now),
             MemberFrame::JoinAccepted { joiner, head, body } if joiner == self.me => self.take_acceptance(now, from, &head, &body),
@@ -312,34 +350,40 @@ impl Membership {
         }
     }
 
-    fn answer_knock(&mut self, from: NodeId, addr: &NodeAddr) {
+    /// `at`: under which name this node was asked.
+    fn answer_knock(&mut self, from: NodeId, addr: &NodeAddr, at: NodeAddr) {
         if from == self.me {
             return;
         }
         // Two nodes alone that were told to join each other: the one with the lower address stays.
         if let Some(seeker) = self.seeker.as_ref().filter(|_| self.phase == Phase::Member)
-            && seeker.seeds.contains(addr)
+            && seeker.asked().contains(addr)
             && self.info.addr < *addr
         {
             self.seeker = None;
         }
-        let answer = self.answer(from, addr);
+        let answer = self.answer_under(at, from, addr, self.takes_members());
         self.say(addr.clone(), answer);
     }
 
-    /// To that node at that address.
-    pub(super) fn answer(&self, asker: NodeId, at: &NodeAddr) -> MemberFrame {
-        self.answer_as(asker, at, self.takes_members())
+    /// To that node at that address, which has not knocked.
+    pub(super) fn answer(&self, asker: NodeId, addr: &NodeAddr) -> MemberFrame {
+        self.answer_as(asker, addr, self.takes_members())
     }
 
-    pub(super) fn answer_as(&self, asker: NodeId, at: &NodeAddr, takes: bool) -> MemberFrame {
+    pub(super) fn answer_as(&self, asker: NodeId, addr: &NodeAddr, takes: bool) -> MemberFrame {
+        self.answer_under(self.info.addr.clone(), asker, addr, takes)
+    }
+
+    fn answer_under(&self, at: NodeAddr, asker: NodeId, addr: &NodeAddr, takes: bool) -> MemberFrame {
         let cluster = if self.phase == Phase::Member { self.state.uid } else { 0 };
         let (members, ups) = self.weight();
         MemberFrame::Answer {
+            at,
             takes,
             cluster,
             settings: self.config.digest(),
-            others: self.others(at),
+            others: self.others(addr),
             members,
             ups,
             out: !self.state.is_in(asker),
@@ -369,7 +413,6 @@ impl Membership {
         let (request, me, until) = (self.request(), self.me, self.next_ask(now));
         let (rejoins, retry, for_good) = (self.config.heritage.downed, self.config.membership.join_retry.get(), self.hears_for_good());
         let Some(seeker) = &mut self.seeker else { return };
-        seeker.refusing.remove(addr);
         seeker.without.remove(addr);
         if seeker.joining_until.is_some() || from == me {
             return;
@@ -391,7 +434,6 @@ impl Membership {
     fn take_no(&mut self, now: Time, addr: &NodeAddr, clustered: bool, others: Vec<NodeAddr>) {
         let (until, rejoins, for_good) = (self.next_ask(now), self.config.heritage.downed, self.hears_for_good());
         let Some(seeker) = &mut self.seeker else { return };
-        seeker.refusing.remove(addr);
         match clustered {
             true => seeker.without.remove(addr),
             false => seeker.without.insert(addr.clone()),
@@ -410,7 +452,7 @@ impl Membership {
             return self.form();
         }
         for addr in new {
-            self.say(addr, MemberFrame::Knock);
+            self.knock(addr);
         }
     }
 
@@ -495,6 +537,11 @@ impl Membership {
             protocol: admission::PROTOCOL,
             settings: self.config.must_match(),
         }
+    }
+
+    /// Asks whoever answers there.
+    pub(super) fn knock(&mut self, at: NodeAddr) {
+        self.say(at.clone(), MemberFrame::Knock { at });
     }
 
     /// Over the link to whoever answers at the address.

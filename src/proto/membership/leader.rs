@@ -21,11 +21,11 @@ impl Standing {
     pub(crate) fn derive(&mut self, state: &State, verdict: &Verdict, deputies: usize) {
         let reachable = || {
             let members = state.members.roster().order.iter().filter(|id| !verdict.unreachable.contains_key(id));
-            members.filter_map(|id| state.status(*id).map(|status| (*id, status)))
+            members.filter_map(|id| state.members.get(id))
         };
-        let mut heads: Vec<NodeId> = reachable().filter(|&(_, s)| counts(s)).map(|(id, _)| id).take(1 + deputies).collect();
+        let mut heads: Vec<NodeId> = reachable().filter(|m| m.counts()).map(|m| m.info.id).take(1 + deputies).collect();
         if heads.is_empty() {
-            heads = reachable().filter(|&(_, s)| s != MemberStatus::Down).map(|(id, _)| id).take(1 + deputies).collect();
+            heads = reachable().filter(|m| m.status != MemberStatus::Down).map(|m| m.info.id).take(1 + deputies).collect();
         }
         self.leader = heads.first().copied();
         self.deputies = heads.split_off(heads.len().min(1));
@@ -40,9 +40,10 @@ impl Standing {
     }
 }
 
-/// Whether a member of this status takes part in convergence and majorities.
-pub(crate) const fn counts(status: MemberStatus) -> bool {
-    matches!(status, MemberStatus::Up | MemberStatus::Leaving)
+/// Whether a member of this status and number takes part in convergence and majorities. A joiner that was told to leave does not: it was admitted by one
+/// side of a split alone, perhaps, and whoever may be told to leave by anybody must not become a vote by it.
+pub(crate) const fn counts(status: MemberStatus, up_number: u32) -> bool {
+    matches!(status, MemberStatus::Up | MemberStatus::Leaving) && up_number > 0
 }
 
 /// Every up and leaving member has seen this version, and nobody is unreachable unless down or exiting.
@@ -80,10 +81,11 @@ pub(crate) fn waiting(state: &State, verdict: &Verdict) -> Vec<NodeId> {
 
 /// Who leads the whole, with those who are out of reach.
 pub(crate) fn first_of_all(state: &State) -> Option<NodeId> {
-    state.members.roster().order.iter().copied().find(|id| state.status(*id).is_some_and(counts))
+    state.members.roster().order.iter().copied().find(|id| state.members.get(id).is_some_and(Entry::counts))
 }
 
-/// Makes those joiners up, where there are as many members as the configuration asks for.
+/// Makes those joiners up: the first ones once there are as many members as the configuration asks for. A cluster that has begun goes on with fewer,
+/// where the rest of a rolling restart would wait for ever.
 pub(crate) fn promote(state: &mut State, config: &Config, joiners: &[NodeId]) -> bool {
     let present = state.members.values().filter(|m| m.status <= MemberStatus::Leaving).count();
     let of = |role: &str| {
@@ -91,11 +93,8 @@ pub(crate) fn promote(state: &mut State, config: &Config, joiners: &[NodeId]) ->
         state.members.values().filter(has).count()
     };
     let missing = config.cluster.min_members_of.iter().any(|least| of(&least.role) < least.members as usize);
-    if present < config.cluster.min_members as usize || missing {
-        return false;
-    }
     let last = state.members.values().map(|m| m.up_number).max().unwrap_or(0);
-    if joiners.is_empty() {
+    if last == 0 && (present < config.cluster.min_members as usize || missing) || joiners.is_empty() {
         return false;
     }
     let members = state.members_mut();
@@ -145,7 +144,8 @@ mod tests {
             let addr = NodeAddr::new("h", port);
             let id = NodeId::new(&addr, 1);
             let info = Arc::new(Info { id, addr, roles: [].into(), app_version: "".into() });
-            state.members_mut().insert(id, Entry { status, ..Entry::joining(info, u32::from(100 - port)) });
+            let up_number = if status < MemberStatus::Up { 0 } else { u32::from(port) };
+            state.members_mut().insert(id, Entry { status, up_number, ..Entry::joining(info, u32::from(100 - port)) });
             ids.push(id);
         }
         assert!(ids.iter().all(|&id| state.see(id)));
@@ -168,6 +168,27 @@ mod tests {
         assert_eq!(leader(&[Exiting, Up, Leaving], &[1]), Some(2));
         assert_eq!(leader(&[Down, Joining, Exiting], &[]), Some(1));
         assert_eq!(leader(&[Down], &[]), None);
+    }
+
+    #[test]
+    fn a_joiner_that_was_told_to_leave_leads_nobody_and_is_not_waited_for() {
+        let (mut s, ids) = state(&[MemberStatus::Joining, MemberStatus::Up]);
+        assert!(s.raise(ids[0], MemberStatus::Leaving));
+        assert_eq!(Standing::of(&s, &Verdict::default(), 2).leader, Some(ids[1]));
+        assert_eq!(first_of_all(&s), Some(ids[1]));
+        s.clear_seen();
+        s.see(ids[1]);
+        assert!(converged(&s, &Verdict::default(), false));
+    }
+
+    #[test]
+    fn what_is_asked_of_the_first_ones_is_not_asked_of_later_ones() {
+        let (mut s, ids) = state(&[MemberStatus::Up, MemberStatus::Joining]);
+        let mut config = Config::default();
+        config.cluster.min_members = 3;
+        config.set("cluster.min_members_of", &toml::Value::String("front=1".into())).unwrap();
+        assert!(act(&mut s, &Verdict::default(), &config, &[], NOW));
+        assert_eq!(s.status(ids[1]), Some(MemberStatus::Up));
     }
 
     #[test]

@@ -203,6 +203,8 @@ pub struct Membership {
     nobody: Arc<[NodeId]>,
     /// Members that the view leaves out.
     hidden: BTreeSet<NodeId>,
+    /// It was told who had been removed before this node came.
+    buried: bool,
     /// Of which members and verdict the view's list was made.
     shown_of: Option<(Arc<Folk>, Arc<Verdict>)>,
     /// Whether the next view shows every observer anew.
@@ -278,6 +280,7 @@ impl Membership {
             }),
             nobody: Arc::default(),
             hidden: BTreeSet::new(),
+            buried: false,
             shown_of: None,
             refresh: false,
             out: Outbox::default(),

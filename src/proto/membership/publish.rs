@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    ClusterView, Event, Member, MemberStatus, Members, Membership, Removal,
+    ClusterView, Event, Member, MemberStatus, Members, Membership, Phase, Removal,
     idmap::Cursor,
     reachability::Verdict,
     state::{Entry, Folk},
@@ -65,6 +65,12 @@ impl Membership {
         let steps = if old.members.same(&view.members) { Steps::default() } else { Steps::between(&old.members, &view.members) };
         if steps.is_empty() && old.leader == view.leader && old.deputies == view.deputies && old.converged == view.converged {
             return;
+        }
+        if self.phase == Phase::Member && !std::mem::replace(&mut self.buried, true) {
+            // Who went before this node came may be named by others as if it were there.
+            for (&id, tombstone) in self.state.tombstones.iter() {
+                self.out.removed(id, tombstone.how.into());
+            }
         }
         for gone in steps.gone {
             // One round of gossip can bring several steps at once: whoever was downed was down, whether or not a view showed it.

@@ -249,10 +249,11 @@ impl Membership {
 
     /// So many of the joiners that this side lives with them up as well, whether they are in reach then or not.
     fn that_fit(&self, mut joiners: Vec<NodeId>, voters: &[Voter], reachable: bool) -> Vec<NodeId> {
+        let newest = voters.iter().map(|v| v.up_number).max().unwrap_or(0).saturating_add(1);
         let lives = |most: usize| {
             let mut voters = voters.to_vec();
             for voter in voters.iter_mut().filter(|v| joiners[..most].contains(&v.id)) {
-                (voter.status, voter.reachable) = (MemberStatus::Up, reachable);
+                (voter.status, voter.up_number, voter.reachable) = (MemberStatus::Up, newest, reachable);
             }
             self.strategy.decide(&voters, true) == Decision::DownOthers
         };
@@ -505,7 +506,7 @@ impl Membership {
         let (sure, state) = (self.sure_after(), &self.state);
         let Some(split) = &self.split else { return false };
         let of_late = |id: &NodeId| split.down.iter().any(|&(down, since)| down == *id && now.since(since) < sure);
-        let first = state.members.roster().order.iter().find(|id| state.status(**id).is_some_and(leader::counts) || of_late(id));
+        let first = state.members.roster().order.iter().find(|id| state.members.get(id).is_some_and(Entry::counts) || of_late(id));
         first == Some(&self.me)
     }
 
@@ -524,7 +525,7 @@ impl Membership {
         for voter in worst.iter_mut().filter(|v| raised.contains(&v.id)) {
             voter.reachable = false;
         }
-        let settled = worst.iter().filter(|v| v.reachable && leader::counts(v.status)).count();
+        let settled = worst.iter().filter(|v| v.reachable && v.counts()).count();
         joiners.truncate((settled / 2).saturating_sub(raised.len()));
         let joiners = self.that_fit(joiners, &worst, false);
         if leader::promote(&mut self.state, &self.config, &joiners) {

@@ -2,13 +2,13 @@
 //! because it knew nobody to ask, or nobody answered it in time. Members look where they may be, and tell them that there is a cluster.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     ops::Bound::{Excluded, Unbounded},
     time::Duration,
 };
 
 use super::{
-    Ending, MemberFrame, MemberStatus, Membership, Phase,
+    Ending, MemberStatus, Membership, Phase,
     state::{Entry, Gone},
 };
 use crate::{NodeAddr, NodeId, Time, config::OnDowned};
@@ -28,6 +28,9 @@ const WARN_EVERY: Duration = Duration::from_secs(60);
 /// The leader looks with one heartbeat of so many at most: those addresses may be dead for long.
 const LEADER_LOOKS: u32 = 3;
 
+/// For so long it is known who answered under the name of a seed: another node may have it by then.
+const NAMED_FOR: Duration = Duration::from_secs(60);
+
 /// Where to look, one address of each kind at a time.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Strays {
@@ -43,6 +46,8 @@ pub(crate) struct Strays {
     former: Option<NodeId>,
     /// Who was asked in this heartbeat and has not answered.
     open: BTreeSet<NodeAddr>,
+    /// Which address those advertise who answered under the name of a seed, and when they did.
+    named: BTreeMap<NodeAddr, (NodeAddr, Time)>,
     /// The cluster that this one is going to give way to, or that was met last.
     rival: Option<Rival>,
     /// When it was warned of a cluster with other settings.
@@ -90,12 +95,12 @@ impl Membership {
         self.strays.beats = (self.strays.beats + 1) % self.looks_with_one_of();
         let (leads, turn) = (self.leads(), self.strays.beats == 0);
         let rival = self.rivals_to_ask(now, turn);
-        let seed = if leads && turn { self.missing_seed() } else { None };
+        let seed = if leads && turn { self.missing_seed(now) } else { None };
         let looks = if leads { turn } else { !self.former.is_empty() && self.rng.chance(self.share_of_looks()) };
         let former = if looks { self.former_place() } else { None };
         self.strays.open = silent.into_iter().chain(rival).chain(seed).chain(former).collect();
         for addr in self.strays.open.clone() {
-            self.say(addr, MemberFrame::Knock);
+            self.knock(addr);
         }
     }
 
@@ -125,10 +130,12 @@ impl Membership {
     }
 
     /// The next seed at whose address this cluster has nobody, or nobody in reach.
-    fn missing_seed(&mut self) -> Option<NodeAddr> {
+    fn missing_seed(&mut self, now: Time) -> Option<NodeAddr> {
+        self.strays.named.retain(|_, (_, heard)| now.since(*heard) <= NAMED_FOR);
         let seeds = &self.config.cluster.seeds;
         let turn = (0..seeds.len()).map(|step| (self.strays.seed + 1 + step) % seeds.len());
-        let mut missing = turn.filter_map(|at| Some((at, seeds[at].parse::<NodeAddr>().ok()?))).filter(|(_, addr)| {
+        let mut missing = turn.filter_map(|at| Some((at, seeds[at].parse::<NodeAddr>().ok()?))).filter(|(_, name)| {
+            let addr = self.strays.named.get(name).map_or(name, |(addr, _)| addr);
             *addr != self.info.addr && self.state.at(addr).is_none_or(|m| self.verdict.unreachable.contains_key(&m.info.id))
         });
         let (at, addr) = missing.next()?;
@@ -149,10 +156,17 @@ impl Membership {
         found.map(|(_, addr)| addr.clone())
     }
 
+    /// Who advertises `addr` answers under that name, which is looked for only if it is that of a seed.
+    pub(super) fn remember_name(&mut self, now: Time, name: &NodeAddr, addr: &NodeAddr) {
+        if name != addr && self.config.cluster.seeds.iter().any(|seed| seed.parse().as_ref() == Ok(name)) {
+            self.strays.named.insert(name.clone(), (addr.clone(), now));
+        }
+    }
+
     /// Somebody else is where a member is or was.
     pub(super) fn ask_stray(&mut self, from: NodeId, addr: &NodeAddr) {
         if self.phase == Phase::Member && !self.knows(from) && self.strays.open.insert(addr.clone()) {
-            self.say(addr.clone(), MemberFrame::Knock);
+            self.knock(addr.clone());
         }
     }
 
@@ -166,8 +180,11 @@ impl Membership {
     ///
     /// Only an answer ends a node, not what anybody says unasked; and what has stood for a while only one that is as good after the time in which the
     /// other cluster finds out which of its members are dead.
-    pub(super) fn meet_stray(&mut self, now: Time, from: NodeId, addr: &NodeAddr, kin: Kin) {
-        let asked = self.strays.open.remove(addr);
+    pub(super) fn meet_stray(&mut self, now: Time, from: NodeId, addr: &NodeAddr, at: &NodeAddr, kin: Kin) {
+        let asked = self.strays.open.remove(at);
+        if asked {
+            self.remember_name(now, at, addr);
+        }
         let twin = kin.cluster == self.state.uid && kin.out && !self.state.is_in(from);
         if !twin && (kin.cluster == self.state.uid || self.knows(from)) {
             return;
@@ -182,7 +199,7 @@ impl Membership {
             }
         } else if !asked {
             self.strays.open.insert(addr.clone());
-            self.say(addr.clone(), MemberFrame::Knock);
+            self.knock(addr.clone());
         } else if kin.settings != self.config.digest() {
             // It would be refused there.
             self.warn_of_settings(now, addr);

@@ -59,6 +59,11 @@ impl Entry {
         }
     }
 
+    /// See [`leader::counts`].
+    pub(crate) fn counts(&self) -> bool {
+        leader::counts(self.status, self.up_number)
+    }
+
     fn merge(&mut self, other: &Self) {
         self.status = self.status.max(other.status);
         self.up_number = lower_known(self.up_number, other.up_number);
@@ -257,11 +262,10 @@ impl Folk {
     pub(crate) fn census(&self) -> &Census {
         self.census.get_or_init(|| {
             let (all, roster) = (self.values().as_slice(), self.roster());
-            let those = |fits: fn(MemberStatus) -> bool| -> Bits {
-                all.iter().zip(0..).filter(move |(m, _)| fits(m.status)).map(|(_, at)| at).collect()
-            };
-            let (counted, down) = (those(leader::counts), those(|status| status >= MemberStatus::Down));
-            let joiners = those(|status| status < MemberStatus::Up);
+            let those =
+                |fits: fn(&Entry) -> bool| -> Bits { all.iter().zip(0..).filter(move |(m, _)| fits(m)).map(|(_, at)| at).collect() };
+            let (counted, down) = (those(Entry::counts), those(|m| m.status >= MemberStatus::Down));
+            let joiners = those(|m| m.status < MemberStatus::Up);
             let (mut crowds, mut at) = (vec![], 0);
             // Lives of one address are neighbours by id as well.
             for lives in roster.ids.chunk_by(|a, b| a.addr_hash() == b.addr_hash()) {

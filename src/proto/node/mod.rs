@@ -31,7 +31,7 @@ use crate::{
         link::{LinkDown, LinkEvent},
         membership::{ClusterView, Identity, MemberFrame, Membership, Pool},
         queue::take,
-        region::{Region, RegionOut, Relay, RelayOut},
+        region::{HANDOFF_SHARE, Region, RegionOut, Relay, RelayOut},
         shard::{LaneId, LaneItem, ShardCommand},
         sharding::{ControlFrame, UNSIZED, shard_of},
         wire::Frame,
@@ -172,6 +172,7 @@ impl<M: Members> NodeCore<M> {
             config.sharding.fence_retry.get(),
             config.sharding.handoff_timeout.get(),
             config.sharding.buffer_messages as usize,
+            config.limits.link_bytes as usize / HANDOFF_SHARE,
         );
         Self {
             me,
@@ -237,7 +238,7 @@ impl<M: Members> NodeCore<M> {
         self.now = now;
         if self.ended || self.peers.is_removed(peer) {
             // It may be of the other part of this cluster, if both have removed each other.
-            if let Frame::Member(frame @ (MemberFrame::Knock | MemberFrame::Answer { .. })) = &frame
+            if let Frame::Member(frame @ (MemberFrame::Knock { .. } | MemberFrame::Answer { .. })) = &frame
                 && let Some(addr) = self.peers.told(peer).filter(|_| !self.ended)
             {
                 self.membership.handle_frame(now, peer, &addr, frame.clone());
@@ -287,6 +288,9 @@ impl<M: Members> NodeCore<M> {
         match frame {
             // Not acknowledged: the sender has it until it hears of this node's removal.
             Frame::Handoff { item: HandoffItem::Transfer(_), .. } if self.done => self.counts.frames_discarded += 1,
+            // Who is down may be gone for others, and its shards another's: all have seen it down before anybody may give them away. Not acknowledged, as
+            // it is dead or will be told so.
+            Frame::Handoff { item: HandoffItem::Transfer(_), .. } if self.peers.is_down(from) => self.counts.frames_discarded += 1,
             Frame::Handoff { shard, number, item } => {
                 self.with_relay(|relay, peers, out| relay.receive((from, by), shard, number, item, peers, out));
             }

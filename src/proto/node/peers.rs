@@ -142,6 +142,11 @@ impl Peers {
         self.removed.contains(&node)
     }
 
+    /// A member that was declared dead and is not removed yet.
+    pub fn is_down(&self, node: NodeId) -> bool {
+        self.members.find(node).is_some_and(|member| member.status == crate::proto::membership::MemberStatus::Down)
+    }
+
     pub fn is_member(&self, node: NodeId) -> bool {
         !self.is_removed(node) && self.members.find(node).is_some()
     }

@@ -24,6 +24,13 @@ impl<K: Ord + Copy> Timers<K> {
         self.by_time.insert((at, key));
     }
 
+    /// As [`set`](Self::set), but only moves a key forward: what is due is not put off by whoever asks for it again and again.
+    pub fn set_by(&mut self, key: K, at: Time) {
+        if self.of.get(&key).is_none_or(|due| at < *due) {
+            self.set(key, at);
+        }
+    }
+
     pub fn clear(&mut self, key: K) {
         if let Some(at) = self.of.remove(&key) {
             self.by_time.remove(&(at, key));

@@ -2,6 +2,7 @@
 //!
 //! moves.md sections 2, 7 and 13; everything here happens on the network thread, which alone resolves a route and appends to a link.
 
+mod credit;
 mod lanes;
 mod net;
 mod relay;
@@ -35,6 +36,8 @@ const SWEEP: Duration = Duration::from_millis(50);
 const SHARD_SHARE: usize = 4;
 /// This part of `limits.link_bytes` is sent at once of what had waited: the link says in between whether it has room.
 const FLUSH_SHARE: usize = 4;
+/// This part of it may be under way in the hand-off lanes to a node, and a frame.
+pub(crate) const HANDOFF_SHARE: usize = 4;
 /// An ask without a home is given up so long before its deadline, or a tenth of its time before.
 const GIVE_UP_EARLY: Duration = Duration::from_millis(100);
 

@@ -2,12 +2,15 @@
 //!
 //! Two members that do not reach each other may both stay, as others reach both. What is in a lane between them goes by way of one of those: any way
 //! will do, as numbers say what was had and what is missing.
+//!
+//! Only so much is under way straight to one node, all lanes together. What comes then waits in its lane for acknowledgements.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
 };
 
+use super::credit::{Credit, wire_bytes};
 use crate::{
     NodeId, ShardKey, Time,
     proto::{
@@ -39,6 +42,8 @@ pub(crate) enum RelayOut {
 pub(crate) struct Relay {
     out: BTreeMap<(ShardKey, NodeId), OutLane>,
     inn: BTreeMap<(ShardKey, NodeId), InLane>,
+    /// Of the nodes that something was given for.
+    credits: BTreeMap<NodeId, Credit>,
     /// Incoming lanes whose acknowledgement is due.
     acks: BTreeSet<(ShardKey, NodeId)>,
     me: NodeId,
@@ -48,6 +53,8 @@ pub(crate) struct Relay {
     /// A forwarded message waits so long for a link.
     patience: Duration,
     lane_max: usize,
+    /// Bytes under way to one node.
+    credit_max: usize,
     unacknowledged: usize,
 }
 
@@ -56,8 +63,10 @@ struct OutLane {
     /// Number of the newest item.
     last: u64,
     queue: VecDeque<Queued>,
-    /// Everything queued was given to the present or next session.
+    /// What is queued is given to the present or next session, as there is credit.
     emitted: bool,
+    /// What that has, up to this number.
+    sent: u64,
     /// While there is no session, or nothing comes of it: by way of whom its frames go as well.
     by: Option<Passer>,
     /// Tries without an acknowledgement.
@@ -77,6 +86,8 @@ struct Passer {
 struct Queued {
     number: u64,
     since: Time,
+    /// What it draws of the credit, also once a question stands in its place.
+    bytes: usize,
     item: HandoffItem,
 }
 
@@ -90,16 +101,18 @@ struct InLane {
 }
 
 impl Relay {
-    pub fn new(me: NodeId, retry: Duration, patience: Duration, lane_max: usize) -> Self {
+    pub fn new(me: NodeId, retry: Duration, patience: Duration, lane_max: usize, credit_max: usize) -> Self {
         Self {
             me,
             out: BTreeMap::new(),
             inn: BTreeMap::new(),
+            credits: BTreeMap::new(),
             acks: BTreeSet::new(),
             timers: Timers::default(),
             retry,
             patience,
             lane_max,
+            credit_max,
             unacknowledged: 0,
         }
     }
@@ -115,19 +128,19 @@ impl Relay {
         if lane.queue.len() >= room && !matches!(item, HandoffItem::Transfer(_)) {
             return give_up(now, shard, item, DropReason::MoveBufferFull, out);
         }
-        let follows_on = lane.queue.is_empty() || lane.emitted;
+        if lane.queue.is_empty() {
+            lane.emitted = true;
+            lane.tries = 0;
+            lane.again = now + self.retry * if peers.has_link(to) { 10 } else { 1 };
+            self.timers.set((shard, to), lane.again);
+        }
         lane.last += 1;
         self.unacknowledged += 1;
-        if follows_on {
-            out.push(RelayOut::Frame(to, Frame::Handoff { shard, number: lane.last, item: item.clone() }));
-            if lane.queue.is_empty() {
-                lane.tries = 0;
-                lane.again = now + self.retry * if peers.has_link(to) { 10 } else { 1 };
-                self.timers.set((shard, to), lane.again);
-            }
-            lane.emitted = true;
+        lane.queue.push_back(Queued { number: lane.last, since: now, bytes: wire_bytes(&item), item });
+        if lane.emitted {
+            let credit = self.credits.entry(to).or_insert_with(|| Credit::new(self.credit_max));
+            lane.emit(lane.queue.len() - 1, (shard, to), credit, out);
         }
-        lane.queue.push_back(Queued { number: lane.last, since: now, item });
         lane.pass_on(self.me, (shard, to), usize::MAX, peers, out);
     }
 
@@ -136,8 +149,11 @@ impl Relay {
         // Of what was never sent nothing is believed.
         let Some(lane) = self.out.get_mut(&(shard, from)).filter(|lane| upto <= lane.last) else { return false };
         let before = lane.queue.len();
-        while lane.queue.front().is_some_and(|queued| queued.number <= upto) {
-            lane.queue.pop_front();
+        let arrived = lane.queue.partition_point(|queued| queued.number <= upto);
+        let drawn = lane.drawn(arrived);
+        lane.queue.drain(..arrived);
+        if let Some(credit) = self.credits.get_mut(&from) {
+            credit.give_back(drawn);
         }
         self.unacknowledged -= before - lane.queue.len();
         if lane.queue.is_empty() {
@@ -152,18 +168,37 @@ impl Relay {
             self.timers.set((shard, from), lane.again);
             lane.pass_on(self.me, (shard, from), usize::MAX, peers, out);
         }
-        before > 0 && lane.queue.is_empty()
+        let all = before > 0 && lane.queue.is_empty();
+        self.go_on(now, from, peers, out);
+        all
+    }
+
+    /// There may be credit again for what is in the lanes to that node.
+    fn go_on(&mut self, now: Time, to: NodeId, peers: &Peers, out: &mut Vec<RelayOut>) {
+        let Some(credit) = self.credits.get_mut(&to) else { return };
+        while let Some(shard) = credit.next() {
+            // What waited may have gone round meanwhile.
+            let Some(lane) = self.out.get_mut(&(shard, to)).filter(|lane| lane.under_way() < lane.queue.len()) else { continue };
+            if lane.under_way() == 0 {
+                lane.again = now + self.retry * if peers.has_link(to) { 10 } else { 1 };
+                self.timers.set((shard, to), lane.again);
+            }
+            lane.send_next((shard, to), credit, out);
+        }
     }
 
     /// The session to `peer` is gone with everything in it; or, if none had `ended`, what had waited for one.
     pub fn link_down(&mut self, now: Time, peer: NodeId, ended: bool) {
+        self.credits.remove(&peer);
         for ((shard, to), lane) in self.out.iter_mut().filter(|((_, to), lane)| *to == peer && !lane.queue.is_empty()) {
-            lane.emitted = false;
+            // Without credit, it had no part in the session.
+            let had_part = lane.under_way() > 0;
+            (lane.emitted, lane.sent) = (false, 0);
             // What waits in vain may be thrown away again and again: that puts no try off.
             if ended {
-                // A session in which nothing was acknowledged counts for a try.
-                lane.tries += 1;
-                lane.again = now + self.retry;
+                // A session in which nothing was acknowledged counts for a try. The next one is not put off by sessions that end again and again.
+                lane.tries += u32::from(had_part);
+                lane.again = lane.again.min(now + self.retry);
                 self.timers.set((*shard, *to), lane.again);
             }
         }
@@ -176,7 +211,8 @@ impl Relay {
             if lane.queue.is_empty() || lane.emitted {
                 continue;
             }
-            lane.emit(*shard, *to, usize::MAX, out);
+            let credit = self.credits.entry(peer).or_insert_with(|| Credit::new(self.credit_max));
+            lane.emit(0, (*shard, *to), credit, out);
             // Sessions that come and go and bring nothing over put no try off.
             let again = now + self.retry * 10;
             lane.again = if lane.tries > 1 { again.min(lane.again) } else { again };
@@ -212,6 +248,7 @@ impl Relay {
 
     /// A removal was processed here: lanes that waited for it go on; lanes with the removed node end.
     pub fn removed(&mut self, now: Time, node: NodeId, peers: &Peers, out: &mut Vec<RelayOut>) {
+        self.credits.remove(&node);
         let gone: Vec<_> = self.out.keys().filter(|(_, to)| *to == node).copied().collect();
         for key in gone {
             self.timers.clear(key);
@@ -242,6 +279,7 @@ impl Relay {
             lane.waiting.into_iter().for_each(|item| give_up(now, shard, item, DropReason::Shutdown, out));
         }
         self.unacknowledged = 0;
+        self.credits.clear();
         self.acks.clear();
         self.timers = Timers::default();
     }
@@ -271,14 +309,18 @@ impl Relay {
             }
             // Also round a link that brings nothing over: only this end may still believe in it.
             let goes_round = lane.tries > 0;
-            if lane.again <= now && goes_round && left == 0 {
+            if lane.again <= now && reached && lane.emitted && lane.under_way() == 0 {
+                // Its turn comes when what is under way to that node in other lanes has arrived, straight or not: those have their own tries.
+                lane.again = now + self.retry * 10;
+            } else if lane.again <= now && goes_round && left == 0 {
                 lane.again = now + self.retry;
             } else if lane.again <= now {
-                let waits = lane.emitted && !reached;
-                // A slow reader is not helped by the same bytes again, and who is not reached needs but one that is dialled for.
-                if !lane.emitted || !peers.is_blocked(to, shard) {
-                    let most = if waits { 1 } else { usize::MAX };
-                    lane.emit(shard, to, most, out);
+                if !lane.emitted {
+                    let credit = self.credits.entry(to).or_insert_with(|| Credit::new(self.credit_max));
+                    lane.emit(0, (shard, to), credit, out);
+                } else if !peers.is_blocked(to, shard) {
+                    // A slow reader is not helped by the same bytes again, and who is not reached needs but one that is dialled for.
+                    lane.repeat((shard, to), if reached { usize::MAX } else { 1 }, out);
                 }
                 if goes_round {
                     if others.0 != to {
@@ -318,9 +360,18 @@ impl Relay {
         for (key, lane) in &self.out {
             let numbers = lane.queue.iter().map(|queued| queued.number);
             assert!(numbers.eq(lane.last + 1 - lane.queue.len() as u64..=lane.last), "numbers have no holes");
+            assert!(lane.sent <= lane.last, "what was never there is not under way");
             assert!(lane.by.as_ref().is_none_or(|by| by.upto <= lane.last), "nobody passes on what was never there");
             assert_eq!(lane.queue.is_empty(), !self.timers.is_set(*key), "who waits for an acknowledgement has a deadline");
         }
+        let mut used: BTreeMap<NodeId, usize> = BTreeMap::new();
+        for ((_, to), lane) in &self.out {
+            *used.entry(*to).or_default() += lane.drawn(lane.queue.len());
+            let waits = lane.emitted && lane.under_way() < lane.queue.len();
+            let has_room = self.credits.get(to).is_none_or(Credit::has_room);
+            assert!(!waits || !has_room, "what may go has gone: who waits for credit does so behind what will be acknowledged");
+        }
+        assert!(used.iter().all(|(to, used)| self.credits.get(to).map_or(0, Credit::used) == *used), "what is under way is counted");
         // A lane lasts as long as its node, and there is one for each shard that ever moved between the two.
         let rooms = self.out.values().map(|l| (l.queue.len(), l.queue.capacity()));
         let mut rooms = rooms.chain(self.inn.values().map(|l| (l.waiting.len(), l.waiting.capacity())));
@@ -329,10 +380,39 @@ impl Relay {
 }
 
 impl OutLane {
-    /// Gives the oldest of what waits to the session with that node.
-    fn emit(&mut self, shard: ShardKey, to: NodeId, most: usize, out: &mut Vec<RelayOut>) {
+    /// So many of the oldest are with the session, and not acknowledged.
+    fn under_way(&self) -> usize {
+        self.queue.front().map_or(0, |front| (self.sent + 1).saturating_sub(front.number) as usize)
+    }
+
+    /// What those of the first so many have of the credit.
+    fn drawn(&self, first: usize) -> usize {
+        self.queue.range(..first.min(self.under_way())).map(|queued| queued.bytes).sum()
+    }
+
+    /// Gives what stands behind the first so many to the session with that node, as there is credit; the rest waits for its turn.
+    fn emit(&mut self, first: usize, (shard, to): (ShardKey, NodeId), credit: &mut Credit, out: &mut Vec<RelayOut>) {
         self.emitted = true;
-        out.extend(self.frames(shard).take(most).map(|frame| RelayOut::Frame(to, frame)));
+        for _ in first..self.queue.len() {
+            if credit.has_room() {
+                self.send_next((shard, to), credit, out);
+            } else {
+                credit.wait(shard);
+            }
+        }
+    }
+
+    /// Gives the oldest that the session with that node has not to it.
+    fn send_next(&mut self, (shard, to): (ShardKey, NodeId), credit: &mut Credit, out: &mut Vec<RelayOut>) {
+        let Some(queued) = self.queue.get(self.under_way()) else { return };
+        self.sent = queued.number;
+        credit.draw(queued.bytes);
+        out.push(RelayOut::Frame(to, queued.frame(shard)));
+    }
+
+    /// Gives what it was given once more.
+    fn repeat(&self, (shard, to): (ShardKey, NodeId), most: usize, out: &mut Vec<RelayOut>) {
+        out.extend(self.frames(shard).take(self.under_way().min(most)).map(|frame| RelayOut::Frame(to, frame)));
     }
 
     /// Gives the passer, if there is one, what it may have more, of so many items at most: how many.
@@ -351,7 +431,7 @@ impl OutLane {
     }
 
     fn frames(&self, shard: ShardKey) -> impl Iterator<Item = Frame> + '_ {
-        self.queue.iter().map(move |queued| Frame::Handoff { shard, number: queued.number, item: queued.item.clone() })
+        self.queue.iter().map(move |queued| queued.frame(shard))
     }
 
     /// Gives up messages that have waited for too long, and says when the next has. In the place of each stands a question whose answer nobody waits for:
@@ -367,6 +447,12 @@ impl OutLane {
             }
         }
         Time::MAX
+    }
+}
+
+impl Queued {
+    fn frame(&self, shard: ShardKey) -> Frame {
+        Frame::Handoff { shard, number: self.number, item: self.item.clone() }
     }
 }
 

@@ -279,6 +279,9 @@ fn an_epoch_the_worker_waits_for_is_asked_for_until_it_is_settled() {
     assert_eq!(unknown(&mut f), (vec![], Some((Epoch(5), B))), "known already");
 }
 
+/// Enough for all that a test sends, unless it is about that.
+const CREDIT: usize = 1 << 20;
+
 struct Lane {
     relay: Relay,
     peers: Peers,
@@ -286,7 +289,7 @@ struct Lane {
 
 impl Lane {
     fn new() -> Self {
-        Self { relay: Relay::new(ME, Duration::from_secs(1), Duration::from_secs(60), 3), peers: peers() }
+        Self { relay: Relay::new(ME, Duration::from_secs(1), Duration::from_secs(60), 3, CREDIT), peers: peers() }
     }
 
     fn run(&mut self, f: impl FnOnce(&mut Relay, &Peers, &mut Vec<RelayOut>)) -> Vec<RelayOut> {
@@ -422,7 +425,7 @@ fn a_link_that_only_this_end_believes_in_is_gone_round() {
 #[test]
 fn only_so_much_is_under_way_by_way_of_others() {
     let mut lane = apart();
-    lane.relay = Relay::new(ME, Duration::from_secs(1), Duration::from_secs(60), 100);
+    lane.relay = Relay::new(ME, Duration::from_secs(1), Duration::from_secs(60), 100, CREDIT);
     (0..40).for_each(|_| drop(lane.push(transfer())));
     let passed = |out: &[RelayOut]| out.iter().filter(|out| matches!(out, RelayOut::Frame(_, Frame::Detour { .. }))).count();
     lane.timeout();
@@ -444,6 +447,119 @@ fn only_so_much_is_under_way_by_way_of_others() {
         sent.push(passed(&lane.timeout().1));
     }
     assert!(sent.iter().all(|count| *count <= 128) && sent.iter().sum::<usize>() >= 300, "{sent:?}");
+}
+
+/// So many bytes of a shard's state.
+fn chunk(bytes: usize) -> HandoffItem {
+    HandoffItem::Transfer(TransferChunk { epoch: Epoch(2), base: Epoch(1), last: false, bytes: Arc::new(vec![0; bytes]) })
+}
+
+/// A lane with a link and credit for two chunks of 1000 bytes.
+fn short_of_credit() -> Lane {
+    let mut lane = Lane::new();
+    lane.relay = Relay::new(ME, Duration::from_secs(1), Duration::from_secs(60), 100, 1500);
+    lane.peers.add_member(B, NodeAddr::new("b", 1));
+    lane.peers.link_up(B, NodeAddr::new("b", 1));
+    lane
+}
+
+const OTHER: ShardKey = ShardKey { ty: S.ty, shard: crate::ShardId(77) };
+
+#[test]
+fn what_is_under_way_to_a_node_is_bounded_in_bytes_of_all_lanes() {
+    let mut lane = short_of_credit();
+    let sent = |n| frame(n, chunk(1000));
+    let other = RelayOut::Frame(B, Frame::Handoff { shard: OTHER, number: 1, item: chunk(9000) });
+    assert_eq!(lane.push(chunk(1000)), [sent(1)]);
+    assert_eq!(lane.push(chunk(1000)), [sent(2)]);
+    assert_eq!(lane.push(chunk(1000)), []);
+    assert_eq!(lane.run(|relay, peers, out| relay.push(at(0), B, OTHER, chunk(9000), peers, out)), []);
+    assert_eq!(lane.push(chunk(1000)), [], "behind those that wait");
+    assert_eq!(lane.acknowledged(at(0), 1), (false, vec![sent(3)]));
+    assert_eq!(lane.acknowledged(at(0), 1), (false, vec![]));
+    assert_eq!(lane.acknowledged(at(0), 2), (false, vec![other]), "in the order in which they came, however long they are");
+    assert_eq!(lane.acknowledged(at(0), 3), (false, vec![]));
+    let all = lane.run(|relay, peers, out| assert!(relay.acknowledged(at(0), B, OTHER, 1, peers, out)));
+    assert_eq!(all, [sent(4)]);
+    assert_eq!(lane.acknowledged(at(0), 4), (true, vec![]));
+    assert_eq!(lane.push(chunk(9000)), [frame(5, chunk(9000))], "what is longer than all credit goes alone");
+    assert_eq!(lane.push(chunk(1)), []);
+}
+
+#[test]
+fn a_lost_acknowledgement_holds_up_no_lane_for_ever() {
+    let mut lane = short_of_credit();
+    lane.peers.add_member(C, NodeAddr::new("c", 1));
+    let sent = |n| frame(n, chunk(1000));
+    (0..3).for_each(|_| drop(lane.push(chunk(1000))));
+    lane.run(|relay, peers, out| relay.push(at(0), B, OTHER, chunk(1), peers, out));
+    assert_eq!(lane.timeout(), (at(10_000), vec![sent(1), sent(2)]), "what is under way, and no more");
+    // The other lane waits for this one, and has no reason to go round the link.
+    assert_eq!(lane.timeout(), (at(20_000), vec![]));
+    let other = RelayOut::Frame(B, Frame::Handoff { shard: OTHER, number: 1, item: chunk(1) });
+    assert_eq!(lane.acknowledged(at(20_000), 2), (false, vec![sent(3), other.clone()]));
+    assert_eq!(lane.acknowledged(at(20_000), 3), (true, vec![]));
+    assert_eq!(lane.timeout(), (at(30_000), vec![other]), "from when it was sent");
+}
+
+#[test]
+fn a_new_session_gets_what_there_is_credit_for() {
+    let mut lane = short_of_credit();
+    let sent = |n| frame(n, chunk(1000));
+    (0..5).for_each(|_| drop(lane.push(chunk(1000))));
+    assert_eq!(lane.acknowledged(at(0), 1), (false, vec![sent(3)]));
+    lane.relay.link_down(at(0), B, true);
+    assert_eq!(lane.acknowledged(at(0), 2), (false, vec![]), "by another way: a session gets the rest");
+    assert_eq!(lane.run(|relay, _, out| relay.link_up(at(1), B, out)), [sent(3), sent(4)]);
+    assert_eq!(lane.acknowledged(at(2), 5), (true, vec![]), "also what was not sent straight");
+    assert_eq!(lane.push(chunk(1000)), [frame(6, chunk(1000))]);
+    assert_eq!(lane.push(chunk(1000)), [frame(7, chunk(1000))], "all credit is back");
+}
+
+#[test]
+fn sessions_that_end_again_and_again_put_no_try_off() {
+    let mut lane = short_of_credit();
+    lane.peers.add_member(C, NodeAddr::new("c", 1));
+    lane.push(chunk(1000));
+    let mut round = vec![];
+    for now in (0..5000).step_by(500).map(at) {
+        if lane.relay.next_timeout().is_some_and(|due| due <= now) {
+            round.extend(lane.timeout().1.into_iter().filter(|out| matches!(out, RelayOut::Frame(_, Frame::Detour { .. }))));
+        }
+        lane.relay.link_down(now, B, true);
+        lane.peers.link_down(B);
+        lane.peers.link_up(B, NodeAddr::new("b", 1));
+        lane.run(|relay, _, out| relay.link_up(now, B, out));
+    }
+    assert!(round.contains(&by(C, numbered(1, chunk(1000)))), "{round:?}");
+}
+
+#[test]
+fn a_hand_over_of_many_times_the_credit_arrives_once_and_in_order() {
+    const ITEMS: u8 = 90;
+    let (mut here, mut there) = (short_of_credit(), Lane::new());
+    let content =
+        |n: u8| HandoffItem::Transfer(TransferChunk { epoch: Epoch(2), base: Epoch(1), last: false, bytes: Arc::new(vec![n; 400]) });
+    let mut link: VecDeque<RelayOut> = (0..ITEMS).flat_map(|n| here.push(content(n))).collect();
+    let (mut arrived, mut turn) = (vec![], 0);
+    while let Some(RelayOut::Frame(_, Frame::Handoff { number, item, .. })) = link.pop_front() {
+        turn += 1;
+        assert!(link.len() < 3, "{} frames of more than 500 bytes", link.len() + 1);
+        arrived.extend(there.receive(number, item));
+        if turn % 10 == 0 {
+            // The acknowledgement is lost with the session.
+            there.acks();
+            link.clear();
+            here.relay.link_down(at(turn), B, true);
+            link.extend(here.run(|relay, _, out| relay.link_up(at(turn), B, out)));
+        }
+        for ack in there.acks() {
+            let RelayOut::Frame(_, Frame::HandoffAck { upto, .. }) = ack else { panic!("{ack:?}") };
+            link.extend(here.acknowledged(at(turn), upto).1);
+        }
+    }
+    assert_eq!(arrived, (0..ITEMS).map(|n| deliver(content(n))).collect::<Vec<_>>());
+    assert_eq!(here.relay.unacknowledged(), 0);
 }
 
 #[test]

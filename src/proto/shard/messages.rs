@@ -3,7 +3,7 @@
 use crate::{
     Epoch, NodeId, ShardKey, TypeId,
     proto::{
-        handoff::{Envelope, HandoffItem, Item},
+        handoff::{Envelope, Forwarded, HandoffItem, Item},
         sharding::ShardFact,
     },
 };
@@ -132,6 +132,16 @@ pub enum ShardCommand {
     },
     /// Stop every entity for good (shutdown, or the node was downed): nothing is handed over.
     Stop,
+}
+
+impl ShardCommand {
+    /// What it brings of a stream, straight or passed on.
+    pub fn item(&self) -> Option<&Item> {
+        match self {
+            Self::Item { item, .. } | Self::Handoff { item: HandoffItem::Forwarded(Forwarded { item, .. }), .. } => Some(item),
+            _ => None,
+        }
+    }
 }
 
 /// Worker -> network thread, in the worker's ring to it.

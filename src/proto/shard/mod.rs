@@ -55,8 +55,8 @@ use crate::{
 const LOAD_EVERY: Duration = Duration::from_secs(1);
 /// Shards one worker keeps state for; items for more are refused. Far above what a cluster has, and below what fills a memory.
 const SHARDS_MAX: usize = 1 << 20;
-/// Timers handled in one turn.
-const TIMERS_PER_TURN: usize = 1024;
+/// Timers handled at one moment: each may be a turn of an entity, and the right to run may end between two of them.
+const TIMERS_AT_ONCE: usize = 16;
 
 /// How far the search for a message's entity has come. Good until a verb other than [`ShardCore::short_way`] comes, or that says that it is not.
 #[derive(Copy, Clone, Default, Debug)]
@@ -299,7 +299,7 @@ impl<H: Host> ShardCore<H> {
         self.ended_stays();
     }
 
-    /// The right to run, as the worker read it at the start of its turn. From past to future: what waited is handled.
+    /// The right to run, as the worker read it at that moment of its turn. From past to future: what waited is handled.
     pub fn set_hosting_until(&mut self, now: Time, until: Time, host: &mut H) {
         (self.env.now, self.env.until) = (now, until);
         if !self.env.may_run() || (self.env.resume.is_empty() && self.env.stops.is_empty()) {
@@ -333,7 +333,7 @@ impl<H: Host> ShardCore<H> {
     /// Timers that are due, some at a time.
     pub fn handle_timeout(&mut self, now: Time, host: &mut H) {
         self.env.now = now;
-        for _ in 0..TIMERS_PER_TURN {
+        for _ in 0..TIMERS_AT_ONCE {
             let Some(&(due, timer)) = self.env.timers.first().filter(|(due, _)| *due <= now) else { break };
             self.env.timers.pop_first();
             let mut cx = Cx { env: &mut self.env, host };

@@ -132,6 +132,12 @@ pub enum Refusal {
     },
     /// A connection between the two exists or is about to: that one is used.
     DuplicateDial,
+    /// The dialling node does not say whom it wants, and the two have a session that is up: it uses that one, or dials again and says so if it has
+    /// lost it.
+    Known {
+        /// Who answers.
+        answers: NodeId,
+    },
     /// The node has dialled itself.
     Itself,
     /// An extension that must be understood and is not.
@@ -141,7 +147,7 @@ pub enum Refusal {
 impl Refusal {
     /// Whether asking again is useless until somebody changes a setting or a version.
     pub fn is_final(&self) -> bool {
-        !matches!(self, Self::DuplicateDial | Self::OtherIncarnation { .. })
+        !matches!(self, Self::DuplicateDial | Self::Known { .. } | Self::OtherIncarnation { .. })
     }
 }
 
@@ -160,6 +166,7 @@ impl fmt::Display for Refusal {
             }
             Self::OtherIncarnation { answers, asked } => write!(f, "{answers} answers, {asked} was asked for"),
             Self::DuplicateDial => f.write_str("another connection between the two nodes is used"),
+            Self::Known { answers } => write!(f, "{answers} answers, which has a session with the dialling node"),
             Self::Itself => f.write_str("the address leads back to the node that dialled it"),
             Self::Extension(tag) => write!(f, "the answering node does not know extension {tag} of the greeting; upgrade it"),
         }
@@ -232,7 +239,8 @@ impl Greeter {
     /// Accepts or refuses. `last` is the largest session number this node has used or seen.
     ///
     /// Of two simultaneous dials the one of the lower node id survives. A `Hello` whose number is not above that of the session that is up was
-    /// said before that session came about; otherwise the dialling node has lost the session, and the new one takes its place (moves.md A3).
+    /// said before that session came about. Otherwise, if it wants this node, the dialling one has lost the session, and the new one takes its place
+    /// (moves.md A3); who wants anybody may not know that this is the peer of that session, whose address has two names.
     pub fn judge(&self, hello: &Hello, pair: Pair, last: u64) -> Result<Accepted, Refusal> {
         if hello.cluster != self.cluster {
             return Err(Refusal::OtherCluster { answers: self.cluster.clone(), dials: hello.cluster.clone() });
@@ -250,7 +258,13 @@ impl Greeter {
             return Err(Refusal::OtherIncarnation { answers: self.node, asked });
         }
         let said_before = pair.up.is_some_and(|session| hello.session <= session);
-        if said_before || (pair.dialling && self.node < hello.node) {
+        if said_before {
+            return Err(Refusal::DuplicateDial);
+        }
+        if pair.up.is_some() && hello.expects.is_none() {
+            return Err(Refusal::Known { answers: self.node });
+        }
+        if pair.dialling && self.node < hello.node {
             return Err(Refusal::DuplicateDial);
         }
         Ok(Accepted { version, session: hello.session.max(last + 1) })
@@ -384,6 +398,7 @@ fn write_refusal(w: &mut Writer, refusal: &Refusal) {
         Refusal::DuplicateDial => w.u8(4),
         Refusal::Itself => w.u8(5),
         Refusal::Extension(tag) => w.u8(6).u16(*tag),
+        Refusal::Known { answers } => w.u8(7).u128(answers.raw()),
     };
 }
 
@@ -401,6 +416,7 @@ fn read_refusal(r: &mut Reader<'_>) -> Result<Refusal, Malformed> {
         4 => Refusal::DuplicateDial,
         5 => Refusal::Itself,
         6 => Refusal::Extension(r.u16("extension")?),
+        7 => Refusal::Known { answers: NodeId::from_raw(r.u128("node")?) },
         other => return Err(Malformed::Unknown { field: "refusal", value: other.into() }),
     })
 }

@@ -85,7 +85,19 @@ fn a_hello_said_before_the_session_came_up_does_not_replace_it() {
     let up = Pair { up: Some(6), dialling: false };
     for (me, other) in [(&low, &high), (&high, &low)] {
         assert_eq!(me.judge(&other.hello(6, None, None), up, 6), Err(Refusal::DuplicateDial));
-        assert_eq!(me.judge(&other.hello(7, None, None), up, 6), Ok(Accepted { version: 4, session: 7 }));
+        assert_eq!(me.judge(&other.hello(7, Some(me.node), None), up, 6), Ok(Accepted { version: 4, session: 7 }));
+    }
+}
+
+#[test]
+fn who_wants_anybody_replaces_no_session_that_is_up() {
+    let (low, high) = pair();
+    for (me, other) in [(&low, &high), (&high, &low)] {
+        for dialling in [false, true] {
+            let refusal = me.judge(&other.hello(7, None, None), Pair { up: Some(6), dialling }, 6).unwrap_err();
+            assert_eq!(refusal, Refusal::Known { answers: me.node });
+            assert!(!refusal.is_final(), "it may come back and say whom it wants");
+        }
     }
 }
 
@@ -112,6 +124,7 @@ fn greetings() -> Vec<Greeting> {
         Greeting::Refusal(Refusal::DuplicateDial),
         Greeting::Refusal(Refusal::Itself),
         Greeting::Refusal(Refusal::Extension(3)),
+        Greeting::Refusal(Refusal::Known { answers: high.node }),
     ]
 }
 

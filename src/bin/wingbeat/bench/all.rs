@@ -1,67 +1,81 @@
 //! `bench all --report`: every row in a process of its own, then one page with pictures.
 
 use std::{
+    fs::OpenOptions,
     path::Path,
     process::{Command, ExitCode, Stdio},
 };
 
+use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use super::{
-    BenchArgs,
+    BenchArgs, Name,
     page::{self, Outcome, Step},
     percentiles,
     plot::{Across, Chart, Series},
     rig::Error,
-    targets::ROWS,
+    targets::{ROWS, Row},
+};
+use crate::{
+    fail::Failure,
+    out::{note, say},
 };
 
 /// Shares of the peak at which latency is measured.
 const STEPS: [f64; 6] = [0.1, 0.25, 0.5, 0.75, 0.9, 1.1];
+const PAGE: &str = "bench.md";
 const PERCENTILES: &str = "ask-percentiles.svg";
 const CURVE: &str = "ask-throughput-latency.svg";
 
 /// Runs all rows and writes the page.
-pub fn run(args: &BenchArgs, dir: &Path) -> ExitCode {
-    match report(args, dir) {
-        Ok(0) => ExitCode::SUCCESS,
-        Ok(failed) => {
-            eprintln!("error[E-CLI-051]: {failed} rows could not be measured; the page says which and why");
-            ExitCode::from(2)
-        }
-        Err(error) => {
-            eprintln!("error[E-CLI-051]: the report could not be written to {}: {error}", dir.display());
-            ExitCode::from(2)
-        }
+pub fn run(args: &BenchArgs, dir: &Path) -> Result<ExitCode, Failure> {
+    let unwritable = |error: Error| {
+        let what = format!("the report could not be written to {}: {error}", dir.display());
+        Failure::usage("E-CLI-054", what, "name another directory")
+    };
+    // Before an hour is spent on what it is to hold.
+    std::fs::create_dir_all(dir)
+        .and_then(|()| OpenOptions::new().append(true).create(true).open(dir.join(PAGE)).map(drop))
+        .map_err(|error| unwritable(error.into()))?;
+    let outcomes: Vec<Outcome> = ROWS.iter().map(|row| outcome(args, dir, row)).collect();
+    let steps = steps(args, &outcomes);
+    let failed = outcomes.iter().filter(|outcome| outcome.said.is_err()).count();
+    let pictures = pictures(dir, &outcomes, &steps).map_err(unwritable)?;
+    let page = page::markdown(&outcomes, &steps, &pictures, &how(args));
+    std::fs::write(dir.join(PAGE), page).map_err(|error| unwritable(error.into()))?;
+    say(&if args.json {
+        let row = |o: &Outcome| json!({"id": o.row.id, "said": o.said.as_ref().ok(), "error": o.said.as_ref().err()});
+        json!({"name": "all", "rows": outcomes.iter().map(row).collect::<Vec<_>>()}).to_string()
+    } else {
+        dir.join(PAGE).display().to_string()
+    })?;
+    match failed {
+        0 => Ok(ExitCode::SUCCESS),
+        _ => Err(Failure::unreachable("E-CLI-051", format!("{failed} rows could not be measured"), "the page says which and why")),
     }
 }
 
-/// How many rows failed.
-fn report(args: &BenchArgs, dir: &Path) -> Result<usize, Error> {
-    std::fs::create_dir_all(dir)?;
-    let mut outcomes = Vec::new();
-    for row in ROWS {
-        eprintln!("{}", row.args.join(" "));
-        let file = |ending: &str| dir.join(format!("{}.{ending}", row.id)).to_string_lossy().into_owned();
-        let mut more = vec!["--csv".to_owned(), file("csv")];
-        if has_latencies(row.args) {
-            more.extend(["--hgrm".to_owned(), file("hgrm")]);
-        }
-        let said = measured(args, row.args, args.runs, &more).map_err(|error| error.to_string());
-        outcomes.push(Outcome { row, said });
+fn outcome(args: &BenchArgs, dir: &Path, row: &'static Row) -> Outcome {
+    note(row.args.join(" "));
+    let file = |ending: &str| dir.join(format!("{}.{ending}", row.id)).to_string_lossy().into_owned();
+    let mut more = vec!["--csv".to_owned(), file("csv")];
+    if has_latencies(row.args) {
+        more.extend(["--hgrm".to_owned(), file("hgrm")]);
     }
-    let steps = steps(args, &outcomes);
-    let pictures = pictures(dir, &outcomes, &steps)?;
-    let how = format!("wingbeat bench all --secs {} --runs {}", args.secs, args.runs);
-    std::fs::write(dir.join("bench.md"), page::markdown(&outcomes, &steps, &pictures, &how))?;
-    let rows: Vec<Value> =
-        outcomes.iter().map(|o| json!({"id": o.row.id, "said": o.said.as_ref().ok(), "error": o.said.as_ref().err()})).collect();
-    if args.json {
-        println!("{}", json!({"name": "all", "rows": rows}));
-    } else {
-        println!("{}", dir.join("bench.md").display());
-    }
-    Ok(outcomes.iter().filter(|outcome| outcome.said.is_err()).count())
+    Outcome { row, said: measured(args, row.args, args.runs, &more).map_err(|error| error.to_string()) }
+}
+
+/// The command that made the page.
+fn how(args: &BenchArgs) -> String {
+    let mut how = "wingbeat bench all".to_owned();
+    let mut add = |flag: &str, value: Option<String>| how.extend(value.map(|value| format!(" --{flag} {value}")));
+    add("secs", args.secs.map(|secs| secs.to_string()));
+    add("runs", args.runs.map(|runs| runs.to_string()));
+    add("entities", args.entities.map(|entities| entities.to_string()));
+    add("idle", args.idle.clone());
+    args.set.iter().for_each(|(key, value)| add("set", Some(format!("{key}={value}"))));
+    how
 }
 
 /// Requests on the usual cores with the usual settings: the picture of percentiles shows these.
@@ -70,23 +84,30 @@ fn has_latencies(args: &[&str]) -> bool {
 }
 
 /// What another process of this program says of one measurement.
-fn measured(args: &BenchArgs, what: &[&str], runs: u32, more: &[String]) -> Result<Value, Error> {
+fn measured(args: &BenchArgs, what: &[&str], runs: Option<u32>, more: &[String]) -> Result<Value, Error> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg("bench").args(what).args(["--json", "--secs", &args.secs.to_string(), "--runs", &runs.to_string()]).args(more);
-    if !what.contains(&"--idle") {
-        command.args(["--idle", args.idle()]);
-    }
-    for (key, value) in &args.set {
-        command.args(["--set", &format!("{key}={value}")]);
-    }
-    if let Some(entities) = args.entities {
-        command.args(["--entities", &entities.to_string()]);
-    }
+    command.arg("bench").args(flags(args, what, runs)).args(more);
     let output = command.stdin(Stdio::null()).output()?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned().into());
     }
     Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// What a row is measured with. Its own flags stand behind those of the user, so they win: they are what it is about.
+fn flags(args: &BenchArgs, what: &[&str], runs: Option<u32>) -> Vec<String> {
+    let (name, own) = what.split_first().map_or(("", &[][..]), |(name, own)| (*name, own));
+    let mut flags = vec![name.to_owned(), "--json".to_owned()];
+    let mut add = |flag: &str, value: Option<String>| flags.extend(value.into_iter().flat_map(|value| [flag.to_owned(), value]));
+    add("--secs", args.secs.map(|secs| secs.to_string()));
+    add("--runs", runs.map(|runs| runs.to_string()));
+    if Name::from_str(name, false).is_ok_and(Name::has_nodes) {
+        add("--idle", args.idle.clone().filter(|_| !own.contains(&"--idle")));
+        add("--entities", args.entities.map(|entities| entities.to_string()));
+        args.set.iter().for_each(|(key, value)| add("--set", Some(format!("{key}={value}"))));
+    }
+    flags.extend(own.iter().map(|flag| (*flag).to_owned()));
+    flags
 }
 
 /// Latency as the rate grows towards the peak that a row has found, and beyond; empty if it has found none.
@@ -96,11 +117,11 @@ fn steps(args: &BenchArgs, outcomes: &[Outcome]) -> Vec<Step> {
     let mut steps = Vec::new();
     for share in STEPS {
         let rate = (2.0 * half * share).round().max(1.0);
-        eprintln!("remote-ask --rate {rate}");
-        match measured(args, &["remote-ask", "--rate", &rate.to_string()], 1, &[]) {
+        note(format_args!("remote-ask --rate {rate}"));
+        match measured(args, &["remote-ask", "--rate", &rate.to_string()], Some(1), &[]) {
             Ok(said) => steps.push(Step { rate, said }),
             // The page shows the rates that there are.
-            Err(error) => eprintln!("not measured: {error}"),
+            Err(error) => note(format_args!("not measured: {error}")),
         }
     }
     steps
@@ -143,7 +164,21 @@ fn curve(steps: &[Step]) -> Chart {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[test]
+    fn the_flags_of_a_row_win_over_those_of_the_user() {
+        let args =
+            ["x", "bench", "all", "--report", "d", "--set", "node.workers=1", "--idle", "low_latency", "--entities", "50", "--secs", "1"];
+        let crate::Command::Bench(args) = crate::Cli::parse_from(args).command else { panic!("it is `bench`") };
+        let row = flags(&args, &["local-ask", "--set", "node.workers=2"], None).join(" ");
+        assert_eq!(row, "local-ask --json --secs 1 --idle low_latency --entities 50 --set node.workers=1 --set node.workers=2");
+        assert_eq!(flags(&args, &["remote-ask", "--idle", "low_cpu"], Some(1)).join(" ").matches("--idle").count(), 1);
+        assert_eq!(flags(&args, &["codec"], None).join(" "), "codec --json --secs 1", "it has no nodes");
+        assert_eq!(how(&args), "wingbeat bench all --secs 1 --entities 50 --idle low_latency --set node.workers=1");
+    }
 
     #[test]
     fn a_curve_has_a_point_per_rate_and_percentile() {

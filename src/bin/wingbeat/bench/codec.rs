@@ -118,7 +118,7 @@ pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     report.figure("ns_per_envelope");
     report.rounds(
         "prost: the same fields, in a message that is used again",
-        args.runs,
+        args.runs(),
         || timed(args.window() / 4, &mut Prost::default()),
         || timed(args.window() / 2, &mut Fixed),
     )

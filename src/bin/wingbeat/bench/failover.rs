@@ -144,7 +144,7 @@ pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     report.figure("whole_path_ms");
     report.rounds(
         "the most that each part may take by the settings",
-        args.runs,
+        args.runs(),
         || {
             let peer = Peer::start(&settings, Some(&seed))?;
             homes::until_balanced(&first.region, 3)?;

@@ -46,7 +46,7 @@ pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     let (mut small_seed, mut seed) = (0, 0);
     report.rounds(
         "10 nodes",
-        args.runs,
+        args.runs(),
         || {
             small_seed += 1;
             let few = simulated(small, small_seed)?;

@@ -33,7 +33,7 @@ pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     report.sum("failed");
     report.rounds(
         "link round trip and copy of the state",
-        args.runs,
+        args.runs(),
         || Ok(Run::of(&limits::copy(args.window() / 4, args.entities())?, None)),
         || {
             let (asked, moves) = load.during(|began| {

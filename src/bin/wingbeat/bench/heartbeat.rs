@@ -36,7 +36,7 @@ pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     report.compare_p999();
     report.rounds(
         "a thread's timer beside a TCP stream",
-        args.runs,
+        args.runs(),
         || {
             let timer = Run::of(&timer_beside_stream(args.window())?, None);
             let details = timer.latency.iter().map(|latency| ("p999_ms", latency[3] as f64 / 1e6)).collect();

@@ -134,7 +134,7 @@ pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     let used = || nodes.iter().map(|node| cpu(node.child.id())).sum::<Result<Duration, Error>>();
     report.rounds(
         "nothing",
-        args.runs,
+        args.runs(),
         || Ok(Run::default()),
         || {
             let (began, before) = (Instant::now(), used()?);

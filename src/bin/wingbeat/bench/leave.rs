@@ -25,7 +25,7 @@ pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     report.sum("failed");
     report.rounds(
         "the same requests while nobody leaves",
-        args.runs,
+        args.runs(),
         || {
             let peer = two.third()?;
             homes::until_balanced(region, 3)?;

@@ -13,6 +13,7 @@ use super::{
     limits,
     rig::Error,
 };
+use crate::out::note;
 
 /// Room for answers: what comes on top waits, and its waiting counts.
 const ROOM: usize = 1 << 16;
@@ -175,7 +176,8 @@ pub fn failed(asked: &[Asked]) -> f64 {
     let mut failed = asked.iter().filter(|ask| ask.failed.is_some());
     let Some(first) = failed.next() else { return 0.0 };
     let n = 1 + failed.count();
-    eprintln!("{n} of {} requests failed; one meant to go at {:?}: {}", asked.len(), first.meant, first.failed.as_deref().unwrap_or(""));
+    let why = first.failed.as_deref().unwrap_or_default();
+    note(format_args!("{n} of {} requests failed; one meant to go at {:?}: {why}", asked.len(), first.meant));
     n as f64
 }
 

@@ -102,9 +102,9 @@ pub fn tell(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     let mut total = 0;
     report.rounds(
         CHANNEL_TELL,
-        args.runs,
+        args.runs(),
         || {
-            let throughput = Some(limits::channel_tell((args.secs * 5e6) as u64, args.entities()));
+            let throughput = Some(limits::channel_tell((args.secs() * 5e6) as u64, args.entities()));
             Ok(Run { throughput, ..Run::default() })
         },
         || {
@@ -130,14 +130,14 @@ pub fn ask(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
         report.compare_tails();
     } else if args.window > 1 {
         let limit = || {
-            let throughput = Some(limits::channel_tell((args.secs * 5e6) as u64, args.entities()));
+            let throughput = Some(limits::channel_tell((args.secs() * 5e6) as u64, args.entities()));
             Ok(Run { throughput, ..Run::default() })
         };
-        return report.rounds(CHANNEL_TELL, args.runs, limit, || ask_many(&all, args.window, args.window()));
+        return report.rounds(CHANNEL_TELL, args.runs(), limit, || ask_many(&all, args.window, args.window()));
     }
     report.rounds(
         "X_ask: crossbeam channels with entity look-up",
-        args.runs,
+        args.runs(),
         || Ok(Run::of(&limits::channel_ask(args.window() / 2, args.entities()), None)),
         || match (rate, &inside) {
             (Some(rate), _) => open_loop::at_rate(&all, rate, args.window()),

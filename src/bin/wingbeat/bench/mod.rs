@@ -47,6 +47,8 @@ use open_loop::Rate;
 use report::Report;
 use rig::Error;
 
+use crate::{fail::Failure, out::say};
+
 /// Arguments of `bench`.
 #[derive(Args, Debug, Clone)]
 pub struct BenchArgs {
@@ -55,12 +57,13 @@ pub struct BenchArgs {
     /// One JSON object on standard output
     #[arg(long)]
     json: bool,
-    /// Seconds of one run
-    #[arg(long, default_value_t = 2.0)]
-    secs: f64,
-    /// Runs; the figures are medians over them, interleaved with runs of the limit. Those disturbed by others are repeated, once each
-    #[arg(long, default_value_t = 5)]
-    runs: u32,
+    /// Seconds of one run: 2, and 180 for `soak`, which is one run
+    #[arg(long)]
+    secs: Option<f64>,
+    /// Runs: 5, and 9 for `remote-ask`, whose p99 wants more. The figures are medians over them, interleaved with runs of the limit. Those
+    /// disturbed by others are repeated, once each
+    #[arg(long)]
+    runs: Option<u32>,
     /// Requests in flight, for `remote-ask`; above 1 its throughput is compared
     #[arg(long, default_value_t = 1)]
     window: u32,
@@ -168,6 +171,11 @@ pub enum Name {
 }
 
 impl Name {
+    /// Whether nodes are measured, which have settings.
+    fn has_nodes(self) -> bool {
+        !matches!(self, Self::Timer | Self::Codec | Self::Growth | Self::Simulator)
+    }
+
     fn text(self) -> &'static str {
         match self {
             Self::LocalTell => "local-tell",
@@ -252,8 +260,11 @@ impl BenchArgs {
         if self.single && !matches!(self.name, Name::LocalTell | Name::RemoteTell | Name::Peer | Name::All) {
             return Some(format!("--single is for local-tell and remote-tell, which send in batches without it; {name} sends none"));
         }
-        if self.name == Name::Soak && (self.csv.is_some() || !self.set.is_empty()) {
+        if self.name == Name::Soak && (self.csv.is_some() || !self.set.is_empty() || self.entities.is_some() || self.runs.is_some()) {
             return Some("soak takes --secs, --idle and --json here; `wingbeat soak --report DIR` writes its files".into());
+        }
+        if !self.name.has_nodes() && (self.idle.is_some() || !self.set.is_empty() || self.entities.is_some()) {
+            return Some(format!("--idle, --set and --entities are for measurements of nodes; {name} starts none"));
         }
         if self.report.is_some() != (self.name == Name::All) {
             return Some("`all` and --report DIR go together: `wingbeat bench all --report perf/results`".into());
@@ -266,49 +277,67 @@ impl BenchArgs {
         None
     }
 
+    /// What can be said before anything is measured.
+    fn check(&self) -> Result<(), Failure> {
+        let longest = if self.name == Name::Soak { 60.0 * crate::soak::MINUTES_MAX } else { 600.0 };
+        if !(self.secs() > 0.0 && self.secs() <= longest) || self.runs() == 0 || self.window == 0 || self.entities() == 0 {
+            let what = format!("--secs must be above 0 and at most {longest}; --runs, --window and --entities must be at least 1");
+            return Err(Failure::usage("E-CLI-050", what, ""));
+        }
+        if self.entities() > ENTITIES_MAX || self.window > WINDOW_MAX {
+            let what = format!("--entities may be at most {ENTITIES_MAX}, --window {WINDOW_MAX}: more have no place in memory");
+            return Err(Failure::usage("E-CLI-050", what, ""));
+        }
+        if let Some(problem) = self.mismatch() {
+            return Err(Failure::usage("E-CLI-052", problem, ""));
+        }
+        rig::config(&self.settings()).map_err(|error| {
+            Failure::usage("E-CLI-010", error.to_string(), "`wingbeat config --defaults` lists all settings with what they may be")
+        })?;
+        for path in self.csv.iter().chain(&self.hgrm) {
+            // Before minutes are spent on what it is to hold.
+            OpenOptions::new().append(true).create(true).open(path).map_err(|error| {
+                Failure::usage("E-CLI-054", format!("{} cannot be written: {error}", path.display()), "name another file")
+            })?;
+        }
+        match self.absent() {
+            Some(problem) => Err(Failure::usage("E-CLI-053", problem, "")),
+            None => Ok(()),
+        }
+    }
+
+    /// Seconds of one run, or of a soak, which is no soak in 2 s.
+    fn secs(&self) -> f64 {
+        self.secs.unwrap_or(if self.name == Name::Soak { 180.0 } else { 2.0 })
+    }
+
+    /// A tail is the median of more runs.
+    fn runs(&self) -> u32 {
+        self.runs.unwrap_or(if self.name == Name::RemoteAsk && self.window == 1 && self.rate.is_none() { 9 } else { 5 })
+    }
+
     /// Time of one run.
     fn window(&self) -> Duration {
-        Duration::from_secs_f64(self.secs)
+        Duration::from_secs_f64(self.secs())
     }
 }
 
+/// Entities and requests beyond these would have no place in memory.
+const ENTITIES_MAX: u64 = 100_000_000;
+const WINDOW_MAX: u32 = 1 << 20;
+
 /// Runs one measurement.
-pub fn run(args: &BenchArgs) -> ExitCode {
-    let longest = if args.name == Name::Soak { 60.0 * crate::soak::MINUTES_MAX } else { 600.0 };
-    if !(args.secs > 0.0 && args.secs <= longest) || args.runs == 0 || args.window == 0 || args.entities() == 0 {
-        eprintln!("error[E-CLI-050]: --secs must be above 0 and at most {longest}; --runs, --window and --entities must be at least 1");
-        return ExitCode::from(1);
-    }
-    if let Some(problem) = args.mismatch() {
-        eprintln!("error[E-CLI-052]: {problem}");
-        return ExitCode::from(1);
-    }
-    if let Err(error) = rig::config(&args.settings()) {
-        eprintln!("error[E-CLI-010]: {error}\n  next: `wingbeat config --defaults` lists all settings with what they may be");
-        return ExitCode::from(1);
-    }
-    for path in args.csv.iter().chain(&args.hgrm) {
-        // Before minutes are spent on what it is to hold.
-        if let Err(error) = OpenOptions::new().append(true).create(true).open(path) {
-            eprintln!("error[E-CLI-054]: {} cannot be written: {error}; name another file", path.display());
-            return ExitCode::from(1);
-        }
-    }
-    if let Some(problem) = args.absent() {
-        eprintln!("error[E-CLI-053]: {problem}");
-        return ExitCode::from(1);
-    }
-    if args.one_core
-        && let Err(error) = one_core::bind()
-    {
-        eprintln!("error[E-CLI-051]: {} could not be measured: {error}", args.name.text());
-        return ExitCode::from(2);
+pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
+    args.check()?;
+    let failed = |error: Error| Failure::unreachable("E-CLI-051", format!("{} could not be measured: {error}", args.name.text()), "");
+    if args.one_core {
+        one_core::bind().map_err(failed)?;
     }
     if let Some(dir) = &args.report {
         return all::run(args, dir);
     }
     let mut report = report(args);
-    let measured = match args.name {
+    match args.name {
         Name::LocalTell => local::tell(args, &mut report),
         Name::LocalAsk => local::ask(args, &mut report),
         Name::RemoteTell => remote::tell(args, &mut report),
@@ -325,26 +354,17 @@ pub fn run(args: &BenchArgs) -> ExitCode {
         Name::HeartbeatDelay => heartbeat::measure(args, &mut report),
         Name::Growth => growth::measure(args, &mut report),
         Name::Simulator => simulator::measure(args, &mut report),
-        Name::Soak => return crate::soak::bench(args.secs, args.idle.as_deref(), args.json),
-        Name::Peer => return peers::run(args),
+        Name::Soak => return crate::soak::bench(args.secs(), args.idle.as_deref(), args.json),
+        Name::Peer => return peers::run(args).map(|()| ExitCode::SUCCESS).map_err(failed),
         Name::Journal | Name::Store => Err("this build cannot measure it".into()),
         // Always with a directory, which was looked at before.
         Name::All => Err("it needs --report DIR".into()),
-    };
-    match measured.and_then(|()| write_files(args, &report)) {
-        Ok(()) => {
-            if args.json {
-                println!("{}", report.to_json())
-            } else {
-                print!("{report}")
-            }
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("error[E-CLI-051]: {} could not be measured: {error}", args.name.text());
-            ExitCode::from(2)
-        }
     }
+    .map_err(failed)?;
+    // First what stands on a screen: files may have become impossible to write since they were looked at.
+    say(&if args.json { report.to_json().to_string() } else { report.to_string().trim_end().to_owned() })?;
+    write_files(args, &report).map_err(failed)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// What `--csv` and `--hgrm` ask for.
@@ -363,7 +383,7 @@ fn write_files(args: &BenchArgs, report: &Report) -> Result<(), Error> {
 
 fn report(args: &BenchArgs) -> Report {
     let config = serde_json::json!({
-        "secs": args.secs, "runs": args.runs, "window": args.window, "entities": args.entities(), "single": args.single,
+        "secs": args.secs(), "runs": args.runs(), "window": args.window, "entities": args.entities(), "single": args.single,
         "inside": args.inside, "serde": args.serde, "one_core": args.one_core,
         "rate": args.rate.map(|rate| rate.to_string()), "idle": args.idle(),
         "set": args.set.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>(), "payload_bytes": entity::PAYLOAD_BYTES,

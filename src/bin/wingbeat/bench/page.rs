@@ -28,13 +28,13 @@ pub fn markdown(outcomes: &[Outcome], steps: &[Step], pictures: &[(&str, &str)],
     let _ = writeln!(page, "`{how}`\n");
     environment(&mut page, outcomes);
     page += "Each figure is the median of its rounds, measured in turns with its limit; the ratio is that of the round. Spread is the largest deviation of a \
-             round from the median, of the first figure of a measurement. `void`: others used more than 15 % of the machine, so the row proves nothing and holds nothing.\n\n\
+             round's figure from the median. `void`: others used more than 15 % of the machine, so the row proves nothing and holds nothing.\n\n\
              | measurement | figure | limit | ratio | spread | void rounds | foreign load | must | aim | holds |\n\
              | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
     for outcome in outcomes {
-        for (number, check) in outcome.row.checks.iter().enumerate() {
+        for check in outcome.row.checks {
             match &outcome.said {
-                Ok(said) => line(&mut page, check, said, number == 0),
+                Ok(said) => line(&mut page, check, said),
                 Err(why) => drop(writeln!(
                     page,
                     "| {} | failed: {} | | | | | | {} | {} | **failed** |",
@@ -86,8 +86,7 @@ fn environment(page: &mut String, outcomes: &[Outcome]) {
     );
 }
 
-/// The spread is that of the first figure of a row.
-fn line(page: &mut String, check: &Check, said: &Value, first: bool) {
+fn line(page: &mut String, check: &Check, said: &Value) {
     let at = |pointer: &str| said.pointer(pointer).and_then(Value::as_f64);
     let written = |pointer: &str| at(pointer).map_or_else(|| "-".to_owned(), |value| check.unit.write(value));
     // A figure that is compared with nothing has no ratio either.
@@ -104,7 +103,7 @@ fn line(page: &mut String, check: &Check, said: &Value, first: bool) {
         written(check.figure),
         written(check.limit),
         ratio.map_or_else(|| "-".to_owned(), number),
-        share(at("/spread").filter(|_| first)),
+        share(at(&format!("/spreads{}", check.figure))),
         said["rounds"]["void"],
         said["rounds"]["measured"],
         share(at("/environment/foreign_load")),
@@ -155,7 +154,7 @@ mod tests {
     fn said() -> Value {
         json!({
             "config": {"runs": 5, "secs": 2.0, "idle": "balanced", "payload_bytes": 64}, "throughput_per_s": 2.37e6, "ratio": 0.119, "ratio_p99": null,
-            "limit": {"name": "S_raw | stream", "throughput_per_s": 20.4e6}, "spread": 0.05, "void": false, "rounds": {"measured": 6, "void": 1},
+            "limit": {"name": "S_raw | stream", "throughput_per_s": 20.4e6}, "spread": 0.05, "spreads": {"throughput_per_s": 0.05}, "void": false, "rounds": {"measured": 6, "void": 1},
             "allocations_per_message": 0.0, "details": {"rate_per_s": 1000.0},
             "environment": {"cpu": "a cpu", "cores": 2, "os": "linux", "arch": "x86_64", "version": "1", "foreign_load": 0.04, "debug_build": false},
         })

@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
-    process::{Child, ChildStdin, Command, ExitCode, Stdio},
+    process::{Child, ChildStdin, Command, Stdio},
 };
 
 use wingbeat::HostOptions;
@@ -24,27 +24,18 @@ pub fn settings(args: &BenchArgs, ours: &[(&str, &str)]) -> Settings {
 }
 
 /// The other process: hosts the entities until its standard input ends.
-pub fn run(args: &BenchArgs) -> ExitCode {
-    let serve = || -> Result<(), Error> {
-        let cluster = rig::start(&args.settings(), &args.seed)?;
-        if args.serde {
-            cluster.host::<DerivedEntity>(HostOptions::new(), |_| DerivedEntity::default())?.wait_ready(PATIENCE)?;
-        } else {
-            cluster.host::<BenchEntity>(HostOptions::new(), |_| BenchEntity::default())?.wait_ready(PATIENCE)?;
-        }
-        println!("{}", cluster.addr());
-        std::io::stdout().flush()?;
-        // Ends when whoever measures ends, however that happens.
-        std::io::stdin().read_to_end(&mut Vec::new())?;
-        Ok(())
-    };
-    match serve() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::from(2)
-        }
+pub fn run(args: &BenchArgs) -> Result<(), Error> {
+    let cluster = rig::start(&args.settings(), &args.seed)?;
+    if args.serde {
+        cluster.host::<DerivedEntity>(HostOptions::new(), |_| DerivedEntity::default())?.wait_ready(PATIENCE)?;
+    } else {
+        cluster.host::<BenchEntity>(HostOptions::new(), |_| BenchEntity::default())?.wait_ready(PATIENCE)?;
     }
+    writeln!(std::io::stdout(), "{}", cluster.addr())?;
+    std::io::stdout().flush()?;
+    // Ends when whoever measures ends, however that happens.
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
 }
 
 /// A process that hosts the entities; killed when this is dropped.

@@ -88,7 +88,7 @@ impl Ground {
 pub fn start(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     report.rounds(
         "crossbeam channel, an entry made per message",
-        args.runs,
+        args.runs(),
         || Ok(Run { throughput: Some(limits::channel_start(args.entities())), ..Run::default() }),
         || {
             // A node of its own, so that a round does not find the tables of the round before.
@@ -110,7 +110,7 @@ pub fn memory(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     report.figure("bytes_per_entity");
     report.rounds(
         "key and state alone",
-        args.runs,
+        args.runs(),
         || {
             let n = args.entities();
             let (map, bytes) = alloc::weighed(|| {

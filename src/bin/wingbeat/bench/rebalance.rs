@@ -30,7 +30,7 @@ pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     report.sum("failed");
     report.rounds(
         "rounds that the settings ask for",
-        args.runs,
+        args.runs(),
         || {
             let copy = limits::copy(args.window() / 8, args.entities() / NODES as u64)?;
             let details = vec![("rounds", rounds as f64), ("copy_of_the_state_p50_us", copy.value_at_quantile(0.5) as f64 / 1e3)];

@@ -34,7 +34,7 @@ fn pair<T: Told>(args: &BenchArgs) -> Result<Pair<T>, Error> {
 const STREAM: &str = "S_raw: framed TCP stream, 64 KiB writes";
 
 fn stream(args: &BenchArgs) -> Result<Run, Error> {
-    let throughput = Some(limits::raw_stream((args.secs * 1e7) as u64)?);
+    let throughput = Some(limits::raw_stream((args.secs() * 1e7) as u64)?);
     Ok(Run { throughput, ..Run::default() })
 }
 
@@ -58,7 +58,7 @@ fn tell_to<T: Told>(args: &BenchArgs, report: &mut Report) -> Result<(), Error> 
     let mut total = 0;
     report.rounds(
         STREAM,
-        args.runs,
+        args.runs(),
         || stream(args),
         || {
             let before = Calls::of(&pair.cluster)?;
@@ -82,14 +82,14 @@ pub fn ask(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
             let [.., p999, longest] = raw.latency.unwrap_or_default().map(|ns| ns as f64 / 1e3);
             Ok(Run { details: vec![("at_this_rate_p999_us", p999), ("at_this_rate_longest_us", longest)], ..trip(args)? })
         };
-        return report.rounds(trip_name(args), args.runs, limit, || open_loop::at_rate(&pair.all, rate, args.window()));
+        return report.rounds(trip_name(args), args.runs(), limit, || open_loop::at_rate(&pair.all, rate, args.window()));
     }
     if args.window > 1 {
-        return report.rounds(STREAM, args.runs, || stream(args), || local::ask_many(&pair.all, args.window, args.window()));
+        return report.rounds(STREAM, args.runs(), || stream(args), || local::ask_many(&pair.all, args.window, args.window()));
     }
     report.rounds(
         trip_name(args),
-        args.runs,
+        args.runs(),
         || trip(args),
         || {
             let before = Calls::of(&pair.cluster)?;

@@ -38,6 +38,10 @@ impl Run {
     pub fn figure(value: f64) -> Self {
         Self { figure: Some(value), ..Self::default() }
     }
+
+    fn detail(&self, name: &str) -> Option<f64> {
+        self.details.iter().find(|(n, _)| *n == name).map(|(_, value)| *value)
+    }
 }
 
 /// A run of the limit and one of the thing measured, right behind it.
@@ -176,20 +180,39 @@ impl Report {
         median(self.counted().filter_map(of).collect())
     }
 
-    /// Largest deviation of a run from the median, as a share of it.
+    /// Spread of what is compared.
     fn spread(&self) -> Option<f64> {
         let at = if self.tails.is_some() { 3 } else { 0 };
-        let of = |r: &Run| r.figure.or(r.latency.map(|l| l[at] as f64)).or(r.throughput);
+        self.spread_of(|run| run.figure.or(run.latency.map(|all| all[at] as f64)).or(run.throughput))
+    }
+
+    /// Largest deviation of a run from the median, as a share of it.
+    fn spread_of(&self, of: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
         let ours = self.ours();
-        let middle = Self::median_of(&ours, of)?;
-        let far = ours.iter().filter_map(|run| of(run)).map(|v| (v - middle).abs() / middle).fold(0.0, f64::max);
-        Some(far)
+        let middle = Self::median_of(&ours, &of).filter(|middle| *middle != 0.0)?;
+        Some(ours.iter().filter_map(|run| of(run)).map(|value| ((value - middle) / middle).abs()).fold(0.0, f64::max))
+    }
+
+    /// Spread of each figure, by the names that [`to_json`](Self::to_json) has for them.
+    fn spreads(&self) -> Value {
+        let latency = |at: usize| self.spread_of(|run| run.latency.map(|all| all[at] as f64));
+        let mut spreads = json!({
+            "throughput_per_s": self.spread_of(|run| run.throughput),
+            "latency_ns": { "p50": latency(0), "p90": latency(1), "p99": latency(2), "p999": latency(3), "max": latency(4) },
+        });
+        if let Some(name) = self.figure {
+            spreads[name] = json!(self.spread_of(|run| run.figure));
+        }
+        for (name, _) in Self::details(&self.ours()) {
+            spreads["details"][name] = json!(self.spread_of(|run| run.detail(name)));
+        }
+        spreads
     }
 
     /// What the figures are made of: medians by name, as runs say them.
     fn details(runs: &[&Run]) -> Vec<(&'static str, f64)> {
         let names = runs.first().map_or(&[][..], |run| &run.details);
-        let of = |name| Self::median_of(runs, |run| run.details.iter().find(|(n, _)| *n == name).map(|(_, value)| *value));
+        let of = |name| Self::median_of(runs, |run| run.detail(name));
         names.iter().filter_map(|(name, _)| Some((*name, of(*name)?))).collect()
     }
 
@@ -247,6 +270,7 @@ impl Report {
             "ratio": self.ratio(),
             "ratio_p99": self.ratio_p99(),
             "spread": self.spread(),
+            "spreads": self.spreads(),
             "allocations_per_message": Self::median_of(&ours, |r| r.allocations),
             "void": self.is_void(),
             "rounds": { "measured": self.rounds.len(), "void": self.rounds.len() - self.quiet() },

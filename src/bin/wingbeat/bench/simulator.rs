@@ -47,7 +47,7 @@ pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     let mut seed = 0;
     report.rounds(
         "binary heap of times",
-        args.runs,
+        args.runs(),
         || Ok(Run { throughput: Some(heap(args.window() / 4)), ..Run::default() }),
         || {
             let (began, mut events) = (Instant::now(), 0);

@@ -41,7 +41,7 @@ fn each(took: Duration, n: usize) -> f64 {
 /// Wheel and heap in turns.
 pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     report.figure("ns_per_timer");
-    report.rounds("binary heap: push and pop at 1 M timers", args.runs, || Ok(heap()), wheel)
+    report.rounds("binary heap: push and pop at 1 M timers", args.runs(), || Ok(heap()), wheel)
 }
 
 /// Sets a timer and takes the earliest out, a million others being set.

@@ -40,9 +40,9 @@ use self::{
     verdict::Verdict,
 };
 use crate::{
-    ask::say,
     fail::{Exit, Failure},
     http::Admin,
+    out::say,
 };
 
 /// How long a paced replay takes.

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     books::Sums,
-    plan::Kind,
+    plan::{KINDS, Kind},
     stage::Said,
     watch::{Life, Sample},
 };
@@ -84,7 +84,7 @@ pub struct Noise {
 #[derive(Clone, Debug, Default)]
 pub struct Findings {
     pub length: Duration,
-    /// Looks before this time count for nothing.
+    /// Looks before this time count for nothing; see also [`steady_from`](Self::steady_from).
     pub warm_up: Duration,
     pub lives: Vec<Life>,
     pub sums: Sums,
@@ -103,6 +103,18 @@ pub struct Findings {
     pub noise: Noise,
     /// Why the run ended before its time.
     pub broken: Option<String>,
+}
+
+impl Findings {
+    /// From when on looks at a process count. In a long run also each kind of fault has to have come once: what it takes at most, in buffers and in
+    /// what the allocator keeps of each size for each thread, is first taken with the first one.
+    fn steady_from(&self, life: &Life) -> f64 {
+        let began = life.samples.first().map_or(0.0, |sample| sample.at);
+        let warm = began + self.warm_up.as_secs_f64();
+        let first = |kind: Kind| self.faults.iter().find(|fault| fault.kind == kind && fault.at >= began).map(|fault| fault.at);
+        let firsts: Option<Vec<f64>> = KINDS.into_iter().map(first).collect();
+        firsts.filter(|_| self.length >= LONG).into_iter().flatten().fold(warm, f64::max)
+    }
 }
 
 /// What came of one question.
@@ -226,8 +238,8 @@ pub struct Ends {
 }
 
 /// `None` if there are too few looks.
-pub fn ends(life: &Life, warm_up: Duration, of: impl Fn(&Sample) -> f64) -> Option<Ends> {
-    let calm = counted(life, warm_up);
+pub fn ends(found: &Findings, life: &Life, of: impl Fn(&Sample) -> f64) -> Option<Ends> {
+    let calm = counted(found, life);
     let third = calm.len() / 3;
     if third < LOOKS_LEAST {
         return None;
@@ -237,8 +249,8 @@ pub fn ends(life: &Life, warm_up: Duration, of: impl Fn(&Sample) -> f64) -> Opti
 }
 
 /// Calm looks behind the warm-up, which begins anew with each process.
-fn counted(life: &Life, warm_up: Duration) -> Vec<&Sample> {
-    let from = life.samples.first().map_or(0.0, |sample| sample.at) + warm_up.as_secs_f64();
+fn counted<'a>(found: &Findings, life: &'a Life) -> Vec<&'a Sample> {
+    let from = found.steady_from(life);
     life.samples.iter().filter(|sample| sample.calm && sample.at >= from).collect()
 }
 
@@ -248,8 +260,8 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// Slope of memory in percent per hour: the median of the slopes between far looks, which single outliers do not move.
-pub fn slope_percent_per_h(life: &Life, warm_up: Duration) -> Option<f64> {
-    let calm = counted(life, warm_up);
+pub fn slope_percent_per_h(found: &Findings, life: &Life) -> Option<f64> {
+    let calm = counted(found, life);
     let half = calm.len() / 2;
     if half < LOOKS_LEAST {
         return None;
@@ -271,8 +283,8 @@ fn memory(found: &Findings) -> Verdict {
     const NAME: &str = "memory";
     let (mut held, mut says) = (true, Vec::new());
     for life in judged(found) {
-        let Some(Ends { first, last, span }) = ends(life, found.warm_up, |sample| sample.rss) else { continue };
-        let (growth, slope) = ((last - first) / first.max(1.0), slope_percent_per_h(life, found.warm_up).unwrap_or(0.0));
+        let Some(Ends { first, last, span }) = ends(found, life, |sample| sample.rss) else { continue };
+        let (growth, slope) = ((last - first) / first.max(1.0), slope_percent_per_h(found, life).unwrap_or(0.0));
         held &= if found.length >= LONG { growth <= GROWTH_MAX } else { last - first <= SHORT_GROWTH_KIB_MAX };
         held &= found.length < SLOPE_FROM || slope < SLOPE_PERCENT_PER_H_MAX;
         let per_hour = if found.length >= SLOPE_FROM { format!(", {slope:+.2} % per hour") } else { String::new() };
@@ -297,7 +309,7 @@ fn memory(found: &Findings) -> Verdict {
 }
 
 fn steady(found: &Findings, name: &'static str, more_max: f64, of: impl Fn(&Sample) -> f64) -> Verdict {
-    let all: Vec<(&Life, Ends)> = judged(found).filter_map(|life| Some((life, ends(life, found.warm_up, &of)?))).collect();
+    let all: Vec<(&Life, Ends)> = judged(found).filter_map(|life| Some((life, ends(found, life, &of)?))).collect();
     if all.is_empty() {
         return Verdict::open(name, "no process has enough calm looks");
     }

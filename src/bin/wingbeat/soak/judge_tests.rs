@@ -77,6 +77,26 @@ fn memory_that_grows_in_the_warm_up_alone_is_flat() {
 }
 
 #[test]
+fn what_the_first_fault_of_a_kind_takes_is_warm_up() {
+    let growing = |until: f64| vec![life(1_800, move |at| 20_000.0 + at.min(until) * 3.0)];
+    let each_once = |found: &mut Findings| {
+        let fault = |(at, kind): (usize, Kind)| Fault { at: 60.0 * at as f64, kind, ..found.faults[0].clone() };
+        found.faults = KINDS.into_iter().enumerate().map(fault).collect();
+    };
+    assert_eq!(failed(&with(30, |found| found.lives = growing(400.0))), ["memory"], "not each kind came");
+    let found = with(30, |found| {
+        each_once(found);
+        found.lives = growing(350.0);
+    });
+    assert!(failed(&found).is_empty());
+    let leaking = with(30, |found| {
+        each_once(found);
+        found.lives = vec![life(1_800, |at| 20_000.0 + at * 0.6)];
+    });
+    assert_eq!(failed(&leaking), ["memory"]);
+}
+
+#[test]
 fn a_process_that_lived_shortly_is_not_judged() {
     let short = |found: &mut Findings| found.lives.push(Life { anchor: false, ..life(300, |at| 20_000.0 + at * 50.0) });
     assert!(failed(&with(30, short)).is_empty());

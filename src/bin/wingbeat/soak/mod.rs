@@ -26,6 +26,7 @@ use std::{
 use clap::Args;
 use hdrhistogram::Histogram;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use wingbeat::{Config, config::Preset};
 
 use self::{
     judge::{Findings, Latency, Noise, Outcome, Verdict},
@@ -35,9 +36,9 @@ use self::{
     watch::{Second, Watch},
 };
 use crate::{
-    ask::say,
     bench::environment,
     fail::{Exit, Failure},
+    out::{note, say},
 };
 
 /// Messages per second.
@@ -92,8 +93,14 @@ pub struct Soaked {
 }
 
 impl Soaked {
+    /// No verdict failed. There may be some of which this run cannot tell.
     pub fn holds(&self) -> bool {
-        self.verdicts.iter().all(|verdict| verdict.outcome != Outcome::Failed)
+        self.of(Outcome::Failed).is_empty()
+    }
+
+    /// Which verdicts came out so.
+    pub fn of(&self, outcome: Outcome) -> Vec<&'static str> {
+        self.verdicts.iter().filter(|verdict| verdict.outcome == outcome).map(|verdict| verdict.name).collect()
     }
 }
 
@@ -103,35 +110,40 @@ pub fn run(args: &SoakArgs) -> Result<ExitCode, Failure> {
         let what = format!("--minutes {} is out of range: above 0, at most {MINUTES_MAX:.0}", args.minutes);
         return Err(Failure::usage("E-CLI-063", what, "30 is a soak, 3 a short one"));
     }
+    if let Some(dir) = &args.report {
+        // Before hours are spent on what it is to hold.
+        report::prepare(dir)?;
+    }
     let length = Duration::from_secs_f64(60.0 * args.minutes);
     let options = Options { length, seed: seed(args.seed), rate: args.rate / 1_000 * 1_000, idle: args.idle.clone() };
-    let interrupted = interruption()?;
-    let soaked = soak(options, interrupted.clone(), !args.json)?;
-    if let Some(exit) = match interrupted.load(Ordering::Relaxed) as i32 {
-        0 => None,
-        SIGINT => Some(Exit::Interrupted),
-        _ => Some(Exit::Terminated),
-    } {
-        return Ok(exit.into());
-    }
-    if let Some(dir) = &args.report {
-        report::write(&soaked, dir)?;
-    }
-    say(&if args.json { report::json(&soaked).to_string() } else { report::page(&soaked) })?;
-    Ok(if soaked.holds() { ExitCode::SUCCESS } else { Exit::Unhealthy.into() })
+    perform(options, args.json, report::json, |soaked| args.report.iter().try_for_each(|dir| report::write(soaked, dir)))
 }
 
 /// `wingbeat bench soak`: the same, and the object of the contract of `bench --json`.
-pub fn bench(secs: f64, idle: Option<&str>, json: bool) -> ExitCode {
+pub fn bench(secs: f64, idle: Option<&str>, json: bool) -> Result<ExitCode, Failure> {
     let options = Options { length: Duration::from_secs_f64(secs), seed: seed(None), rate: RATE, idle: idle.unwrap_or("low_cpu").into() };
-    let soaked = interruption().and_then(|interrupted| soak(options, interrupted, !json));
-    let told = soaked.and_then(|soaked| {
-        say(&if json { report::bench_json(&soaked).to_string() } else { report::page(&soaked) })?;
-        Ok(if soaked.holds() { ExitCode::SUCCESS } else { Exit::Unhealthy.into() })
-    });
-    told.unwrap_or_else(|failure| {
-        eprintln!("{failure}");
-        failure.exit.into()
+    perform(options, json, report::bench_json, |_| Ok(()))
+}
+
+/// Soaks, and tells what was found before it is written anywhere. One that was interrupted has found what it has found.
+fn perform(
+    options: Options,
+    json: bool,
+    as_json: impl Fn(&Soaked) -> serde_json::Value,
+    write: impl Fn(&Soaked) -> Result<(), Failure>,
+) -> Result<ExitCode, Failure> {
+    Config::preset(Preset::LocalTest)
+        .set("node.idle", &toml::Value::String(options.idle.clone()))
+        .map_err(|error| Failure::usage("E-CLI-010", format!("--idle: {error}"), "low_cpu is the usual one for a soak"))?;
+    let interrupted = interruption()?;
+    let soaked = soak(options, interrupted.clone(), !json)?;
+    say(&if json { as_json(&soaked).to_string() } else { report::page(&soaked) })?;
+    write(&soaked)?;
+    Ok(match interrupted.load(Ordering::Relaxed) as i32 {
+        0 if soaked.holds() => ExitCode::SUCCESS,
+        0 => Exit::Unhealthy.into(),
+        SIGINT => Exit::Interrupted.into(),
+        _ => Exit::Terminated.into(),
     })
 }
 
@@ -159,7 +171,7 @@ fn warm_up(length: Duration) -> Duration {
 pub fn soak(options: Options, interrupted: Arc<AtomicUsize>, shown: bool) -> Result<Soaked, Failure> {
     let tell = |text: String| {
         if shown {
-            eprintln!("{text}")
+            note(text)
         }
     };
     let broken = |why: String| Failure::unhealthy("E-CLI-031", why, "this is a fault of the program");

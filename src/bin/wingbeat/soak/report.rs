@@ -1,6 +1,6 @@
 //! What a soak says: a page for people, JSON for machines, and the files of `--report`.
 
-use std::{fmt::Write, fs, path::Path};
+use std::{fmt::Write, fs, io, path::Path};
 
 use serde_json::{Value, json};
 
@@ -110,8 +110,12 @@ pub fn page(soaked: &Soaked) -> String {
     if let Some(logs) = &soaked.logs {
         let _ = writeln!(page, "logs of the nodes: {}", logs.display());
     }
-    let failed: Vec<&str> = soaked.verdicts.iter().filter(|v| v.outcome == Outcome::Failed).map(|v| v.name).collect();
-    page.push_str(&if failed.is_empty() { "\nall verdicts hold".to_owned() } else { format!("\nFAILED: {}", failed.join(", ")) });
+    let (failed, open) = (soaked.of(Outcome::Failed), soaked.of(Outcome::Open));
+    page.push_str(&match (failed.is_empty(), open.is_empty()) {
+        (false, _) => format!("\nFAILED: {}", failed.join(", ")),
+        (true, true) => "\nall verdicts hold".to_owned(),
+        (true, false) => format!("\nno verdict failed; this run cannot tell: {}", open.join(", ")),
+    });
     page
 }
 
@@ -128,7 +132,7 @@ pub fn json(soaked: &Soaked) -> Value {
                "healed_s": fault.healed.as_ref().ok(), "missing": fault.healed.as_ref().err(), "wrong": fault.wrong})
     };
     let life = |life: &super::watch::Life| {
-        let of = |get: fn(&super::watch::Sample) -> f64| ends(life, found.warm_up, get).map(|ends| json!([ends.first, ends.last]));
+        let of = |get: fn(&super::watch::Sample) -> f64| ends(found, life, get).map(|ends| json!([ends.first, ends.last]));
         json!({"name": life.name, "anchor": life.anchor, "looks": life.samples.len(), "rss_kib": of(|s| s.rss), "anon_kib": of(|s| s.anon),
                "pss_kib": of(|s| s.pss), "descriptors": of(|s| s.descriptors), "threads": of(|s| s.threads)})
     };
@@ -138,7 +142,7 @@ pub fn json(soaked: &Soaked) -> Value {
         "seed": options.seed,
         "rate_per_s": options.rate,
         "idle": options.idle,
-        "holds": soaked.holds(),
+        "holds": soaked.holds(), "open": soaked.of(Outcome::Open),
         "failed": soaked.verdicts.iter().filter(|v| v.outcome == Outcome::Failed).map(|v| v.name).collect::<Vec<_>>(),
         "verdicts": soaked.verdicts.iter().map(|v| json!({"name": v.name, "outcome": mark(v.outcome), "says": v.says})).collect::<Vec<_>>(),
         "messages": {
@@ -182,6 +186,16 @@ pub fn bench_json(soaked: &Soaked) -> Value {
     })
 }
 
+/// Makes the directory, and sees whether files can be written to it.
+pub fn prepare(dir: &Path) -> Result<(), Failure> {
+    let page = || fs::OpenOptions::new().append(true).create(true).open(dir.join("soak.md")).map(drop);
+    fs::create_dir_all(dir).and_then(|()| page()).map_err(|error| unwritable(dir, &error))
+}
+
+fn unwritable(dir: &Path, error: &io::Error) -> Failure {
+    Failure::usage("E-CLI-065", format!("cannot write the report to {}: {error}", dir.display()), "name another directory")
+}
+
 /// Writes `soak.md`, `soak.csv`, `soak-load.csv` and two pictures.
 pub fn write(soaked: &Soaked, dir: &Path) -> Result<(), Failure> {
     let files = [
@@ -192,9 +206,7 @@ pub fn write(soaked: &Soaked, dir: &Path) -> Result<(), Failure> {
         ("soak-latency.svg", latency_chart(soaked).svg()),
     ];
     let wrote = fs::create_dir_all(dir).and_then(|()| files.iter().try_for_each(|(name, text)| fs::write(dir.join(name), text)));
-    wrote.map_err(|error| {
-        Failure::usage("E-CLI-065", format!("cannot write the report to {}: {error}", dir.display()), "name another directory")
-    })
+    wrote.map_err(|error| unwritable(dir, &error))
 }
 
 fn markdown(soaked: &Soaked) -> String {
@@ -231,8 +243,8 @@ fn markdown(soaked: &Soaked) -> String {
     page.push_str("\n![Memory of each process](soak-memory.svg)\n\n![Latency over time](soak-latency.svg)\n\n");
     page.push_str(
         "`soak.csv` has each look at each process, `soak-load.csv` each second of the load. Latency counts from the moment at which a message was meant \
-         to go. Of memory, descriptors and threads the medians of the first and the last third of the calm looks behind the warm-up are compared, \
-         for processes that lived through most of the run; no fault ends the one in place 4.\n",
+         to go. Of memory, descriptors and threads the medians of the first and the last third of the calm looks behind the warm-up are compared \
+         (in a long run behind the first fault of each kind too), for processes that lived through most of the run; no fault ends the one in place 4.\n",
     );
     if !found.sums.examples.is_empty() {
         page.push_str("\nWrong:\n\n");

@@ -155,7 +155,7 @@ fn all_statuses(n: usize) -> impl Iterator<Item = Vec<MemberStatus>> {
         };
         (0..n).map(|_| next()).collect()
     };
-    (0..combinations).map(one).filter(|statuses| statuses.iter().any(|&s| super::super::leader::counts(s)))
+    (0..combinations).map(one).filter(|statuses| statuses.iter().any(|&s| matches!(s, Up | Leaving)))
 }
 
 /// Members in address order; the one at `oldest` is the oldest, those behind it follow.
@@ -270,7 +270,7 @@ impl Run<'_> {
     fn all_changes(&self) -> Vec<Change> {
         let mut all = vec![];
         for (i, v) in self.before.iter().enumerate() {
-            if v.status == MemberStatus::Up {
+            if v.status <= MemberStatus::Up {
                 let raised = vec![(i, MemberStatus::Leaving, v.up_number)];
                 all.push(Change { what: "a leave", by: i, raised, removed: vec![], admits: false, leads: false });
             }

@@ -27,9 +27,9 @@ pub(crate) struct Voter {
 }
 
 impl Voter {
-    /// Up or leaving: counts in majorities.
-    fn counts(&self) -> bool {
-        super::leader::counts(self.status)
+    /// Counts in majorities: up, or leaving and was up.
+    pub(super) fn counts(&self) -> bool {
+        super::leader::counts(self.status, self.up_number)
     }
 
     /// Could have become up on its own side without our having heard.

@@ -20,7 +20,7 @@ pub(super) fn static_quorum(voters: &[Voter], quorum: usize) -> Decision {
 /// The side of the oldest lives. With `down_if_alone` an oldest that is alone does not, but the side of the next one. The other side may have
 /// removed who is exiting here, so this one lives only if it does with and without them.
 pub(super) fn keep_oldest(voters: &[Voter], down_if_alone: bool) -> Decision {
-    let mut by_age: Vec<&Voter> = voters.iter().filter(|v| v.counts() || v.status == MemberStatus::Exiting).collect();
+    let mut by_age: Vec<&Voter> = voters.iter().filter(|v| v.counts() || v.status == MemberStatus::Exiting && v.up_number > 0).collect();
     by_age.sort_by_key(|v| (v.up_number, &v.addr));
     if by_age.is_empty() {
         return Decision::DownAll;

@@ -54,6 +54,7 @@ fn who_is_alone_gives_way_to_a_cluster_that_goes_on_and_to_no_other() {
     let (from, at) = (NodeId::new(&addr(9), 1), addr(9));
     let digest = fast().digest();
     let stranger = |takes, clustered, others: &[usize], settings| MemberFrame::Answer {
+        at: addr(9),
         takes,
         cluster: u64::from(clustered),
         settings,

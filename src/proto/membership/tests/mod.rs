@@ -3,6 +3,7 @@
 mod conformance;
 mod lease;
 mod lives;
+mod names;
 mod proof;
 mod world;
 

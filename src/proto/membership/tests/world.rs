@@ -41,6 +41,11 @@ pub(super) fn addr(n: usize) -> NodeAddr {
     NodeAddr::new("127.0.0.1", 7300 + n as u16)
 }
 
+/// Another name of that node than it advertises.
+pub(super) fn name(n: usize) -> NodeAddr {
+    NodeAddr::new("node", addr(n).port)
+}
+
 pub(super) struct Node {
     pub(super) machine: Membership,
     pub(super) id: NodeId,
@@ -69,6 +74,8 @@ pub(super) struct World {
     /// No datagram gets through.
     pub(super) udp_blocked: bool,
     pub(super) max_datagram_seen: usize,
+    /// Frames sent to who goes by a name that no node advertises.
+    pub(super) by_name: BTreeMap<NodeAddr, u64>,
     /// Datagrams sent, by who and to whom.
     pub(super) sent: BTreeMap<(usize, usize), u64>,
     pub(super) leases: LeaseTable,
@@ -97,6 +104,7 @@ impl World {
             deaf: BTreeSet::new(),
             udp_blocked: false,
             max_datagram_seen: 0,
+            by_name: BTreeMap::new(),
             sent: BTreeMap::new(),
             leases: LeaseTable::default(),
             no_lease: BTreeSet::new(),
@@ -113,6 +121,11 @@ impl World {
     /// Starts node `n` with the given seeds.
     pub(super) fn start(&mut self, n: usize, mut config: Config, seeds: &[usize]) {
         config.cluster.seeds = seeds.iter().map(|&s| addr(s).to_string()).collect();
+        self.start_as(n, config);
+    }
+
+    /// Starts node `n` with the seeds that are in its settings.
+    pub(super) fn start_as(&mut self, n: usize, config: Config) {
         self.lives += 1;
         let me = Identity { addr: addr(n), incarnation: self.rng.next_u64() };
         let id = me.id();
@@ -254,18 +267,25 @@ impl World {
     }
 
     fn send_frame(&mut self, from: usize, to: &Peer, frame: MemberFrame) {
-        let (to, meant) = match to {
-            Peer::Addr(addr) => (usize::from(addr.port) - 7300, None),
+        let (dialled, meant) = match to {
+            Peer::Addr(addr) => (addr.clone(), None),
             Peer::Node(id) => match self.addr_of(*id) {
-                Some(addr) => (usize::from(addr.port) - 7300, Some(*id)),
+                Some(addr) => (addr, Some(*id)),
                 None => return,
             },
         };
+        let to = usize::from(dialled.port) - 7300;
+        if dialled != addr(to) {
+            *self.by_name.entry(dialled.clone()).or_default() += 1;
+        }
+        if from == to {
+            return self.link_event(from, LinkEvent::Down { peer: None, addr: dialled, cause: LinkDown::Itself, lost: 1 });
+        }
         if self.cut.contains(&(from, to)) {
             return;
         }
         let Some(there) = self.nodes.get(&to) else {
-            return self.link_event(from, LinkEvent::Down { peer: None, addr: addr(to), cause: LinkDown::Refused, lost: 1 });
+            return self.link_event(from, LinkEvent::Down { peer: None, addr: dialled, cause: LinkDown::Refused, lost: 1 });
         };
         let (there, here) = (there.id, self.nodes[&from].id);
         if let Some(meant) = meant.filter(|&meant| meant != there) {

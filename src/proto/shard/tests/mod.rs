@@ -224,8 +224,14 @@ impl Bed {
 
     pub fn pass(&mut self, time: Duration) {
         self.now = self.now + time;
-        self.core.handle_timeout(self.now, &mut self.host);
-        self.core.check();
+        // Some at a time, as a worker does.
+        loop {
+            self.core.handle_timeout(self.now, &mut self.host);
+            self.core.check();
+            if self.core.poll_timeout().is_none_or(|due| due > self.now) {
+                break;
+            }
+        }
     }
 
     pub fn assign(&mut self, epoch: u64, base: u64) {
