@@ -4,9 +4,13 @@
 use std::time::Duration;
 
 use wingbeat::{
-    AskError, Cluster, Cx, DropReason, Entity, Failure, HandedOver, Handoff, HostOptions, Ran, RegisterError, messages, testkit::World,
+    AskError, Cluster, Config, Cx, DropReason, Entity, Failure, HandedOver, Handoff, HostOptions, Ran, RegisterError, ShutdownReason,
+    config::Preset, messages, testkit::World,
 };
 
+messages! {
+    pub enum BallastMsg for Ballast(u64) = "test.ballast" { Load { size: u64 } -> u64, Weight -> u64 }
+}
 messages! {
     pub enum HeapMsg for Heap(u64) = "test.heap" { Keep { bytes: Vec<u8> }, Later { bytes: Vec<u8> }, Give { size: u64 } -> Vec<u8>, No { size: u64 } -> u64, Kept -> u64 }
 }
@@ -82,4 +86,50 @@ fn a_message_that_fits_into_no_frame_does_not_keep_its_shard_from_moving() {
     assert_eq!((here.ask(Kept, LONG), there.ask(Kept, LONG)), (Ok(3), Ok(3)), "what fits came along, and was put aside once more");
     let letter = dead.try_recv().unwrap();
     assert_eq!((letter.reason, dead.len()), (DropReason::TooLarge, 0));
+}
+
+/// A state of some size.
+#[derive(Default)]
+struct Loaded(Vec<u8>);
+
+impl Entity for Loaded {
+    type Type = Ballast;
+
+    fn handle(&mut self, msg: BallastMsg, cx: &mut Cx<'_, Self>) {
+        match msg {
+            BallastMsg::Load(Load { size }, reply) => {
+                self.0 = vec![7; size as usize];
+                cx.reply(reply, size);
+            }
+            BallastMsg::Weight(Weight, reply) => cx.reply(reply, self.0.iter().filter(|byte| **byte == 7).count() as u64),
+        }
+    }
+
+    fn handoff(&mut self, cx: &mut Cx<'_, Self>) -> Result<Handoff, Failure> {
+        cx.hand_over(&self.0)
+    }
+
+    fn adopted(&mut self, state: HandedOver<'_>, _: &mut Cx<'_, Self>) -> Result<(), Failure> {
+        self.0 = state.decode()?;
+        Ok(())
+    }
+}
+
+#[test]
+fn a_node_that_leaves_hands_over_many_times_what_a_link_holds() {
+    const ENTITIES: u64 = 64;
+    let mut config = Config::preset(Preset::LocalTest);
+    config.limits.link_bytes = 512 << 10;
+    config.limits.frame_bytes = 256 << 10;
+    config.limits.message_bytes = 128 << 10;
+    let loaded = |node: &Cluster| node.host::<Loaded>(HostOptions::new().shards(16), |_| Loaded::default()).map(drop);
+    let world = World::real(2).config(config).on_each(loaded).start();
+    for key in 0..ENTITIES {
+        assert_eq!(world.entity::<Ballast>(0, key).ask(Load { size: 500_000 }, LONG), Ok(500_000));
+    }
+    // Half of 32 MB; what waits for a link is bounded by 2 MiB.
+    world.node(0).shutdown(ShutdownReason::Requested).wait(LONG).unwrap();
+    for key in 0..ENTITIES {
+        assert_eq!(world.entity::<Ballast>(1, key).ask(Weight, LONG), Ok(500_000), "entity {key}");
+    }
 }

@@ -776,7 +776,7 @@ mod tests {
             let items = [ToWorker::Type(Arc::new(entry))].into_iter().chain(commands.map(ToWorker::Command));
             items.for_each(|item| assert!(lane.push(item).is_ok()));
             let mut bed = Self { worker: Worker::new(node.clone(), 0, 1), hand, node, lane, shard, done };
-            bed.may_run_for(3600_000);
+            bed.may_run_for(3_600_000);
             bed.send(SlowMsg::Work(Work { takes: 0, number: 0 }));
             assert_eq!(bed.turn(), [(0, 1_000)]);
             bed
@@ -812,7 +812,7 @@ mod tests {
             // The first ones show that they are slow, and each of the others is looked at.
             assert_eq!(done.last(), Some(&(20, 2_900)), "{done:?}");
             assert_eq!(bed.turn(), [], "it is over");
-            bed.may_run_for(3600_000);
+            bed.may_run_for(3_600_000);
             let mut all = done;
             (0..10).for_each(|_| all.extend(bed.turn()));
             assert_eq!(all.iter().map(|(number, _)| *number).collect::<Vec<_>>(), (1..=count).collect::<Vec<_>>(), "in order, and once");
@@ -836,7 +836,7 @@ mod tests {
         bed.hand.take(10);
         bed.may_run_for(1_000);
         assert_eq!(bed.turn().len(), 16, "those of one moment");
-        bed.may_run_for(3600_000);
+        bed.may_run_for(3_600_000);
         let mut more = 0;
         for _ in 0..10 {
             bed.hand.take(100);
