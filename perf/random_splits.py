@@ -4,7 +4,7 @@
     perf/random_splits.py A..B [FOLDER] [KIND ...]
 
 Each number from A to B (excluded) is one scenario of each kind (default: all of them). It is written to FOLDER (default: target/random) and run under that
-seed by the program that WINGBEAT names (default: target/release/wingbeat). One side has the majority, so it must live (but for `joins`, `pairs`, `holes` and `restarts`); nothing may run on both
+seed by the program that WINGBEAT names (default: target/release/wingbeat). One side has the majority, so it must live (but for `joins`, `leavers`, `pairs`, `holes` and `restarts`); nothing may run on both
 sides, which is seen as all members send.
 
     cut      3 to 11 nodes; the cut ends about when it is judged, and mostly comes again
@@ -17,6 +17,7 @@ sides, which is seen as all members send.
     holes    a tenth to a half of all links are cut one way; shards move, some join, leave, restart, crash, are paused or have links reset
     restarts no cut; members restart, crash and are paused one after the other while shards move
     joins    two cuts in a row, each by other lines at times, beside which members join; some leave, crash or are paused; all strategies, up to 30 % loss
+    leavers  as `joins`, and most that join are told to leave before long, up or not
 
 Printed are runs in which nobody lives, two sides do, or an invariant is broken. The last is not excluded where a cut ends for some seconds over lossy
 links: one side may have noticed it, and the other not (the guide says so).
@@ -263,7 +264,16 @@ def joins(r):
     return split, 180
 
 
-KINDS = {kind.__name__: kind for kind in [cut, few, again, paused, stutter, leaky, pairs, holes, restarts, joins]}
+def leavers(r):
+    split, lasts = joins(r)
+    for seconds, action in [event for event in split.events if 'do = "join"' in event[1]]:
+        if r.random() < 0.6:
+            nodes = next(line for line in action if line.startswith("nodes"))
+            split.events.append((seconds + r.choice([0.5, 2, 5, 9, 15]), ['do = "leave"', nodes]))
+    return split, lasts
+
+
+KINDS = {kind.__name__: kind for kind in [cut, few, again, paused, stutter, leaky, pairs, holes, restarts, joins, leavers]}
 
 
 def main():

@@ -10,6 +10,7 @@ use std::{
 use crate::{
     ShardKey, Time, TypeId,
     engine::{
+        clock::Clock,
         exits,
         idle::{Idler, Rest, UNSURE},
         lane::{Front, Item, Look, Ring},
@@ -47,6 +48,48 @@ const LOOKS: usize = 16;
 /// The longest sleep without a timer: a guard, not a tick.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
+/// The moment it is for what is handled.
+#[derive(Copy, Clone, Default)]
+struct Moment {
+    now: Time,
+    /// What the processor's counter stood at then.
+    ticks: Option<u64>,
+}
+
+impl Moment {
+    /// Whether it was hardly any time ago, which costs less than to read the clock.
+    #[inline]
+    fn is_soon(self, clock: &Clock) -> bool {
+        match clock {
+            Clock::Machine => self.ticks.zip(sys::ticks()).is_some_and(|(then, now)| now.wrapping_sub(then) < SOON_TICKS),
+            Clock::Virtual(time) => time.now() == self.now,
+        }
+    }
+}
+
+/// Messages that are handled one behind the other.
+struct Row<'a> {
+    done: usize,
+    /// Before it has been so many, it is seen whether they go fast,
+    upto: usize,
+    /// and then it may be so many.
+    most: usize,
+    /// They did.
+    fast: bool,
+    moment: Moment,
+    clock: &'a Clock,
+}
+
+impl Row<'_> {
+    /// Apart, as its part is small: what it needs is not to be at hand for each message.
+    #[cold]
+    #[inline(never)]
+    fn goes_on(&mut self) -> bool {
+        self.upto = self.most.min(self.done + GROUP);
+        self.fast && self.done < self.upto && self.moment.is_soon(self.clock)
+    }
+}
+
 /// A worker without its thread: the work of one is a row of [`turn`](Self::turn)s, each a function of the moment and of what came in.
 pub struct Worker {
     index: u16,
@@ -55,10 +98,8 @@ pub struct Worker {
     host: WorkerHost,
     lanes: Vec<Ring<ToWorker>>,
     until: Time,
-    /// The moment it is for what is handled, read again as a turn goes on: the right to run may end in the middle of one.
-    now: Time,
-    /// What the processor's counter stood at then.
-    ticks: Option<u64>,
+    /// It is read again as a turn goes on: the right to run may end in the middle of one.
+    moment: Moment,
     /// Messages handled since.
     since: usize,
     /// Before it has been so many, the clock is read again.
@@ -154,8 +195,7 @@ impl Worker {
             host,
             lanes: vec![],
             until: Time::ZERO,
-            now: Time::ZERO,
-            ticks: None,
+            moment: Moment::default(),
             since: 0,
             pace: GROUP,
             local: false,
@@ -299,7 +339,7 @@ impl Worker {
 
     /// It is that moment, for what is handled from now on, and the right to run is what it is now.
     fn it_is(&mut self, now: Time) {
-        (self.now, self.since, self.ticks) = (now, 0, sys::ticks());
+        (self.moment, self.since) = (Moment { now, ticks: sys::ticks() }, 0);
         let until = self.node.hosting_until();
         if until != self.until {
             self.until = until;
@@ -314,17 +354,16 @@ impl Worker {
         if self.since >= self.pace {
             self.read_clock();
         }
-        self.now
+        self.moment.now
     }
 
     #[inline(never)]
     fn read_clock(&mut self) {
-        let soon = |(then, now): (u64, u64)| now.wrapping_sub(then) < SOON_TICKS;
-        if self.pace == GROUP && !self.node.clock.is_virtual() && self.ticks.zip(sys::ticks()).is_some_and(soon) {
+        if self.pace == GROUP && self.moment.is_soon(&self.node.clock) {
             self.since = 0;
             return;
         }
-        let (before, now) = (self.now, self.node.now());
+        let (before, now) = (self.moment.now, self.node.now());
         self.pace = if now.since(before) >= SLOW { 1 } else { GROUP.min(2 * self.pace) };
         self.it_is(now);
     }
@@ -354,7 +393,7 @@ impl Worker {
             let some = (most - done).min(self.pace - self.since);
             // A worker that is close behind a producer takes the lines from it that are written to, so it takes its time then.
             if self.core.is_small() && (lane.own || lane.is_busy()) {
-                let ran = self.run_straight(now, lane, some);
+                let ran = self.run_straight(lane, some, most - done);
                 (done, short) = (done + ran.done, ran.short);
                 self.since += ran.done;
                 continue;
@@ -444,14 +483,16 @@ impl Worker {
         ran
     }
 
-    /// Hands the messages at the front of the lane to their entities, each found when its turn comes.
+    /// Hands the messages at the front of the lane to their entities, each found when its turn comes: `some`, and up to `most` while all goes fast.
     #[inline(never)]
-    fn run_straight(&mut self, now: Time, lane: &mut Ring<ToWorker>, most: usize) -> Ran {
-        let Self { core, host, local, abroad, .. } = self;
+    fn run_straight(&mut self, lane: &mut Ring<ToWorker>, some: usize, most: usize) -> Ran {
+        let Self { core, host, local, abroad, moment, node, pace, .. } = self;
+        let now = moment.now;
         let mut ran = Ran { done: 0, good: true, short: false };
         if !core.opens_short_way(now) {
             return ran;
         }
+        let mut row = Row { done: 0, upto: some, most, fast: *pace == GROUP, moment: *moment, clock: &node.clock };
         let run = AssertUnwindSafe(|| {
             lane.letters(|letter| {
                 let route = letter.route();
@@ -459,13 +500,13 @@ impl Worker {
                     return Look::Stays;
                 }
                 let turn = core.straight_way(route, letter.key(), host, |host, at, entity| {
-                    ran.done += 1;
+                    row.done += 1;
                     host.handle_letter(at, entity, letter)
                 });
                 match turn {
                     Ok(others) => {
                         *(if route.3 { &mut *abroad } else { &mut *local }) = true;
-                        if others == Others::Good && ran.done < most {
+                        if others == Others::Good && (row.done < row.upto || row.goes_on()) {
                             Look::Next
                         } else {
                             ran.short = true;
@@ -476,7 +517,9 @@ impl Worker {
                 }
             });
         });
-        if let Err(panic) = catch_unwind(run) {
+        let ended = catch_unwind(run);
+        ran.done = row.done;
+        if let Err(panic) = ended {
             let mut approach = [Approach::default()];
             let found = self.look_ahead(now, lane, &mut approach);
             self.core.come_near(&mut approach[..found]);
