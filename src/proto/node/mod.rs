@@ -288,9 +288,10 @@ impl<M: Members> NodeCore<M> {
         match frame {
             // Not acknowledged: the sender has it until it hears of this node's removal.
             Frame::Handoff { item: HandoffItem::Transfer(_), .. } if self.done => self.counts.frames_discarded += 1,
-            // Who is down may be gone for others, and its shards another's: all have seen it down before anybody may give them away. Not acknowledged, as
-            // it is dead or will be told so.
-            Frame::Handoff { item: HandoffItem::Transfer(_), .. } if self.peers.is_down(from) => self.counts.frames_discarded += 1,
+            // Who is down may be gone for others, and a shard of its another's, where nobody knew of this move: the next coordinator asks whoever knows of one.
+            Frame::Handoff { shard, item: HandoffItem::Transfer(ref chunk), .. } if self.is_late(from, shard, chunk.epoch) => {
+                self.counts.frames_discarded += 1;
+            }
             Frame::Handoff { shard, number, item } => {
                 self.with_relay(|relay, peers, out| relay.receive((from, by), shard, number, item, peers, out));
             }
@@ -303,6 +304,11 @@ impl<M: Members> NodeCore<M> {
             }
             _ => self.counts.frames_discarded += 1,
         }
+    }
+
+    /// Whether a shard comes from a member that was declared dead, by a move that this node has not heard of.
+    fn is_late(&self, from: NodeId, shard: ShardKey, epoch: Epoch) -> bool {
+        self.peers.is_down(from) && self.region.known(shard).is_none_or(|(known, _)| known < epoch)
     }
 
     /// A frame between two nodes that do not reach each other: for this one, or to be passed on, once.

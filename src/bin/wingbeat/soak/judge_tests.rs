@@ -78,7 +78,7 @@ fn memory_that_grows_in_the_warm_up_alone_is_flat() {
 
 #[test]
 fn what_the_first_fault_of_a_kind_takes_is_warm_up() {
-    let growing = |until: f64| vec![life(1_800, move |at| 20_000.0 + at.min(until) * 3.0)];
+    let growing = |until: f64| vec![life(1_800, move |at| 20_000.0 + at.min(until) * 8.0)];
     let each_once = |found: &mut Findings| {
         let fault = |(at, kind): (usize, Kind)| Fault { at: 60.0 * at as f64, kind, ..found.faults[0].clone() };
         found.faults = KINDS.into_iter().enumerate().map(fault).collect();
