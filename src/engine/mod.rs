@@ -44,6 +44,7 @@ pub mod lease;
 pub mod letter;
 pub mod mailbox;
 pub mod message;
+pub mod moment;
 pub mod names;
 pub mod network;
 pub mod node;

@@ -15,6 +15,7 @@ use crate::{
         idle::{Idler, Rest, UNSURE},
         lane::{Front, Item, Look, Ring},
         letter::Letter,
+        moment::{Moment, PACE},
         node::{Node, ToNet, ToWorker},
         panics,
         parcel::{Answered, EngineParcel},
@@ -33,12 +34,8 @@ use crate::{
 
 /// Items taken from one lane before the next one has its turn.
 const BATCH: usize = 64;
-/// Messages whose entities are searched for at once, at most; and those that are handled per reading of the clock.
-const GROUP: usize = 16;
-/// What takes so long between two readings of the clock is slow: for a while each message has one of its own.
-const SLOW: Duration = Duration::from_millis(1);
-/// Less than that, of the processor's counter: what goes fast needs no reading of the clock.
-const SOON_TICKS: u64 = 1 << 20;
+/// Messages whose entities are searched for at once, at most.
+const GROUP: usize = PACE;
 /// So many times in a turn timers are handled, at most.
 const TIMER_ROUNDS: usize = 64;
 
@@ -47,25 +44,6 @@ const LOOKS: usize = 16;
 
 /// The longest sleep without a timer: a guard, not a tick.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
-
-/// The moment it is for what is handled.
-#[derive(Copy, Clone, Default)]
-struct Moment {
-    now: Time,
-    /// What the processor's counter stood at then.
-    ticks: Option<u64>,
-}
-
-impl Moment {
-    /// Whether it was hardly any time ago, which costs less than to read the clock.
-    #[inline]
-    fn is_soon(self, clock: &Clock) -> bool {
-        match clock {
-            Clock::Machine => self.ticks.zip(sys::ticks()).is_some_and(|(then, now)| now.wrapping_sub(then) < SOON_TICKS),
-            Clock::Virtual(time) => time.now() == self.now,
-        }
-    }
-}
 
 /// Messages that are handled one behind the other.
 struct Row<'a> {
@@ -85,7 +63,7 @@ impl Row<'_> {
     #[cold]
     #[inline(never)]
     fn goes_on(&mut self) -> bool {
-        self.upto = self.most.min(self.done + GROUP);
+        self.upto = self.most.min(self.done + PACE);
         self.fast && self.done < self.upto && self.moment.is_soon(self.clock)
     }
 }
@@ -98,12 +76,6 @@ pub struct Worker {
     host: WorkerHost,
     lanes: Vec<Ring<ToWorker>>,
     until: Time,
-    /// It is read again as a turn goes on: the right to run may end in the middle of one.
-    moment: Moment,
-    /// Messages handled since.
-    since: usize,
-    /// Before it has been so many, the clock is read again.
-    pace: usize,
     /// A message of a sender on this node was handled in this turn.
     local: bool,
     /// The lanes of its thread are known as its own.
@@ -120,14 +92,16 @@ pub fn run(node: Arc<Node>, index: u16, seed: u64) {
     let mut idler = Idler::new(node.config.node.idle);
     let mut worker = Worker::new(node, index, seed);
     crate::api::mark_worker_thread(true);
-    let mut now = sys::now();
+    let clock = worker.node.clock.clone();
+    let mut began = Moment::read(&clock);
     loop {
-        match worker.turn(now) {
+        let now = began.now;
+        match worker.turn(began) {
             Step::Quit => break,
             Step::Worked => {
                 idler.worked(now);
                 if let Some(then) = worker.awaits_more(idler.looks()) {
-                    now = then;
+                    began = then;
                     continue;
                 }
             }
@@ -149,7 +123,7 @@ pub fn run(node: Arc<Node>, index: u16, seed: u64) {
                 Rest::Park => worker.sleep(),
             },
         }
-        now = sys::now();
+        began = Moment::read(&clock);
     }
     worker.end();
 }
@@ -189,25 +163,12 @@ impl Worker {
     pub fn new(node: Arc<Node>, index: u16, seed: u64) -> Self {
         let core = ShardCore::new(node.config.clone(), node.id, index, seed);
         let host = WorkerHost::new(node.clone(), index, seed);
-        Self {
-            index,
-            core,
-            host,
-            lanes: vec![],
-            until: Time::ZERO,
-            moment: Moment::default(),
-            since: 0,
-            pace: GROUP,
-            local: false,
-            known: false,
-            abroad: false,
-            group: GROUP,
-            node,
-        }
+        Self { index, core, host, lanes: vec![], until: Time::ZERO, local: false, known: false, abroad: false, group: GROUP, node }
     }
 
-    /// One turn without waiting, by the thread that has the worker's lanes. It began at `now`.
-    pub fn turn(&mut self, now: Time) -> Step {
+    /// One turn without waiting, by the thread that has the worker's lanes.
+    pub fn turn(&mut self, began: Moment) -> Step {
+        let now = began.now;
         let door = &self.node.workers[usize::from(self.index)];
         while let Some(mut lane) = door.take_new() {
             // Where one thread does everybody's work, its messages go the ways that they go on threads of their own.
@@ -218,7 +179,8 @@ impl Worker {
             self.known = true;
             self.take_lanes();
         }
-        self.it_is(now);
+        self.host.moments.begin(began);
+        self.look_at_right();
         let mut worked = false;
         let mut quit = false;
         let abroad = std::mem::take(&mut self.abroad);
@@ -337,35 +299,22 @@ impl Worker {
         worked
     }
 
-    /// It is that moment, for what is handled from now on, and the right to run is what it is now.
-    fn it_is(&mut self, now: Time) {
-        (self.moment, self.since) = (Moment { now, ticks: sys::ticks() }, 0);
+    /// The right to run is what it is at that moment.
+    fn look_at_right(&mut self) {
         let until = self.node.hosting_until();
         if until != self.until {
             self.until = until;
-            self.core.set_hosting_until(now, until, &mut self.host);
+            self.core.set_hosting_until(self.host.moments.last().now, until, &mut self.host);
         }
     }
 
-    /// The moment it is for the next message. The right to run holds for a turn of an entity that begins in time, not for all that a turn of the worker
-    /// finds: handlers may be slow, and the process may stand still between two of them. But a reading per message would be a good part of a message.
+    /// The moment it is for the next message.
     #[inline]
     fn moment(&mut self) -> Time {
-        if self.since >= self.pace {
-            self.read_clock();
+        if self.host.moments.left() == 0 && self.host.moments.renew() {
+            self.look_at_right();
         }
-        self.moment.now
-    }
-
-    #[inline(never)]
-    fn read_clock(&mut self) {
-        if self.pace == GROUP && self.moment.is_soon(&self.node.clock) {
-            self.since = 0;
-            return;
-        }
-        let (before, now) = (self.moment.now, self.node.now());
-        self.pace = if now.since(before) >= SLOW { 1 } else { GROUP.min(2 * self.pace) };
-        self.it_is(now);
+        self.host.moments.last().now
     }
 
     /// Handles the timers that were due when the turn began: whether there were any. A reading of the clock for some of them.
@@ -378,7 +327,7 @@ impl Worker {
             any = true;
             let now = self.moment();
             self.core.handle_timeout(now, &mut self.host);
-            self.since = self.pace;
+            self.host.moments.end_row();
         }
         any
     }
@@ -390,12 +339,12 @@ impl Worker {
         let mut approaches = [Approach::default(); GROUP];
         while short && done < most {
             let now = self.moment();
-            let some = (most - done).min(self.pace - self.since);
+            let some = (most - done).min(self.host.moments.left());
             // A worker that is close behind a producer takes the lines from it that are written to, so it takes its time then.
             if self.core.is_small() && (lane.own || lane.is_busy()) {
                 let ran = self.run_straight(lane, some, most - done);
                 (done, short) = (done + ran.done, ran.short);
-                self.since += ran.done;
+                self.host.moments.handled(ran.done);
                 continue;
             }
             let wanted = self.group.min(some);
@@ -408,7 +357,7 @@ impl Worker {
             let ran = self.run(lane, approaches);
             self.group = if ran.done == found && ran.good { GROUP.min(2 * self.group) } else { 1 };
             (done, short) = (done + ran.done, ran.short);
-            self.since += ran.done;
+            self.host.moments.handled(ran.done);
         }
         self.host.handled += done as u64;
         done
@@ -486,13 +435,14 @@ impl Worker {
     /// Hands the messages at the front of the lane to their entities, each found when its turn comes: `some`, and up to `most` while all goes fast.
     #[inline(never)]
     fn run_straight(&mut self, lane: &mut Ring<ToWorker>, some: usize, most: usize) -> Ran {
-        let Self { core, host, local, abroad, moment, node, pace, .. } = self;
+        let Self { core, host, local, abroad, node, .. } = self;
+        let moment = host.moments.last();
         let now = moment.now;
         let mut ran = Ran { done: 0, good: true, short: false };
         if !core.opens_short_way(now) {
             return ran;
         }
-        let mut row = Row { done: 0, upto: some, most, fast: *pace == GROUP, moment: *moment, clock: &node.clock };
+        let mut row = Row { done: 0, upto: some, most, fast: host.moments.is_fast(), moment, clock: &node.clock };
         let run = AssertUnwindSafe(|| {
             lane.letters(|letter| {
                 let route = letter.route();
@@ -570,18 +520,18 @@ impl Worker {
             ToWorker::LinkUp => self.host.link_up(),
             ToWorker::Quit => {}
         }
-        // Many entities may have had their turns in it: the clock is read in any case.
-        self.since = self.pace;
+        // Many entities may have had their turns in it.
+        self.host.moments.end_row();
     }
 
     /// Looks into the lanes again, so often at most, if the last turn's work was of this node. If there is more, when that was not yet known: the clock
     /// is read between the looks, where nobody waits for it, and seldom, as what comes while it is read waits for that.
-    fn awaits_more(&mut self, looks: u32) -> Option<Time> {
+    fn awaits_more(&mut self, looks: u32) -> Option<Moment> {
         let local = std::mem::take(&mut self.local) && self.host.out.answers() == 0;
         let rounds = (LOOKS / self.lanes.len().max(1)).max(1);
         (0..if local { looks } else { 0 }).find_map(|_| {
-            let now = sys::now();
-            (0..rounds).any(|_| self.lanes.iter().any(|lane| !lane.is_empty())).then_some(now)
+            let then = Moment::read(&self.node.clock);
+            (0..rounds).any(|_| self.lanes.iter().any(|lane| !lane.is_empty())).then_some(then)
         })
     }
 
@@ -612,7 +562,8 @@ impl Worker {
     pub fn end(mut self) {
         // What was accepted before its senders saw the end: `Stop` was in front of `Quit`, so the core gives it up.
         let door = self.node.clone();
-        self.it_is(door.now());
+        self.host.moments.begin(Moment::read(&door.clock));
+        self.look_at_right();
         let door = &door.workers[usize::from(self.index)];
         let mut lanes = std::mem::take(&mut self.lanes);
         lanes.extend(std::iter::from_fn(|| door.take_new()));
@@ -662,7 +613,7 @@ impl Worker {
     /// waits it goes at once.
     fn own(&mut self, shard: ShardKey, slot: &mut Option<EngineParcel>) {
         let now = self.moment();
-        self.since += 1;
+        self.host.moments.handled(1);
         if let Some(EngineParcel::Typed { key, .. }) = slot {
             let Self { core, host, .. } = self;
             let key = key.clone();
@@ -687,7 +638,7 @@ impl Worker {
     fn publish(&mut self, topic: u64, value: &Value) {
         for (shard, parcel) in self.host.out.published(topic, value) {
             let now = self.moment();
-            self.since += 1;
+            self.host.moments.handled(1);
             // One that has left meanwhile has no subscription any more.
             let _ = self.core.handle_own(now, shard, parcel, &mut self.host);
         }
@@ -698,7 +649,7 @@ impl Worker {
         for (shard, key) in self.core.live_of(ty) {
             if let Some(envelope) = Envelope::new(shard, None, &key, message) {
                 let now = self.moment();
-                self.since += 1;
+                self.host.moments.handled(1);
                 let _ = self.core.handle_own(now, shard, EngineParcel::from_envelope(envelope), &mut self.host);
             }
         }
@@ -738,12 +689,16 @@ mod tests {
 
     crate::messages! { pub enum SlowMsg for Slow(String) = "worker.slow" { Work { takes: u64, number: u64 }, Rest { after: u64 } } }
 
-    /// A clock that moves while handlers run.
-    struct Hand(AtomicU64);
+    /// A clock that moves while entities start and handlers run.
+    struct Hand {
+        now: AtomicU64,
+        /// What a start takes, in milliseconds.
+        start: AtomicU64,
+    }
 
     impl VirtualTime for Hand {
         fn now(&self) -> Time {
-            Time::from_nanos(self.0.load(Ordering::Relaxed))
+            Time::from_nanos(self.now.load(Ordering::Relaxed))
         }
 
         fn pass(&self, _: Time) {}
@@ -751,7 +706,7 @@ mod tests {
 
     impl Hand {
         fn take(&self, ms: u64) {
-            self.0.fetch_add(ms * 1_000_000, Ordering::Relaxed);
+            self.now.fetch_add(ms * 1_000_000, Ordering::Relaxed);
         }
     }
 
@@ -793,7 +748,7 @@ mod tests {
     impl Bed {
         /// A worker with one live entity, at one second.
         fn new() -> Self {
-            let hand = Arc::new(Hand(AtomicU64::new(1_000_000_000)));
+            let hand = Arc::new(Hand { now: AtomicU64::new(1_000_000_000), start: AtomicU64::new(0) });
             let bell = || Arc::new(Bell::new(|| {}));
             let me = Identity { addr: NodeAddr::new("here", 1), incarnation: 1 };
             let config = Arc::new(crate::Config::preset(Preset::LocalTest));
@@ -811,7 +766,10 @@ mod tests {
             let shard = ShardKey { ty: entry.id, shard: ShardId(0) };
             let make = {
                 let (hand, done) = (hand.clone(), done.clone());
-                move |_: &String| Handler(hand.clone(), done.clone())
+                move |_: &String| {
+                    hand.take(hand.start.load(Ordering::Relaxed));
+                    Handler(hand.clone(), done.clone())
+                }
             };
             assert!(entry.set_host(crate::api::host_of::<Handler>(Arc::new(make), crate::proto::shard::TypeOptions::default())).is_ok());
             let lane = node.workers[0].open(node.next_lane(), 1000);
@@ -830,8 +788,12 @@ mod tests {
         }
 
         fn send(&self, message: SlowMsg) {
-            let hash = xxhash_rust::xxh3::xxh3_64(b"k");
-            let address = Address { shard: self.shard, tag: Epoch(1), stream: None, key: b"k", hash, ask: None, reads: 0 };
+            self.send_to(b"k", message);
+        }
+
+        fn send_to(&self, key: &[u8], message: SlowMsg) {
+            let hash = xxhash_rust::xxh3::xxh3_64(key);
+            let address = Address { shard: self.shard, tag: Epoch(1), stream: None, key, hash, ask: None, reads: 0 };
             assert!(self.lane.letter(&address, &mut Some(message)), "there is room");
             self.lane.publish();
         }
@@ -839,7 +801,7 @@ mod tests {
         /// What a turn has handled.
         fn turn(&mut self) -> Vec<(u64, u64)> {
             let now = self.hand.now();
-            self.worker.turn(now);
+            self.worker.turn(Moment::at(now));
             std::mem::take(&mut *self.done.lock())
         }
     }
@@ -878,13 +840,43 @@ mod tests {
         bed.turn();
         bed.hand.take(10);
         bed.may_run_for(1_000);
-        assert_eq!(bed.turn().len(), 16, "those of one moment");
+        assert_eq!(bed.turn().len(), 10, "those that began in time");
         bed.may_run_for(3_600_000);
         let mut more = 0;
         for _ in 0..10 {
             bed.hand.take(100);
             more += bed.turn().len();
         }
-        assert_eq!(more, 24, "the others, later");
+        assert_eq!(more, 30, "the others, later");
+    }
+
+    #[test]
+    fn a_message_does_not_run_behind_a_start_that_outlasts_the_right() {
+        let mut bed = Bed::new();
+        bed.hand.start.store(5_000, Ordering::Relaxed);
+        bed.may_run_for(2_000);
+        bed.send_to(b"late", SlowMsg::Work(Work { takes: 0, number: 1 }));
+        assert_eq!(bed.turn(), [], "it may not run any more");
+        bed.may_run_for(2_000);
+        assert_eq!(bed.turn(), [(1, 6_000)]);
+    }
+
+    #[test]
+    fn what_has_waited_for_the_right_to_run_ends_with_it() {
+        let mut bed = Bed::new();
+        bed.may_run_for(0);
+        (1..=300).for_each(|number| bed.send(SlowMsg::Work(Work { takes: 100, number })));
+        (0..10).for_each(|_| assert_eq!(bed.turn(), [], "it may not run"));
+        let mut all = vec![];
+        for _ in 0..3 {
+            bed.may_run_for(2_000);
+            let done = bed.turn();
+            assert_eq!(done.len(), 20, "all wait in one mailbox, and as many are handled as begin in time: {done:?}");
+            assert_eq!(bed.turn(), [], "it is over");
+            all.extend(done);
+        }
+        bed.may_run_for(3_600_000);
+        all.extend(bed.turn());
+        assert_eq!(all.iter().map(|(number, _)| *number).collect::<Vec<_>>(), (1..=300).collect::<Vec<_>>(), "in order, and once");
     }
 }

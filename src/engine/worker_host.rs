@@ -13,6 +13,7 @@ use crate::{
     engine::{
         exits,
         letter::Letter,
+        moment::Moments,
         node::{Node, ToNet},
         out::{OpenAsk, Out},
         panics,
@@ -43,6 +44,8 @@ pub struct WorkerHost {
     pub handled: u64,
     /// The way out.
     pub out: Out,
+    /// It is read again as a turn of the worker goes on: the right to run may end in the middle of one.
+    pub moments: Moments,
     index: u16,
     /// What the watch sees.
     pub busy: Arc<Busy>,
@@ -62,6 +65,7 @@ impl WorkerHost {
             types: Types::default(),
             handled: 0,
             out: Out::new(node.clone(), index, seed),
+            moments: Moments::new(node.clock.clone()),
             index,
             busy: node.busy[usize::from(index)].clone(),
             slow: None,
@@ -258,6 +262,11 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
 impl Host for WorkerHost {
     type Parcel = EngineParcel;
     type Entity = Box<dyn Instance>;
+
+    fn now(&mut self, _: Time) -> Time {
+        self.moments.renew();
+        self.moments.last().now
+    }
 
     fn start(&mut self, at: &Place, key: &[u8], cause: StartCause, state: Option<(&[u8], NodeId)>) -> Result<Self::Entity, String> {
         let host = self.types.get(at.shard.ty).and_then(|e| e.host.get()).cloned();

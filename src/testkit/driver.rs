@@ -20,6 +20,7 @@ use crate::{
         self,
         exits::{Lanes, on_behalf},
         helper,
+        moment::Moment,
         network::Network,
         node::{self, Job, Node, ToNet},
         panics,
@@ -94,7 +95,7 @@ impl Seat {
         let Some(worker) = slot else { return };
         crate::api::mark_worker_thread(true);
         panics::watch_this_thread();
-        let step = on_behalf(lanes, || worker.turn(now));
+        let step = on_behalf(lanes, || worker.turn(Moment::at(now)));
         if step == Step::Quit
             && let Some(worker) = slot.take()
         {

@@ -25,6 +25,7 @@ use crate::{
         exits::{Lanes, on_behalf},
         helper,
         lane::{Bell, Door, LaneSender, Ring},
+        moment::Moment,
         node::{Job, Node, ToNet, ToWorker},
         panics,
         parcel::{Answered, EngineParcel, Key, message_of},
@@ -180,7 +181,7 @@ impl Home {
         let Self { worker, lanes, .. } = self;
         crate::api::mark_worker_thread(true);
         panics::watch_this_thread();
-        on_behalf(lanes, || worker.turn(now));
+        on_behalf(lanes, || worker.turn(Moment::at(now)));
         crate::api::mark_worker_thread(false);
         true
     }

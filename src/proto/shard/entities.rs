@@ -209,6 +209,7 @@ impl<H: Host> Entities<H> {
         let Some(slot) = self.slots.get_mut(at as usize).and_then(Option::as_mut) else { return false };
         let Some(entity) = slot.entity.take() else { return false };
         t.host.stop(&t.place(), self.keys.get(slot.key), entity, why);
+        t.env.ran = true;
         discard_wishes(t);
         self.count_live(t.env, t.number, false);
         true
@@ -239,6 +240,7 @@ impl<H: Host> Entities<H> {
     ) -> Result<States, String> {
         let place = t.place();
         let mut states = States::default();
+        t.env.ran = true;
         let Self { slots, keys, coming, .. } = self;
         for (slot, at) in slots.iter_mut().zip(0..) {
             let Some(slot) = slot else { continue };
@@ -275,6 +277,7 @@ impl<H: Host> Entities<H> {
             let Some(mut slot) = slot else { continue };
             if let Some(entity) = slot.entity {
                 t.host.stop(&place, self.keys.get(slot.key), entity, why);
+                t.env.ran = true;
                 discard_wishes(t);
                 self.count_live(t.env, t.number, false);
             }

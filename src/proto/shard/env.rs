@@ -132,6 +132,8 @@ pub(super) struct Env {
     pub limits: Limits,
     pub linger: Duration,
     pub now: Time,
+    /// Something of an entity's has run since: that may have taken long.
+    pub ran: bool,
     /// The right to run ends then.
     pub until: Time,
     pub secret: u64,
@@ -165,10 +167,19 @@ pub(super) struct Env {
 }
 
 impl Env {
-    /// A turn may start.
+    /// A turn may start, as the first of a call.
     #[inline]
     pub fn may_run(&self) -> bool {
         self.now < self.until
+    }
+
+    /// A turn may start: that is asked before each, as those of one call may take longer than the right to run lasts.
+    #[inline]
+    pub fn may_run_on<H: Host>(&mut self, host: &mut H) -> bool {
+        if std::mem::take(&mut self.ran) {
+            self.now = host.now(self.now);
+        }
+        self.may_run()
     }
 
     /// That entity has something to do when the right to run is back. What waits for it is given up with what waits for the first such entity, so that it
@@ -226,6 +237,12 @@ pub(super) struct Turns<'a, H> {
 }
 
 impl<H: Host> Turns<'_, H> {
+    /// A turn may start.
+    #[inline]
+    pub fn may_run(&mut self) -> bool {
+        self.env.may_run_on(self.host)
+    }
+
     #[inline]
     pub fn place(&self) -> Place {
         Place { shard: self.shard, epoch: self.epoch, now: self.env.now }

@@ -119,6 +119,11 @@ pub trait Host {
     /// What was reported goes on its way at once, as there is more to do before the next report.
     fn hurry(&mut self) {}
 
+    /// The moment it is behind a turn of an entity, in a call of the core that came `then` and may have more of them.
+    fn now(&mut self, then: Time) -> Time {
+        then
+    }
+
     /// Has what stands there fetched into the cache, for a look at it soon. Only a hint.
     #[inline(always)]
     fn fetch<T>(what: &T) {

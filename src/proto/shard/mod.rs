@@ -117,6 +117,7 @@ impl<H: Host> ShardCore<H> {
             give_up_at: None,
             stops: vec![],
             ended: vec![],
+            ran: false,
             waiting: 0,
             waiting_bytes: 0,
             live: 0,
@@ -242,6 +243,7 @@ impl<H: Host> ShardCore<H> {
     /// What a turn has led to.
     #[inline(never)]
     fn after_short_way(&mut self, approach: Approach, turn: Turn, host: &mut H) {
+        self.env.ran = true;
         let home = &mut self.shards[approach.shard as usize];
         let mut cx = Cx { env: &mut self.env, host };
         let mut turns = home.turns(&mut cx);

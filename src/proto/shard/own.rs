@@ -221,7 +221,7 @@ impl<H: Host> Entities<H> {
 
     /// An entity's own timer is due.
     pub fn fire(&mut self, t: &mut Turns<'_, H>, at: u32, key: u64, due: Time) {
-        let (now, may_run) = (t.env.now, t.env.may_run());
+        let (may_run, now) = (t.may_run(), t.env.now);
         let id = Timer::Own { shard: t.number, slot: at, key };
         let Some(own) = self.own(at) else { return };
         let Some(timer) = own.timers.get_mut(&key).filter(|x| x.due == due) else { return };
@@ -277,7 +277,7 @@ impl<H: Host> Entities<H> {
         let Some(own) = slot.side.as_mut().and_then(|s| s.own.as_mut()).filter(|own| own.idle_due == due) else { return };
         let Some(idle) = own.idle else { return };
         let left = idle.saturating_sub(idle_for(used, now));
-        if left.is_zero() && t.env.may_run() {
+        if left.is_zero() && t.may_run() {
             return self.passivate(t, at);
         }
         own.idle_due = now + left.max(Duration::from_nanos(1 << 20));
@@ -305,16 +305,14 @@ impl<H: Host> Entities<H> {
         let Some(idle) = t.host.options(t.shard.ty).idle else { return };
         let slots = self.numbers().len();
         let until = (self.swept + SWEEP_SLOTS).min(slots);
-        if t.env.may_run() {
-            for at in self.swept..until {
-                let at = at as u32;
-                let is_idle = self.slot(at).is_some_and(|s| {
-                    let free = s.side.as_ref().is_none_or(|x| x.mailbox.is_empty() && x.own.as_ref().is_none_or(|own| own.idle.is_none()));
-                    s.entity.is_some() && free && idle_for(s.used, now) >= idle
-                });
-                if is_idle {
-                    self.passivate(t, at);
-                }
+        for at in self.swept..until {
+            let at = at as u32;
+            let is_idle = self.slot(at).is_some_and(|s| {
+                let free = s.side.as_ref().is_none_or(|x| x.mailbox.is_empty() && x.own.as_ref().is_none_or(|own| own.idle.is_none()));
+                s.entity.is_some() && free && idle_for(s.used, now) >= idle
+            });
+            if is_idle && t.may_run() {
+                self.passivate(t, at);
             }
         }
         self.swept = until;

@@ -267,7 +267,7 @@ impl<H: Host> Shard<H> {
     /// Goes on with the stop: at once, unless the right to run is suspended (handing over runs code of entities).
     pub fn stop(&mut self, cx: &mut Cx<'_, H>) {
         let State::Stopping { epoch, to } = self.state else { return };
-        if self.parked.is_none() && !cx.env.may_run() {
+        if self.parked.is_none() && !cx.env.may_run_on(cx.host) {
             return cx.env.stops.push(self.number);
         }
         let mut cargo = match self.parked.take() {

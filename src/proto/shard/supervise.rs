@@ -66,7 +66,7 @@ impl<H: Host> Entities<H> {
         }
         let at = match found {
             Some(at) => {
-                if self.is_steady(at) && t.env.may_run() {
+                if self.is_steady(at) && t.may_run() {
                     return self.run_next(t, at, parcel);
                 }
                 at
@@ -74,9 +74,12 @@ impl<H: Host> Entities<H> {
             // Nothing that travels has room for it, and every entity may have to travel.
             None if parcel.key().len() > KEY_BYTES => return t.undelivered(parcel, DropReason::Undecodable),
             // If it cannot start, it waits: there has to be room for it.
-            None if t.env.may_run() && t.env.has_room(parcel.size()) => {
+            None if t.may_run() && t.env.has_room(parcel.size()) => {
                 let at = self.insert(tag, parcel.key(), None, None);
-                return if self.start(t, at, None) { self.run_next(t, at, parcel) } else { self.unpop(t, at, parcel) };
+                if self.start(t, at, None) && t.may_run() {
+                    return self.run_next(t, at, parcel);
+                }
+                at
             }
             None => self.insert(tag, parcel.key(), None, Some(Box::default())),
         };
@@ -164,7 +167,7 @@ impl<H: Host> Entities<H> {
         let tag = t.env.tag(hash);
         // Its timers may have been taken in before; an instance has not.
         let found = self.find(tag, key);
-        if found.is_none() && t.env.may_run() {
+        if found.is_none() && t.may_run() {
             let at = self.insert(tag, key, None, None);
             if self.start(t, at, Some((state, from))) && self.slot(at).is_some_and(|s| s.side.is_some()) {
                 self.go_on(t, at);
@@ -186,7 +189,7 @@ impl<H: Host> Entities<H> {
             let Some(slot) = self.slot(at) else { return };
             let live = slot.entity.is_some();
             let Some(side) = slot.side.as_mut() else { return };
-            if !t.env.may_run() {
+            if !t.may_run() {
                 if !side.queued {
                     side.queued = true;
                     t.env.suspend(t.number, at);
@@ -202,13 +205,17 @@ impl<H: Host> Entities<H> {
                 }
                 continue;
             }
+            if !live && side.mailbox.front().is_some_and(|parcel| !t.expired(parcel)) {
+                if !self.start(t, at, None) {
+                    return self.rest(t, at);
+                }
+                continue;
+            }
             let Some(parcel) = side.mailbox.pop_front() else { return self.rest(t, at) };
             t.env.waiting -= 1;
             t.env.waiting_bytes -= parcel.size();
             if t.expired(&parcel) {
                 t.undelivered(parcel, DropReason::Expired);
-            } else if !live && !self.start(t, at, None) {
-                return self.unpop(t, at, parcel);
             } else if !self.run(t, at, parcel) {
                 return;
             }
@@ -299,7 +306,9 @@ impl<H: Host> Entities<H> {
             0 => StartCause::FirstMessage,
             _ => StartCause::Restarted,
         };
-        match t.host.start(&place, keys.get(slot.key), cause, state) {
+        let started = t.host.start(&place, keys.get(slot.key), cause, state);
+        t.env.ran = true;
+        match started {
             Ok(entity) => {
                 if let Some(side) = &mut slot.side {
                     (side.adopted, side.start_failures) = (None, 0);
@@ -336,6 +345,7 @@ impl<H: Host> Entities<H> {
         let Some(slot) = self.slot(at) else { return false };
         let Some(entity) = slot.entity.as_mut() else { return false };
         let turn = t.host.handle(&place, entity, parcel);
+        t.env.ran = true;
         slot.used = own::stamp(t.env.now);
         self.ended(t, at, turn)
     }
@@ -471,21 +481,6 @@ impl<H: Host> Entities<H> {
         t.env.timers.insert((due, Timer::Entity { shard: t.number, slot: at }));
         if side.start_failures >= STARTS_MAX {
             self.empty(t, at, DropReason::CircuitOpen);
-        }
-    }
-
-    /// A message whose entity could not be started goes back to the front, unless nothing waits for that entity any more.
-    fn unpop(&mut self, t: &mut Turns<'_, H>, at: u32, parcel: H::Parcel) {
-        match self.slot(at).and_then(|s| s.side.as_mut()).filter(|x| x.start_failures < STARTS_MAX) {
-            Some(side) => {
-                t.env.waiting += 1;
-                t.env.waiting_bytes += parcel.size();
-                side.mailbox.push_front(parcel);
-            }
-            None => {
-                t.undelivered(parcel, DropReason::CircuitOpen);
-                self.rest(t, at);
-            }
         }
     }
 }
