@@ -15,4 +15,4 @@ pub use hello::{
     Accepted, Extension, GREETING_BYTES_MAX, Greeter, Greeting, Hello, MAGIC, Pair, Previous, ProtocolRange, Refusal, SESSION_MAX, Welcome,
 };
 pub use message::{Message, encode_message, message_in};
-pub use part::{LinkFrame, Order, encode_link, link_frame_in, order_of};
+pub use part::{LinkFrame, Order, encode_link, is_handoff, link_frame_in, order_of};
