@@ -179,9 +179,9 @@ impl fmt::Debug for ShardKey {
 #[serde(try_from = "u64", into = "u64")]
 pub struct Epoch(pub(crate) u64);
 
-/// Past the 40 bits of an epoch.
+/// Past [`Epoch::ACCEPTED_MAX`].
 #[derive(Copy, Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("epoch {0} is above {max}, the largest there is", max = Epoch::MAX.get())]
+#[error("epoch {0} is above {max}, the largest that is taken from outside", max = Epoch::ACCEPTED_MAX.get())]
 pub struct EpochTooLarge(u64);
 
 impl TryFrom<u64> for Epoch {
@@ -204,6 +204,10 @@ impl Epoch {
     /// Largest epoch: 40 bits, so that it fits into a routing word beside the worker.
     pub const MAX: Self = Self((1 << 40) - 1);
 
+    /// Largest epoch that is taken from outside, the lower half of all. Whoever is told of an epoch counts on from there, and nobody counts through half of
+    /// 40 bits in the life of a cluster: what lies above is damaged or forged.
+    pub const ACCEPTED_MAX: Self = Self(Self::MAX.0 >> 1);
+
     /// The number, for storage.
     pub const fn get(self) -> u64 {
         self.0
@@ -218,9 +222,9 @@ impl Epoch {
         Self(self.0 + 1)
     }
 
-    /// An epoch from its number; `None` above [`Epoch::MAX`].
+    /// An epoch from its number, as it was stored or sent; `None` above [`Epoch::ACCEPTED_MAX`].
     pub fn from_raw(raw: u64) -> Option<Self> {
-        (raw <= Self::MAX.0).then_some(Self(raw))
+        (raw <= Self::ACCEPTED_MAX.0).then_some(Self(raw))
     }
 }
 
@@ -281,10 +285,12 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_from_outside_fits_a_routing_word() {
-        assert_eq!(Epoch::try_from(Epoch::MAX.get()), Ok(Epoch::MAX));
-        let bytes = postcard::to_allocvec(&(Epoch::MAX.get() + 1)).unwrap();
-        assert!(postcard::from_bytes::<Epoch>(&bytes).is_err());
+    fn an_epoch_from_outside_leaves_half_of_the_routing_word_to_count_on() {
+        assert_eq!(Epoch::try_from(Epoch::ACCEPTED_MAX.get()), Ok(Epoch::ACCEPTED_MAX));
+        for above in [Epoch::ACCEPTED_MAX.get() + 1, Epoch::MAX.get(), u64::MAX] {
+            let bytes = postcard::to_allocvec(&above).unwrap();
+            assert!(postcard::from_bytes::<Epoch>(&bytes).is_err());
+        }
     }
 
     #[test]

@@ -257,7 +257,8 @@ fn counters_at_their_end_are_refused() {
     let me = NodeId::new(&addr(3), 9);
     assert_eq!(feed_joiner(me, head.clone(), whole.clone()), 3, "undamaged it is taken");
     for at in 1..whole.len() {
-        for high in [varint(u64::MAX), varint(u64::from(u32::MAX))] {
+        // Those that are the last to be taken, too: who counts on from there has room.
+        for high in [u64::MAX, u64::MAX >> 2, u64::from(u32::MAX), u64::from(u32::MAX >> 1), (1 << 23) - 1].map(varint) {
             let mut state = whole.clone();
             state.splice(at..=at, high);
             feed_joiner(me, head.clone(), state);
@@ -278,6 +279,27 @@ fn feed_joiner(me: NodeId, head: Vec<u8>, body: Vec<u8>) -> usize {
         drop(drain(&mut joiner));
     }
     joiner.view().members.len()
+}
+
+#[test]
+fn numbers_at_their_end_in_any_part_are_borne() {
+    let mut victim = Victim::new();
+    let envelope = victim.envelope();
+    let number = varint(u64::MAX);
+    let status = [&[7; 24][..], &number].concat();
+    let parts = [(1, &number), (10, &number), (2, &number), (9, &number), (11, &number), (3, &status)];
+    let parts: Vec<u8> = parts.iter().flat_map(|(kind, body)| [&[*kind, body.len() as u8][..], body].concat()).collect();
+    for counter in [2, u64::MAX] {
+        let mut datagram = [&envelope[..], &parts].concat();
+        datagram[4..12].copy_from_slice(&counter.to_le_bytes());
+        victim.machine.handle_datagram(s(5), &datagram);
+    }
+    assert_eq!(victim.dropped(), 0, "{:?}", victim.machine.counters());
+    for n in 6..12 {
+        victim.machine.handle_timeout(s(n));
+        drop(drain(&mut victim.machine));
+    }
+    victim.machine.check();
 }
 
 fn small_bytes() -> impl Strategy<Value = Vec<u8>> {

@@ -25,7 +25,7 @@ use crate::{
     proto::{
         handoff::{Ask, Bytes, DropReason, Envelope, ReplyBody},
         shard::{Sign, WatchId, Watching, ids, put_ids},
-        wire::{Malformed, Reader, Writer},
+        wire::{self, Malformed, Reader, Writer},
     },
 };
 
@@ -226,8 +226,7 @@ pub fn settled_in(envelope: &Envelope) -> Option<Result<(Epoch, Vec<ShardKey>), 
 
 fn read(bytes: &[u8]) -> Result<(Epoch, Vec<ShardKey>), Malformed> {
     let mut r = Reader::new(bytes);
-    let epoch = r.u64("epoch")?;
-    let epoch = Epoch::from_raw(epoch).ok_or(Malformed::TooLarge { field: "epoch", value: epoch, max: Epoch::MAX.get() })?;
+    let epoch = wire::epoch("epoch", r.u64("epoch")?)?;
     let mut targets = vec![];
     while r.left() > 0 {
         targets.push(ShardKey { ty: TypeId(r.u32("type")?), shard: ShardId(r.u32("shard")?) });

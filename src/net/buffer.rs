@@ -5,7 +5,7 @@ use std::{collections::TryReserveError, io};
 use super::bulk::{Bulk, LARGE_BYTES, PART_BYTES};
 use crate::{
     Time,
-    proto::wire::{LinkFrame, encode_link, link_frame_in},
+    proto::wire::{LinkFrame, encode_link, is_handoff, link_frame_in},
 };
 
 /// Room that an outbox keeps, whatever it needed.
@@ -139,7 +139,7 @@ pub struct Rest {
     pub bytes: Vec<u8>,
     /// How many those are.
     pub frames: u64,
-    /// How many were written in part, or had left in parts and were not written to the end.
+    /// How many were written in part, or had left in parts and were not written to the end; and those of hand-off lanes.
     pub lost: u64,
 }
 
@@ -361,8 +361,13 @@ impl Outbox {
 
 impl Rest {
     fn carry(&mut self, frame: &[u8]) {
-        self.bytes.extend_from_slice(frame);
-        self.frames += 1;
+        if is_handoff(frame) {
+            // Else the next session would get it twice, the one after that three times, as long as they end before it is written.
+            self.lost += 1;
+        } else {
+            self.bytes.extend_from_slice(frame);
+            self.frames += 1;
+        }
     }
 }
 
@@ -389,12 +394,14 @@ pub fn count_frames(mut bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::{
         Epoch, NodeId, ShardId, ShardKey, TypeId,
         net::bulk::Assembly,
         proto::{
-            handoff::{Envelope, Item, Mode, ReplyBody},
+            handoff::{Envelope, Forwarded, HandoffItem, Item, Mode, ReplyBody, TransferChunk},
             rng::Rng,
             wire::{Context, Frame, Order, encode, order_of},
         },
@@ -533,6 +540,26 @@ mod tests {
             assert_eq!(rest.lost, u64::from(cut > 10 && cut < total && !ends.contains(&cut)), "cut at {cut}");
             assert_eq!(written.saturating_sub(1) + rest.lost + rest.frames, 3, "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn what_each_session_is_given_anew_is_not_carried_to_the_next() {
+        let handoff = |item| bytes_of(&Frame::Handoff { shard: shard(1), number: 1, item });
+        let chunk = TransferChunk { epoch: Epoch(2), base: Epoch(1), last: true, bytes: Arc::new(vec![0; 2 * LARGE_BYTES]) };
+        let fence = Forwarded { aim: Epoch(2), after: vec![], stream: NodeId::from_raw(1), item: Item::Fence { p: Epoch(1) } };
+        let probe = HandoffItem::Probe { origin: NodeId::from_raw(1), route: 1, number: 1, aim: Epoch(2), after: vec![] };
+        let ack = bytes_of(&Frame::HandoffAck { shard: shard(1), upto: 7 });
+        let detour = Frame::Handoff { shard: shard(1), number: 1, item: probe.clone() };
+        let detour = bytes_of(&Frame::Detour { from: NodeId::from_raw(1), to: NodeId::from_raw(2), frame: Box::new(detour) });
+        let mut outbox = Outbox::default();
+        outbox.append(&frame(b"greets"));
+        outbox.append(&handoff(HandoffItem::Transfer(chunk)));
+        outbox.append(&ack);
+        outbox.append(&handoff(HandoffItem::Forwarded(fence)));
+        outbox.append(&detour);
+        outbox.append(&handoff(probe));
+        let rest = outbox.into_rest();
+        assert_eq!((rest.bytes, rest.frames, rest.lost), ([ack, detour].concat(), 2, 3));
     }
 
     #[test]

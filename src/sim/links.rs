@@ -340,9 +340,10 @@ impl World<'_> {
                 continue;
             }
             let peer = self.lives[lives[1 - side] as usize].id;
-            // The kernel had taken some of what is stuck; the rest was never written and waits for the next session.
+            // The kernel had taken some of what is stuck; the rest was never written and waits for the next session, but for what that gets anyhow.
             let taken = self.faults.below(stuck[side].len() as u64 + 1) as usize;
-            for mut frame in stuck[side].drain(taken..).rev() {
+            let kept = stuck[side].drain(taken..).filter(|frame| !matches!(**frame, Frame::Handoff { .. }));
+            for mut frame in kept.rev() {
                 let local = self.nodes[node_at(pair, side) as usize].clock.local(self.now);
                 deadlines(&mut frame, |rest| Time::from_nanos(local.as_nanos().saturating_add(rest.as_nanos())));
                 link.outbox[side].push_front(Waiting { meant: Some(peer), since: self.now, frame });

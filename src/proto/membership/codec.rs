@@ -21,8 +21,10 @@ pub(crate) const ROLES_MAX: usize = 64;
 /// Longest role or version, in bytes.
 pub(crate) const LABEL_BYTES_MAX: usize = 128;
 
-/// Highest number of a member, a join or a row; nobody counts that far in the life of a cluster.
+/// Highest number of a join or a row; nobody counts that far in the life of a cluster.
 pub(crate) const SMALL_MAX: u32 = u32::MAX >> 1;
+/// Highest number of a member, likewise: the terms of an authority are not below it, and have no more room (see `TERM_ACCEPTED_MAX`).
+const UP_MAX: u32 = (1 << 23) - 1;
 /// Highest count of changes, likewise.
 const COUNTER_MAX: u64 = u64::MAX >> 2;
 
@@ -71,7 +73,7 @@ impl Head {
 
     pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (uid, digest, ask) = (r.u64("uid")?, r.u128("digest")?, r.u32("ask")?);
-        let ages = (0..counted(r, "ages", 1, TOMBSTONES_MAX)?).map(|_| small(r, "age")).collect::<Result<_, _>>()?;
+        let ages = (0..counted(r, "ages", 1, TOMBSTONES_MAX)?).map(|_| small(r, "age", SMALL_MAX)).collect::<Result<_, _>>()?;
         let seen = counted(r, "seen", 1, MEMBERS_MAX.div_ceil(8))?;
         Ok(Self { uid, ask, digest, ages, seen: r.bytes("seen", seen)?.to_vec() })
     }
@@ -243,7 +245,7 @@ pub(crate) fn decode(bytes: &[u8], known: &Version) -> Result<Version, Malformed
     for _ in 0..counted(r, "rows", ROW_BYTES_MIN, MEMBERS_MAX)? {
         let observer = NodeId::from_raw(r.u128("observer")?);
         in_order("row order", &mut last, observer)?;
-        let version = small(r, "row version")?;
+        let version = small(r, "row version", SMALL_MAX)?;
         let dot = counter(r, "row change")?;
         let (mut marks, mut last) = (vec![], None);
         for _ in 0..counted(r, "marks", 17, MEMBERS_MAX)? {
@@ -357,9 +359,9 @@ pub(crate) fn read_varint(r: &mut Reader<'_>, field: &'static str) -> Result<u64
 }
 
 /// A number that is counted up by whoever takes it over: never so high that this could overflow.
-fn small(r: &mut Reader<'_>, field: &'static str) -> Result<u32, Malformed> {
+fn small(r: &mut Reader<'_>, field: &'static str, max: u32) -> Result<u32, Malformed> {
     let value = read_varint(r, field)?;
-    u32::try_from(value).ok().filter(|n| *n <= SMALL_MAX).ok_or(Malformed::TooLarge { field, value, max: u64::from(SMALL_MAX) })
+    u32::try_from(value).ok().filter(|n| *n <= max).ok_or(Malformed::TooLarge { field, value, max: u64::from(max) })
 }
 
 /// As [`small`], of changes.
@@ -405,7 +407,7 @@ fn member(r: &mut Reader<'_>, known: &Version, actors: &[NodeId], alike: Option<
     }
     let id = if flags & SHORT == 0 { NodeId::from_raw(r.u128("member")?) } else { by_short(r.u32("member")?, known)? };
     let status = choice(r, "status", &STATUSES)?;
-    let (up_number, joined) = (small(r, "up number")?, small(r, "joined")?);
+    let (up_number, joined) = (small(r, "up number", UP_MAX)?, small(r, "joined", SMALL_MAX)?);
     let dots = read_history(r, actors)?;
     let have = known.members.get(&id);
     let (info, born) = if flags & BRIEF == 0 {

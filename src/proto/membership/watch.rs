@@ -311,8 +311,9 @@ impl Membership {
         if !self.config.downing.proof_of_death || self.phase != Phase::Member {
             return;
         }
-        let known = peer.filter(|id| self.state.members.contains_key(id));
-        let Some(id) = known.or_else(|| self.state.at(addr).map(|m| m.info.id)).filter(|&id| id != self.me) else { return };
+        // A life that is named is meant, be it gone: what is heard late of its links says nothing of the next one at the address.
+        let meant = peer.or_else(|| self.state.at(addr).map(|m| m.info.id));
+        let Some(id) = meant.filter(|id| *id != self.me && self.state.members.contains_key(id)) else { return };
         match cause {
             LinkDown::Reset => {
                 self.watch.reset.insert(id, now);

@@ -34,12 +34,12 @@ impl<M: Members> NodeCore<M> {
             }
             ControlFrame::Route { shard, epoch, home } => self.learn(now, shard, epoch, home),
             ControlFrame::Assign { shard, epoch, home, base, term } => {
-                if self.is_current(term) && home == self.me && base <= epoch && epoch < Epoch::MAX && self.takes_shards() {
+                if self.is_current(term) && home == self.me && base <= epoch && self.takes_shards() {
                     self.handle_assign(now, from, shard, epoch, base);
                 }
             }
             ControlFrame::Move { shard, epoch, from: old, to, term, .. } => {
-                if self.is_current(term) && old != to && epoch < Epoch::MAX && (to != self.me || self.takes_shards()) {
+                if self.is_current(term) && old != to && (to != self.me || self.takes_shards()) {
                     self.handle_move(now, from, shard, epoch, old, to);
                 }
             }
@@ -76,7 +76,7 @@ impl<M: Members> NodeCore<M> {
 
     /// Takes a record in: this node's stream follows it, and the worker hears of it.
     pub(super) fn learn(&mut self, now: Time, shard: ShardKey, epoch: Epoch, home: NodeId) {
-        if epoch >= Epoch::MAX || self.region.known(shard).is_some_and(|(known, _)| known >= epoch) {
+        if self.region.known(shard).is_some_and(|(known, _)| known >= epoch) {
             return;
         }
         self.move_overtaken(shard, epoch);

@@ -76,7 +76,7 @@ impl<M: Members> NodeCore<M> {
         }
         self.tell_workers(&ShardCommand::Removed { node });
         self.with_region(|region, peers, out| region.removed(now, node, peers, out));
-        self.with_relay(|relay, peers, out| relay.removed(now, node, peers, out));
+        self.with_known(|relay, known, out| relay.removed(now, node, known, out));
         let lag = self.membership.lag_bound();
         self.with_coordinator(now, |coordinator, out| coordinator.handle_removed(now, node, how, lag, out));
     }

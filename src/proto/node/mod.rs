@@ -31,7 +31,7 @@ use crate::{
         link::{LinkDown, LinkEvent},
         membership::{ClusterView, Identity, MemberFrame, Membership, Pool},
         queue::take,
-        region::{HANDOFF_SHARE, Region, RegionOut, Relay, RelayOut},
+        region::{HANDOFF_SHARE, Known, Region, RegionOut, Relay, RelayOut},
         shard::{LaneId, LaneItem, ShardCommand},
         sharding::{ControlFrame, UNSIZED, shard_of},
         wire::Frame,
@@ -286,14 +286,8 @@ impl<M: Members> NodeCore<M> {
     /// A frame of a hand-off lane of `from`, which came straight or by way of somebody else.
     fn handle_handoff(&mut self, now: Time, (from, by): (NodeId, Option<NodeId>), frame: Frame) {
         match frame {
-            // Not acknowledged: the sender has it until it hears of this node's removal.
-            Frame::Handoff { item: HandoffItem::Transfer(_), .. } if self.done => self.counts.frames_discarded += 1,
-            // Who is down may be gone for others, and a shard of its another's, where nobody knew of this move: the next coordinator asks whoever knows of one.
-            Frame::Handoff { shard, item: HandoffItem::Transfer(ref chunk), .. } if self.is_late(from, shard, chunk.epoch) => {
-                self.counts.frames_discarded += 1;
-            }
             Frame::Handoff { shard, number, item } => {
-                self.with_relay(|relay, peers, out| relay.receive((from, by), shard, number, item, peers, out));
+                self.with_known(|relay, known, out| relay.receive((from, by), shard, number, item, known, out));
             }
             Frame::HandoffAck { shard, upto } => {
                 let mut all = false;
@@ -304,11 +298,6 @@ impl<M: Members> NodeCore<M> {
             }
             _ => self.counts.frames_discarded += 1,
         }
-    }
-
-    /// Whether a shard comes from a member that was declared dead, by a move that this node has not heard of.
-    fn is_late(&self, from: NodeId, shard: ShardKey, epoch: Epoch) -> bool {
-        self.peers.is_down(from) && self.region.known(shard).is_none_or(|(known, _)| known < epoch)
     }
 
     /// A frame between two nodes that do not reach each other: for this one, or to be passed on, once.
@@ -656,8 +645,13 @@ impl<M: Members> NodeCore<M> {
     }
 
     fn with_relay(&mut self, f: impl FnOnce(&mut Relay, &Peers, &mut Vec<RelayOut>)) {
+        self.with_known(|relay, known, out| f(relay, known.peers, out));
+    }
+
+    fn with_known(&mut self, f: impl FnOnce(&mut Relay, Known<'_>, &mut Vec<RelayOut>)) {
         let mut out = vec![];
-        f(&mut self.relay, &self.peers, &mut out);
+        let known = Known { peers: &self.peers, region: &self.region, takes_shards: !self.done };
+        f(&mut self.relay, known, &mut out);
         for out in out {
             match out {
                 RelayOut::Frame(to, frame) => drop(self.send_frame(to, frame)),
@@ -668,6 +662,7 @@ impl<M: Members> NodeCore<M> {
                     }
                     self.tell_worker(shard, ShardCommand::Handoff { from, shard, item });
                 }
+                RelayOut::Refused(items) => self.counts.frames_discarded += items as u64,
                 RelayOut::GiveUp(envelope, reason) => self.give_up(envelope, reason),
             }
         }

@@ -61,6 +61,17 @@ impl Peers {
         self.members = self.members.iter().cloned().chain([new]).collect();
     }
 
+    #[cfg(test)]
+    pub fn set_down(&mut self, node: NodeId) {
+        let down = |mut member: crate::proto::membership::Member| {
+            if member.id == node {
+                member.status = crate::proto::membership::MemberStatus::Down;
+            }
+            member
+        };
+        self.members = self.members.iter().cloned().map(down).collect();
+    }
+
     pub fn link_up(&mut self, peer: NodeId, addr: NodeAddr) {
         self.version += 1;
         self.links.insert(peer, Link { addr, last_sign: None });

@@ -26,7 +26,7 @@ use crate::{
 
 use lanes::{Lanes, Passage, Passed};
 use net::{Net, Step};
-pub(crate) use relay::{Relay, RelayOut};
+pub(crate) use relay::{Known, Relay, RelayOut};
 
 /// How long an answer about a home may take before it is asked for again.
 pub(crate) const ASK_RETRY: Duration = Duration::from_secs(1);
@@ -234,7 +234,7 @@ impl Region {
 
     /// A record was heard of. True if it is news.
     pub fn learn(&mut self, now: Time, shard: ShardKey, epoch: Epoch, home: NodeId, peers: &Peers, out: &mut Vec<RegionOut>) -> bool {
-        if epoch >= Epoch::MAX || !self.shards.entry(shard).or_default().net.learn(epoch, home) {
+        if !self.shards.entry(shard).or_default().net.learn(epoch, home) {
             return false;
         }
         self.no_host.remove(&shard.ty);

@@ -10,9 +10,12 @@ use std::{
     time::Duration,
 };
 
-use super::credit::{Credit, wire_bytes};
+use super::{
+    Region,
+    credit::{Credit, wire_bytes},
+};
 use crate::{
-    NodeId, ShardKey, Time,
+    Epoch, NodeId, ShardKey, Time,
     proto::{
         handoff::{DropReason, Envelope, Forwarded, HandoffItem, Item},
         node::{peers::Peers, timers::Timers},
@@ -33,8 +36,19 @@ pub(crate) enum RelayOut {
     Frame(NodeId, Frame),
     /// To the worker of the shard.
     Deliver { from: NodeId, shard: ShardKey, item: HandoffItem },
+    /// So many items are not taken, nor acknowledged.
+    Refused(usize),
     /// A forwarded message ends here.
     GiveUp(Envelope, DropReason),
+}
+
+/// What this node knows that decides on what others hand over.
+#[derive(Copy, Clone)]
+pub(crate) struct Known<'a> {
+    pub peers: &'a Peers,
+    pub region: &'a Region,
+    /// Not once this node may be removed at any moment, and somebody else run what it is given.
+    pub takes_shards: bool,
 }
 
 /// Both sides of all hand-off lanes of this node.
@@ -227,7 +241,7 @@ impl Relay {
         shard: ShardKey,
         number: u64,
         item: HandoffItem,
-        peers: &Peers,
+        known: Known<'_>,
         out: &mut Vec<RelayOut>,
     ) {
         let lane = self.inn.entry((shard, from)).or_default();
@@ -236,18 +250,18 @@ impl Relay {
         let taken = lane.delivered + lane.waiting.len() as u64;
         // A number beyond the next one comes where those before it were given up while there was no session. The sender repeats the lane behind them.
         if number == taken + 1 {
-            if lane.waiting.is_empty() && may_go(&item, peers) {
+            if lane.waiting.is_empty() && known.fate_of(&item, shard, from) == Fate::Goes {
                 lane.delivered += 1;
                 out.push(RelayOut::Deliver { from, shard, item });
             } else {
                 lane.waiting.push_back(item);
-                lane.deliver(shard, from, peers, out);
+                lane.deliver(shard, from, known, out);
             }
         }
     }
 
     /// A removal was processed here: lanes that waited for it go on; lanes with the removed node end.
-    pub fn removed(&mut self, now: Time, node: NodeId, peers: &Peers, out: &mut Vec<RelayOut>) {
+    pub fn removed(&mut self, now: Time, node: NodeId, known: Known<'_>, out: &mut Vec<RelayOut>) {
         self.credits.remove(&node);
         let gone: Vec<_> = self.out.keys().filter(|(_, to)| *to == node).copied().collect();
         for key in gone {
@@ -264,7 +278,7 @@ impl Relay {
             lane.waiting.into_iter().for_each(|item| give_up(now, key.0, item, DropReason::RouteLost, out));
         }
         for (&(shard, from), lane) in self.inn.iter_mut().filter(|(_, lane)| !lane.waiting.is_empty()) {
-            lane.deliver(shard, from, peers, out);
+            lane.deliver(shard, from, known, out);
             self.acks.insert((shard, from));
         }
     }
@@ -457,14 +471,20 @@ impl Queued {
 }
 
 impl InLane {
-    fn deliver(&mut self, shard: ShardKey, from: NodeId, peers: &Peers, out: &mut Vec<RelayOut>) {
+    fn deliver(&mut self, shard: ShardKey, from: NodeId, known: Known<'_>, out: &mut Vec<RelayOut>) {
         while let Some(item) = self.waiting.pop_front() {
-            if !may_go(&item, peers) {
-                self.waiting.push_front(item);
-                return;
+            match known.fate_of(&item, shard, from) {
+                Fate::Goes => {
+                    self.delivered += 1;
+                    out.push(RelayOut::Deliver { from, shard, item });
+                }
+                Fate::Waits => return self.waiting.push_front(item),
+                // Its sender has it, and what comes behind it, until it hears of a removal: its own, or this node's.
+                Fate::Refused => {
+                    out.push(RelayOut::Refused(1 + self.waiting.len()));
+                    break;
+                }
             }
-            self.delivered += 1;
-            out.push(RelayOut::Deliver { from, shard, item });
         }
         self.waiting = VecDeque::new();
     }
@@ -475,9 +495,31 @@ fn detour(me: NodeId, by: NodeId, to: NodeId, frame: Frame) -> RelayOut {
     RelayOut::Frame(by, Frame::Detour { from: me, to, frame: Box::new(frame) })
 }
 
-/// Whether all removals that it comes behind were processed here.
-fn may_go(item: &HandoffItem, peers: &Peers) -> bool {
-    !matches!(item, HandoffItem::Forwarded(Forwarded { after, .. }) if after.iter().any(|&node| peers.is_member(node)))
+/// What is to be done with the first item of a lane that was not delivered.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Fate {
+    Goes,
+    /// For a removal that it comes behind to be processed here.
+    Waits,
+    /// It is a shard that this node must not run any more.
+    Refused,
+}
+
+impl Known<'_> {
+    fn fate_of(&self, item: &HandoffItem, shard: ShardKey, from: NodeId) -> Fate {
+        match item {
+            HandoffItem::Forwarded(Forwarded { after, .. }) if after.iter().any(|&node| self.peers.is_member(node)) => Fate::Waits,
+            HandoffItem::Transfer(chunk) if !self.takes_shards || self.is_stale(from, shard, chunk.epoch) => Fate::Refused,
+            _ => Fate::Goes,
+        }
+    }
+
+    /// Whether a shard comes from a member that was declared dead, by a move that this node has not heard of, or since which the shard went elsewhere. Who
+    /// is down may be gone for others, and a shard of its another's, where nobody knew of this move: the next coordinator asks whoever knows of one.
+    fn is_stale(&self, from: NodeId, shard: ShardKey, epoch: Epoch) -> bool {
+        let heard = |(known, home)| known >= epoch && home == self.peers.me;
+        self.peers.is_down(from) && !self.region.known(shard).is_some_and(heard)
+    }
 }
 
 fn is_message(item: &HandoffItem) -> bool {

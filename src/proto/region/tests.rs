@@ -285,16 +285,23 @@ const CREDIT: usize = 1 << 20;
 struct Lane {
     relay: Relay,
     peers: Peers,
+    region: Region,
+    takes_shards: bool,
 }
 
 impl Lane {
     fn new() -> Self {
-        Self { relay: Relay::new(ME, Duration::from_secs(1), Duration::from_secs(60), 3, CREDIT), peers: peers() }
+        let relay = Relay::new(ME, Duration::from_secs(1), Duration::from_secs(60), 3, CREDIT);
+        Self { relay, peers: peers(), region: Region::new(&Config::default(), ME, 1), takes_shards: true }
     }
 
     fn run(&mut self, f: impl FnOnce(&mut Relay, &Peers, &mut Vec<RelayOut>)) -> Vec<RelayOut> {
+        self.run_known(|relay, known, out| f(relay, known.peers, out))
+    }
+
+    fn run_known(&mut self, f: impl FnOnce(&mut Relay, Known<'_>, &mut Vec<RelayOut>)) -> Vec<RelayOut> {
         let mut out = vec![];
-        f(&mut self.relay, &self.peers, &mut out);
+        f(&mut self.relay, Known { peers: &self.peers, region: &self.region, takes_shards: self.takes_shards }, &mut out);
         self.relay.check();
         out
     }
@@ -304,7 +311,20 @@ impl Lane {
     }
 
     fn receive(&mut self, number: u64, item: HandoffItem) -> Vec<RelayOut> {
-        self.run(|relay, peers, out| relay.receive((B, None), S, number, item, peers, out))
+        self.receive_by(None, number, item)
+    }
+
+    fn receive_by(&mut self, by: Option<NodeId>, number: u64, item: HandoffItem) -> Vec<RelayOut> {
+        self.run_known(|relay, known, out| relay.receive((B, by), S, number, item, known, out))
+    }
+
+    fn removed(&mut self, node: NodeId) -> Vec<RelayOut> {
+        self.peers.remove(node);
+        self.run_known(|relay, known, out| relay.removed(at(0), node, known, out))
+    }
+
+    fn learn(&mut self, epoch: u64, home: NodeId) {
+        self.region.learn(at(0), S, Epoch(epoch), home, &self.peers, &mut vec![]);
     }
 
     fn acks(&mut self) -> Vec<RelayOut> {
@@ -565,7 +585,7 @@ fn a_hand_over_of_many_times_the_credit_arrives_once_and_in_order() {
 #[test]
 fn acknowledgements_go_the_way_that_things_came() {
     let mut lane = Lane::new();
-    let came = |lane: &mut Lane, number, by| lane.run(|relay, peers, out| relay.receive((B, by), S, number, transfer(), peers, out));
+    let came = |lane: &mut Lane, number, by| lane.receive_by(by, number, transfer());
     assert_eq!(came(&mut lane, 1, Some(C)), [deliver(transfer())]);
     let by_c = |upto| by(C, Frame::HandoffAck { shard: S, upto });
     assert_eq!(lane.acks(), [by_c(1)], "whatever link this end believes in");
@@ -594,10 +614,52 @@ fn a_lane_waits_for_removals_to_be_processed_here() {
     assert_eq!(lane.receive(1, forwarded(0, &[C])), [], "CE-9");
     assert_eq!(lane.receive(2, forwarded(1, &[])), []);
     assert_eq!(lane.acks(), [ack(0)], "not taken over yet");
-    lane.peers.remove(C);
     let both = [deliver(forwarded(0, &[C])), deliver(forwarded(1, &[]))];
-    assert_eq!(lane.run(|relay, peers, out| relay.removed(at(0), C, peers, out)), both);
+    assert_eq!(lane.removed(C), both);
     assert_eq!(lane.acks(), [ack(2)]);
+}
+
+/// A lane in which a shard and a message wait behind a removal; then something changes, and the removal is processed.
+fn after_a_wait(change: impl FnOnce(&mut Lane)) -> (Lane, Vec<RelayOut>) {
+    let mut lane = Lane::new();
+    [ME, B, C].into_iter().for_each(|n| lane.peers.add_member(n, NodeAddr::new("x", n.raw() as u16)));
+    let items = [forwarded(0, &[C]), transfer(), forwarded(1, &[])];
+    (1..).zip(items).for_each(|(number, item)| assert_eq!(lane.receive(number, item), []));
+    change(&mut lane);
+    let out = lane.removed(C);
+    (lane, out)
+}
+
+#[test]
+fn a_shard_that_waits_is_not_taken_from_who_is_down_meanwhile_by_a_move_that_was_not_heard_of() {
+    let (mut lane, out) = after_a_wait(|lane| lane.peers.set_down(B));
+    assert_eq!(out, [deliver(forwarded(0, &[C])), RelayOut::Refused(2)]);
+    assert_eq!(lane.acks(), [ack(1)], "its sender keeps the rest");
+    assert_eq!(lane.receive(3, forwarded(1, &[])), [], "a hole is not skipped");
+    assert_eq!(lane.receive(2, transfer()), [RelayOut::Refused(1)]);
+    lane.learn(1, ME);
+    assert_eq!(lane.receive(2, transfer()), [RelayOut::Refused(1)], "that was an earlier move");
+    lane.learn(2, ME);
+    assert_eq!(lane.receive(2, transfer()), [deliver(transfer())]);
+    assert_eq!(lane.receive(3, forwarded(1, &[])), [deliver(forwarded(1, &[]))]);
+    assert_eq!(lane.acks(), [ack(3)]);
+}
+
+#[test]
+fn a_shard_that_waits_is_not_taken_by_who_may_be_removed_meanwhile() {
+    let (mut lane, out) = after_a_wait(|lane| lane.takes_shards = false);
+    assert_eq!(out, [deliver(forwarded(0, &[C])), RelayOut::Refused(2)]);
+    assert_eq!(lane.acks(), [ack(1)], "its sender has it until it hears of this node's removal");
+}
+
+#[test]
+fn a_shard_that_has_another_home_by_now_is_not_taken_from_who_is_down() {
+    let (mut lane, _) = after_a_wait(|lane| lane.peers.set_down(B));
+    lane.learn(2, ME);
+    lane.learn(3, D);
+    assert_eq!(lane.receive(2, transfer()), [RelayOut::Refused(1)]);
+    lane.learn(4, ME);
+    assert_eq!(lane.receive(2, transfer()), [deliver(transfer())], "as what the newest record says is behind it");
 }
 
 #[test]
@@ -605,9 +667,8 @@ fn what_a_removed_node_had_not_acknowledged_is_given_up() {
     let mut lane = Lane::new();
     lane.push(transfer());
     lane.push(forwarded(0, &[]));
-    lane.peers.remove(B);
     let lost = |n| RelayOut::GiveUp(message(n), DropReason::RouteLost);
-    assert_eq!(lane.run(|relay, peers, out| relay.removed(at(0), B, peers, out)), [lost(0)]);
+    assert_eq!(lane.removed(B), [lost(0)]);
     assert_eq!(lane.push(forwarded(1, &[])), [lost(1)], "its lane is not opened again");
     assert_eq!(lane.relay.unacknowledged(), 0);
 }

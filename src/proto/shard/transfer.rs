@@ -15,7 +15,7 @@ use crate::{
     proto::{
         handoff::{Ask, Envelope, Mode},
         sharding::SHARDS_MAX,
-        wire::{Malformed, Reader, Writer},
+        wire::{self, Malformed, Reader, Writer},
     },
 };
 
@@ -337,8 +337,7 @@ fn envelope(r: &mut Reader<'_>, shard: ShardKey, now: Time) -> Result<Envelope, 
 }
 
 fn epoch(r: &mut Reader<'_>, field: &'static str) -> Result<Epoch, Malformed> {
-    let value = r.u64(field)?;
-    Epoch::from_raw(value).ok_or(Malformed::TooLarge { field, value, max: Epoch::MAX.get() })
+    wire::epoch(field, r.u64(field)?)
 }
 
 #[derive(Default)]

@@ -10,6 +10,10 @@ pub const SHARDS_MAX: u32 = 1 << 20;
 /// The shard of every message of a type whose number of shards this node has not heard yet. Never leaves the node.
 pub const UNSIZED: ShardId = ShardId(u32::MAX);
 
+/// Largest term that is taken from outside. An authority's epochs begin at 2^16 for each step of the upper 40 bits of its term, so that the lower half of all
+/// epochs has room for this many (see [`Epoch::ACCEPTED_MAX`]).
+pub const TERM_ACCEPTED_MAX: Term = Term::new((1 << 47) - 1);
+
 /// The shard of a key with this hash, where a type has `shards` of them (at least one).
 #[inline]
 pub fn shard_of(hash: u64, shards: u32) -> ShardId {
@@ -117,6 +121,31 @@ pub enum ControlFrame {
     /// Coordinator -> region that only sends: the numbers of shards that are in force. Precedes the `Registered` of the same announcement;
     /// alone when a host has come.
     Sized { term: Term, types: Vec<(TypeId, u32)> },
+}
+
+impl ControlFrame {
+    /// The authority's term, where one is named.
+    pub fn term(&self) -> Option<Term> {
+        match *self {
+            Self::Registered { term, .. }
+            | Self::Assign { term, .. }
+            | Self::Move { term, .. }
+            | Self::Recount { term }
+            | Self::Facts { term, .. }
+            | Self::Sized { term, .. } => Some(term),
+            Self::Register { .. }
+            | Self::WhereIs { .. }
+            | Self::NoHost { .. }
+            | Self::Route { .. }
+            | Self::Owned { .. }
+            | Self::MoveRefused { .. }
+            | Self::MoveRequest { .. }
+            | Self::MoveAnswer { .. }
+            | Self::TableRequest { .. }
+            | Self::TableAnswer { .. }
+            | Self::Load { .. } => None,
+        }
+    }
 }
 
 /// One row of the coordinator's table.

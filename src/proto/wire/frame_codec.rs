@@ -13,7 +13,10 @@ use super::{
 };
 use crate::{
     Epoch, NodeId, ShardId, ShardKey, Time, TypeId,
-    proto::handoff::{DropReason, Forwarded, HandoffItem, ReplyBody, TransferChunk},
+    proto::{
+        handoff::{DropReason, Forwarded, HandoffItem, ReplyBody, TransferChunk},
+        sharding::{ControlFrame, TERM_ACCEPTED_MAX},
+    },
 };
 
 /// Bytes of the header of every frame.
@@ -377,7 +380,7 @@ fn read(header: Header, cx: Context, r: &mut Reader<'_>) -> Result<Frame, Malfor
             Frame::Cast { ty: shard.ty, topic: correlation, bytes: r.rest().into() }
         }
         kind::MEMBER => Frame::Member(read_postcard(header, "member frame", r)?),
-        kind::CONTROL => Frame::Control(read_postcard(header, "control frame", r)?),
+        kind::CONTROL => Frame::Control(read_control(header, r)?),
         kind::HANDOFF_ACK => {
             header.only(Header { epoch: 0, ..used })?;
             Frame::HandoffAck { shard, upto: correlation }
@@ -420,9 +423,19 @@ fn read_inner(shard: ShardKey, cx: Context, r: &mut Reader<'_>) -> Result<Frame,
 
 fn read_postcard<T: DeserializeOwned>(header: Header, field: &'static str, r: &mut Reader<'_>) -> Result<T, Malformed> {
     header.only(Header::new(header.kind, NO_SHARD))?;
-    let (value, rest) =
-        postcard::take_from_bytes(r.rest()).map_err(|_| Malformed::Layout { field, why: "not the layout of its version" })?;
+    let (value, rest) = postcard::take_from_bytes(r.rest())
+        .map_err(|_| Malformed::Layout { field, why: "not the layout of its version, or a number out of its range" })?;
     if rest.is_empty() { Ok(value) } else { Err(Malformed::Trailing { left: rest.len() }) }
+}
+
+fn read_control(header: Header, r: &mut Reader<'_>) -> Result<ControlFrame, Malformed> {
+    let frame: ControlFrame = read_postcard(header, "control frame", r)?;
+    match frame.term() {
+        Some(term) if term > TERM_ACCEPTED_MAX => {
+            Err(Malformed::TooLarge { field: "term", value: term.get(), max: TERM_ACCEPTED_MAX.get() })
+        }
+        _ => Ok(frame),
+    }
 }
 
 fn read_handoff(header: Header, used: Header, cx: Context, r: &mut Reader<'_>) -> Result<HandoffItem, Malformed> {
@@ -475,9 +488,9 @@ fn read_reply(r: &mut Reader<'_>) -> Result<ReplyBody, Malformed> {
     })
 }
 
-/// An epoch from outside: at most 40 bits.
-pub(super) fn epoch(field: &'static str, raw: u64) -> Result<Epoch, Malformed> {
-    Epoch::from_raw(raw).ok_or(Malformed::TooLarge { field, value: raw, max: Epoch::MAX.get() })
+/// An epoch from outside.
+pub(crate) fn epoch(field: &'static str, raw: u64) -> Result<Epoch, Malformed> {
+    Epoch::from_raw(raw).ok_or(Malformed::TooLarge { field, value: raw, max: Epoch::ACCEPTED_MAX.get() })
 }
 
 #[cfg(test)]

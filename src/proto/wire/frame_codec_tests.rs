@@ -1,17 +1,20 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::proto::{
-    handoff::{Ask, Envelope, Item, Mode},
-    membership::MemberFrame,
-    sharding::ControlFrame,
+use crate::{
+    Term,
+    proto::{
+        handoff::{Ask, Envelope, Item, Mode},
+        membership::MemberFrame,
+        sharding::{FactState, ShardFact, ShardState, TableRow},
+    },
 };
 
 const MAX: usize = 2 << 20;
 const CX: Context = Context { sender: NodeId::from_raw(0xa11ce), now: Time::from_nanos(1_000_000) };
 
 fn epochs() -> impl Strategy<Value = Epoch> {
-    (0..=Epoch::MAX.get()).prop_map(|raw| Epoch::from_raw(raw).unwrap())
+    (0..=Epoch::ACCEPTED_MAX.get()).prop_map(|raw| Epoch::from_raw(raw).unwrap())
 }
 
 fn nodes() -> impl Strategy<Value = NodeId> {
@@ -258,13 +261,99 @@ fn errors_name_kind_field_value_and_limit() {
     let mut raw = encoded(&message(5, None));
     raw[16..24].copy_from_slice(&u64::MAX.to_le_bytes());
     let text = decode(&raw, CX).unwrap_err().to_string();
-    assert_eq!(text, format!("message frame: epoch: {}, at most {}", u64::MAX, Epoch::MAX.get()));
+    assert_eq!(text, format!("message frame: epoch: {}, at most {}", u64::MAX, Epoch::ACCEPTED_MAX.get()));
     let mut raw = encoded(&message(0, None));
     raw[HEADER_BYTES] = 4;
     assert_eq!(decode(&raw, CX).unwrap_err().to_string(), "message frame: key: needs 4 bytes, 3 are left");
     let mut raw = encoded(&message(5, None));
     raw[6] = 2;
     assert_eq!(decode(&raw, CX), Err(FrameError::UnsupportedVersion { version: 2 }));
+}
+
+/// Frames of all kinds that name epochs, each with that one in one place.
+fn with_epoch(epoch: Epoch) -> Vec<Frame> {
+    let (shard, node, low) = (ShardKey { ty: TypeId(1), shard: ShardId(2) }, NodeId::from_raw(3), Epoch(1));
+    let message = |tag, mode| Item::Msg { tag, mode, envelope: Envelope::new(shard, None, b"key", b"payload").unwrap() };
+    let transfer = |epoch, base| HandoffItem::Transfer(TransferChunk { epoch, base, last: true, bytes: Arc::default() });
+    let forwarded = |aim, item| HandoffItem::Forwarded(Forwarded { aim, after: vec![node], stream: node, item });
+    let fact = |state, seen, base, heard| {
+        let facts = vec![ShardFact { shard, state, seen, base, heard: Some((heard, node)) }];
+        ControlFrame::Facts { term: Term::new(1), answer: 1, part: 0, last: true, number: 1, types: vec![], facts }
+    };
+    let items = [
+        message(epoch, Mode::Settled),
+        message(low, Mode::Wait(epoch)),
+        message(low, Mode::Over(epoch)),
+        Item::Fence { p: epoch },
+        Item::Over { p: epoch, tag: low },
+        Item::Over { p: low, tag: epoch },
+        Item::Settle { tag: epoch },
+    ];
+    let handoffs = [
+        transfer(epoch, low),
+        transfer(low, epoch),
+        forwarded(epoch, Item::Fence { p: low }),
+        forwarded(low, Item::Fence { p: epoch }),
+        HandoffItem::Probe { origin: node, route: 1, number: 1, aim: epoch, after: vec![] },
+    ];
+    let row = TableRow { shard, owner: None, from: None, epoch, state: ShardState::Active, entities: 0, rate_per_s: 0.0 };
+    let control = [
+        ControlFrame::Route { shard, epoch, home: node },
+        ControlFrame::Assign { shard, epoch, home: node, base: low, term: Term::new(1) },
+        ControlFrame::Assign { shard, epoch: low, home: node, base: epoch, term: Term::new(1) },
+        ControlFrame::Move { shard, epoch, from: node, to: node, base: low, term: Term::new(1) },
+        ControlFrame::Move { shard, epoch: low, from: node, to: node, base: epoch, term: Term::new(1) },
+        ControlFrame::Owned { shard, epoch, can_start: true },
+        ControlFrame::MoveRefused { shard, epoch, why: String::new() },
+        ControlFrame::MoveAnswer { id: 1, result: Ok(epoch) },
+        ControlFrame::TableAnswer { id: 1, last: true, types: vec![], rows: vec![row] },
+        fact(FactState::Running(epoch), low, low, low),
+        fact(FactState::Stopping(epoch), low, low, low),
+        fact(FactState::Receiving(epoch), low, low, low),
+        fact(FactState::HandedOver(epoch), low, low, low),
+        fact(FactState::None, epoch, low, low),
+        fact(FactState::None, low, epoch, low),
+        fact(FactState::None, low, low, epoch),
+    ];
+    let items = items.map(|item| Frame::Item { shard, item });
+    let handoffs = handoffs.map(|item| Frame::Handoff { shard, number: 1, item });
+    let by_detour = |frame: Frame| Frame::Detour { from: node, to: CX.sender, frame: Box::new(frame) };
+    let straight = handoffs.into_iter().chain(control.map(Frame::Control));
+    items
+        .into_iter()
+        .chain([Frame::StreamAck { shard, p: epoch }])
+        .chain(straight.flat_map(|frame| [by_detour(frame.clone()), frame]))
+        .collect()
+}
+
+/// Control frames that name a term.
+fn with_term(term: Term) -> Vec<Frame> {
+    let (shard, node, epoch) = (ShardKey { ty: TypeId(1), shard: ShardId(2) }, NodeId::from_raw(3), Epoch(1));
+    let frames = [
+        ControlFrame::Registered { term, number: 1, refused: vec![] },
+        ControlFrame::Assign { shard, epoch, home: node, base: epoch, term },
+        ControlFrame::Move { shard, epoch, from: node, to: node, base: epoch, term },
+        ControlFrame::Recount { term },
+        ControlFrame::Facts { term, answer: 1, part: 0, last: true, number: 1, types: vec![], facts: vec![] },
+        ControlFrame::Sized { term, types: vec![] },
+    ];
+    frames.map(Frame::Control).into()
+}
+
+// failures: row 69
+#[test]
+fn numbers_from_which_others_count_on_are_taken_from_the_lower_half() {
+    let refused = |frame: &Frame| matches!(decode(&encoded(frame), CX), Err(FrameError::Malformed { .. }));
+    let taken = |frame: &Frame| decode(&encoded(frame), CX) == Ok(Decoded::Frame(frame.clone()));
+    assert!(with_epoch(Epoch::ACCEPTED_MAX).iter().all(taken) && with_term(TERM_ACCEPTED_MAX).iter().all(taken));
+    for above in [Epoch::ACCEPTED_MAX.get() + 1, Epoch::MAX.get(), u64::MAX] {
+        with_epoch(Epoch(above)).iter().for_each(|frame| assert!(refused(frame), "{frame:?}"));
+    }
+    for above in [TERM_ACCEPTED_MAX.get() + 1, u64::MAX] {
+        with_term(Term::new(above)).iter().for_each(|frame| assert!(refused(frame), "{frame:?}"));
+    }
+    let text = decode(&encoded(&with_term(Term::new(u64::MAX))[0]), CX).unwrap_err().to_string();
+    assert_eq!(text, format!("control frame: term: {}, at most {}", u64::MAX, TERM_ACCEPTED_MAX.get()));
 }
 
 #[test]

@@ -104,7 +104,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_the_frame_that_the_codec_makes(
-            shard: (u32, u32), tag in 0u64..1 << 40, ask: Option<(u64, u64, bool)>,
+            shard: (u32, u32), tag in 0u64..1 << 39, ask: Option<(u64, u64, bool)>,
             key in proptest::collection::vec(any::<u8>(), 0..=255), payload in proptest::collection::vec(any::<u8>(), 0..300),
         ) {
             let now = Time::from_nanos(1_000_000);

@@ -10,9 +10,10 @@ mod part;
 
 pub use bytes::{Malformed, Reader, Writer};
 pub use frame::Frame;
+pub(crate) use frame_codec::epoch;
 pub use frame_codec::{Context, Cut, Decoded, FrameError, HEADER_BYTES, WIRE_VERSION, cut, decode, encode};
 pub use hello::{
     Accepted, Extension, GREETING_BYTES_MAX, Greeter, Greeting, Hello, MAGIC, Pair, Previous, ProtocolRange, Refusal, SESSION_MAX, Welcome,
 };
 pub use message::{Message, encode_message, message_in};
-pub use part::{LinkFrame, Order, encode_link, link_frame_in, order_of};
+pub use part::{LinkFrame, Order, encode_link, is_handoff, link_frame_in, order_of};

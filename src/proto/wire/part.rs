@@ -83,6 +83,11 @@ fn read(kind: u8, frame: &[u8]) -> Result<LinkFrame<'_>, FrameError> {
     }
 }
 
+/// Whether a whole frame, as this node wrote it, is an item of a hand-off lane: those are given to each session anew, as there is credit.
+pub fn is_handoff(frame: &[u8]) -> bool {
+    matches!(frame.get(LENGTH_BYTES), Some(&(kind::TRANSFER | kind::FORWARDED | kind::PROBE)))
+}
+
 /// What a whole frame, as this node wrote it, may go past.
 pub fn order_of(frame: &[u8]) -> Order {
     let shard = || frame.get(8..16).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u64::from_le_bytes(*bytes));

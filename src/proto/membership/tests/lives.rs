@@ -1,6 +1,7 @@
 //! Lives that follow one another at an address, and clusters that are founded beside one another for that.
 
-use super::{super::MemberFrame, Ending, MemberStatus, NodeId, Removal, SEEDS, World, addr, fast, millis, secs};
+use super::{super::MemberFrame, Ending, MemberStatus, NodeId, Removal, SEEDS, World, addr, fast, millis, proof, secs};
+use crate::proto::link::{LinkDown, LinkEvent};
 
 // failures: row 18
 #[test]
@@ -22,6 +23,26 @@ fn a_node_restarted_on_its_address_replaces_its_earlier_life() {
                 assert_eq!(world.nodes[&other].removed.last(), Some(&(old, Removal::Downed { proven: true })));
             }
         }
+    }
+}
+
+/// What is heard late of the links of an earlier life says nothing of the one that lives now, least of all that another one answers there.
+#[test]
+fn the_end_of_an_earlier_life_is_no_evidence_against_the_next() {
+    for seed in 0..SEEDS {
+        let mut world = World::cluster(seed, 3, &proof());
+        let old = world.nodes[&2].id;
+        world.crash(2);
+        world.run(millis(20));
+        world.start(2, proof(), &[1, 2, 3]);
+        world.run_until(secs(5), "rejoining", |w| w.one_cluster(&[1, 2, 3]));
+        for cause in [LinkDown::Reset, LinkDown::OtherIncarnation(world.nodes[&2].id)] {
+            let event = LinkEvent::Down { peer: Some(old), addr: addr(2), cause, lost: 1 };
+            world.with(1, |m, now| m.handle_link(now, &event));
+        }
+        assert!(world.one_cluster(&[1, 2, 3]), "seed {seed}: {}", world.describe());
+        world.run(secs(2));
+        assert!(world.one_cluster(&[1, 2, 3]), "seed {seed}: {}", world.describe());
     }
 }
 
