@@ -69,14 +69,18 @@ pub struct NodeCore<M = Membership> {
     requests: Requests,
     survey: Option<Survey>,
     survey_id: u64,
+    /// Number of the newest answer to any of them.
+    answers: u64,
     /// Whose question was the newest.
     surveyed: Option<(Term, NodeId)>,
     /// Newest `Owned` of each shard, for an authority that asks again.
     owned: BTreeMap<ShardKey, (Epoch, bool)>,
     /// Newest refused move of each shard, likewise.
     refusals: BTreeMap<ShardKey, (Epoch, String)>,
-    /// Newest epoch under which each shard was handed over from here.
-    handed: BTreeMap<ShardKey, Epoch>,
+    /// Newest epoch under which each shard was handed over from here, and the base that went with it.
+    handed: BTreeMap<ShardKey, (Epoch, Epoch)>,
+    /// Shards that workers were told to run, or handed, and have not ended since: the newest epoch of each.
+    given: BTreeMap<ShardKey, Epoch>,
     moves: BTreeMap<ShardKey, MoveSeen>,
     /// Types no other node hosts, so that a leaving node need not wait for a taker.
     stranded: BTreeSet<TypeId>,
@@ -113,6 +117,8 @@ enum Due {
     Register,
     /// The authority did not answer an operator.
     Request(u64),
+    /// A new coordinator is answered without the workers that have not.
+    Survey,
 }
 
 /// The newest move that was announced here.
@@ -189,10 +195,12 @@ impl<M: Members> NodeCore<M> {
             requests: Requests::default(),
             survey: None,
             survey_id: 0,
+            answers: 0,
             surveyed: None,
             owned: BTreeMap::new(),
             refusals: BTreeMap::new(),
             handed: BTreeMap::new(),
+            given: BTreeMap::new(),
             moves: BTreeMap::new(),
             stranded: BTreeSet::new(),
             load_at: BTreeMap::new(),
@@ -289,6 +297,8 @@ impl<M: Members> NodeCore<M> {
             // Not acknowledged: the sender has it until it hears of this node's removal.
             Frame::Handoff { item: HandoffItem::Transfer(_), .. } if self.done => self.counts.frames_discarded += 1,
             // Who is down may be gone for others, and a shard of its another's, where nobody knew of this move: the next coordinator asks whoever knows of one.
+            // So it is with a shard for a worker that stands still, as the coordinator was told all that it may run. Who has handed it over is heard of, and
+            // the move announced anew.
             Frame::Handoff { shard, item: HandoffItem::Transfer(ref chunk), .. } if self.is_late(from, shard, chunk.epoch) => {
                 self.counts.frames_discarded += 1;
             }
@@ -306,9 +316,9 @@ impl<M: Members> NodeCore<M> {
         }
     }
 
-    /// Whether a shard comes from a member that was declared dead, by a move that this node has not heard of.
+    /// Whether a shard comes from a member that was declared dead, or to a worker that stands still, by a move that this node has not heard of.
     fn is_late(&self, from: NodeId, shard: ShardKey, epoch: Epoch) -> bool {
-        self.peers.is_down(from) && self.region.known(shard).is_none_or(|(known, _)| known < epoch)
+        (self.peers.is_down(from) || self.is_silent(shard)) && self.region.known(shard).is_none_or(|(known, _)| known < epoch)
     }
 
     /// A frame between two nodes that do not reach each other: for this one, or to be passed on, once.
@@ -471,6 +481,7 @@ impl<M: Members> NodeCore<M> {
             match due {
                 Due::Register => self.register(now),
                 Due::Request(id) => self.request_expired(id),
+                Due::Survey => self.answer_survey(),
             }
         }
         self.finish(now);
@@ -665,6 +676,9 @@ impl<M: Members> NodeCore<M> {
                     // Whom this node was told of as removed, the worker was, too. Who was gone before this node came it would wait for in vain.
                     if let HandoffItem::Forwarded(Forwarded { after, .. }) | HandoffItem::Probe { after, .. } = &mut item {
                         after.retain(|node| self.peers.is_removed(*node));
+                    }
+                    if let HandoffItem::Transfer(chunk) = &item {
+                        self.give(shard, chunk.epoch);
                     }
                     self.tell_worker(shard, ShardCommand::Handoff { from, shard, item });
                 }
