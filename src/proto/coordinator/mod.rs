@@ -85,7 +85,7 @@ struct Seat {
     recount: Option<Recount>,
     /// Behind it: to those that answered without a worker that stands still.
     rest: Recount,
-    /// Shards that such a worker may have. Their rows have no record, and get none.
+    /// Shards that such a worker may have, or that who is gone may still run while they are under way from there. Their rows have no record, and get none.
     open: BTreeMap<ShardKey, ShardFacts>,
     types: Types,
     rows: BTreeMap<ShardKey, Row>,
@@ -243,7 +243,7 @@ impl Coordinator {
                 Due::Recount => self.repeat_recount(now, out),
                 Due::Resend(key) => self.resend(now, key, out),
                 Due::Rehome(key) => self.rehome(now, key, now, out),
-                Due::Allocate => self.review(now, out),
+                Due::Allocate => self.reconsider(now, |_, _| (), out),
                 Due::Rebalance => {
                     self.review(now, out);
                     self.rebalance(now, out);
@@ -341,12 +341,16 @@ impl Coordinator {
         // Whoever has heard of a home may be sending to it, and is to hear of the next one before the old one is gone.
         facts.iter().filter(|(_, f)| f.heard.is_some()).for_each(|(node, _)| row.interest(*node));
         seat.rows.insert(key, row);
-        if recount::is_open(&facts) {
+        let is_early = matches!(verdict, Verdict::Receives { .. }) && allocate_at > now;
+        if is_early {
+            seat.timers.set_by(Due::Allocate, allocate_at);
+        }
+        if is_early || recount::is_open(&facts) {
             return drop(seat.open.insert(key, facts));
         }
         match verdict {
             Verdict::Runs { home, epoch, base } => seat.put(key, Some(Record { epoch, home, from: None, base, confirmed: true })),
-            Verdict::Keep { home, base } => {
+            Verdict::Keep { home, base } | Verdict::Receives { home, base } => {
                 self.make(now, key, home, None, |_| base, out);
             }
             Verdict::Moving { from, to, epoch, base } => {

@@ -144,6 +144,8 @@ pub(super) enum Verdict {
     Runs { home: NodeId, epoch: Epoch, base: Epoch },
     /// It runs there, or stopped there and was not handed over, but newer epochs are known: assign it there, above them.
     Keep { home: NodeId, base: Epoch },
+    /// Only that node may come to have it: the other end of the move is gone. Of what is on its way the first parts may leave while the last instances there end.
+    Receives { home: NodeId, base: Epoch },
     /// A move whose ends both may have it.
     Moving { from: NodeId, to: NodeId, epoch: Epoch, base: Epoch },
     /// Nobody has it.
@@ -198,7 +200,7 @@ pub(super) fn judge(facts: &[(NodeId, ShardFact)]) -> (Epoch, Verdict) {
             None => Verdict::Unowned,
         },
         // The old home did not survive: the row "A removed", base = the move's epoch.
-        (None, Some((epoch, home, _))) => Verdict::Keep { home, base: epoch },
+        (None, Some((epoch, home, _))) => Verdict::Receives { home, base: epoch },
         (None, None) => Verdict::Unowned,
     };
     (floor, verdict)
@@ -245,7 +247,7 @@ mod tests {
         assert_eq!(judge(&[stopping]), (Epoch(2), moving));
         assert_eq!(judge(&[handed]), (Epoch(2), moving));
         assert_eq!(judge(&[handed, receiving]), (Epoch(2), moving));
-        assert_eq!(judge(&[receiving]), (Epoch(2), Verdict::Keep { home: B, base: Epoch(2) }), "only B may get it (CE-13)");
+        assert_eq!(judge(&[receiving]), (Epoch(2), Verdict::Receives { home: B, base: Epoch(2) }), "only B may get it (CE-13)");
         let runs = fact(B, FactState::Running(Epoch(2)), 2, Some((2, B)));
         assert_eq!(judge(&[handed, runs]), (Epoch(2), Verdict::Runs { home: B, epoch: Epoch(2), base: Epoch(1) }));
     }

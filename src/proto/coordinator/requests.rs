@@ -162,7 +162,7 @@ impl Coordinator {
         let Some((row, record)) = seat.rows.get(&key).and_then(|row| Some((row, row.record?))) else {
             if seat.open.contains_key(&key) {
                 return Err(format!(
-                    "it is not known where shard {} of `{name}` runs, as a worker that may have it stands still; try again later",
+                    "it is not known where shard {} of `{name}` runs, as a worker that may have it stands still, or a node that had it is just gone; try again later",
                     key.shard.0
                 ));
             }

@@ -496,3 +496,25 @@ fn a_silent_worker_does_not_hide_who_runs_a_shard_under_the_newest_epoch() {
     assert!(!out.iter().any(|out| matches!(out, CoordinatorOut::Send(_, ControlFrame::Assign { .. }))));
     assert_eq!((f.record().home, f.record().epoch), (B, Epoch(3)));
 }
+
+#[test]
+fn what_is_under_way_from_a_dead_node_is_not_started_before_its_right_to_run_is_over() {
+    let receives = fact(FactState::Receiving(Epoch(2)), 0, (2, B));
+    let mut f = Fixture::unseated();
+    f.run(|c, now, out| c.handle_view(now, view(&UP), out));
+    f.facts(ME, vec![]);
+    f.facts(B, vec![receives]);
+    f.removed(C, false);
+    f.where_is(ME);
+    assert!(!f.wait(1999).contains(&assign(B, 3, 2, 1)), "instances may still end there");
+    let out = f.wait(1);
+    assert!(out.contains(&assign(B, 3, 2, 1)) && out.contains(&route(ME, 3, B)), "{out:?}");
+    // What arrives meanwhile has its state.
+    let mut f = Fixture::unseated();
+    f.removed(C, false);
+    f.run(|c, now, out| c.handle_view(now, view(&UP[..2]), out));
+    f.facts(ME, vec![]);
+    f.facts(B, vec![receives]);
+    f.owned(B, 2);
+    assert_eq!(f.record(), Record { epoch: Epoch(2), home: B, from: None, base: Epoch(2), confirmed: true });
+}
