@@ -4,7 +4,7 @@
     perf/random_splits.py A..B [FOLDER] [KIND ...]
 
 Each number from A to B (excluded) is one scenario of each kind (default: all of them). It is written to FOLDER (default: target/random) and run under that
-seed by the program that WINGBEAT names (default: target/release/wingbeat). One side has the majority, so it must live (but for `joins`, `leavers`, `pairs`, `holes` and `restarts`); nothing may run on both
+seed by the program that WINGBEAT names (default: target/release/wingbeat). One side has the majority, so it must live (but for `joins`, `leavers`, `pairs`, `holes`, `restarts` and `stalls`); nothing may run on both
 sides, which is seen as all members send.
 
     cut      3 to 11 nodes; the cut ends about when it is judged, and mostly comes again
@@ -16,6 +16,7 @@ sides, which is seen as all members send.
     pairs    one to three pairs that do not reach each other, for good, as others reach both; shards move, some join, leave, crash or are paused
     holes    a tenth to a half of all links are cut one way; shards move, some join, leave, restart, crash, are paused or have links reset
     restarts no cut; members restart, crash and are paused one after the other while shards move
+    stalls   no cut; coordinators and others leave, crash and restart while workers stand still and shards move
     joins    two cuts in a row, each by other lines at times, beside which members join; some leave, crash or are paused; all strategies, up to 30 % loss
     leavers  as `joins`, and most that join are told to leave before long, up or not
 
@@ -235,6 +236,29 @@ def restarts(r):
     return split, 140
 
 
+def stalls(r):
+    started = r.choice([3, 4, 5, 7])
+    shards = max(10, started)
+    split = Split(*sides(r, started, 1), r.choice([0, 0, 0.02]), r.choice(["0.3ms", "1ms", "20ms"]))
+    split.settings.append(f'"node.workers" = {r.choice([1, 2, 2])}')
+    if r.random() < 0.5:
+        split.settings.append('"cluster.preset" = "local_test"')
+    if r.random() < 0.5:
+        split.settings.append('"sharding.rebalance_interval" = "2s"')
+    at = 20
+    while at < 110:
+        for _ in range(r.choice([0, 1, 1, 2])):
+            split.at(at - r.uniform(0, 3), do="stall", nodes=r.choice(["random:1", "random:1", "oldest"]), for_=f'"{r.choice([1, 4, 10, 30])}s"')
+        node, what = r.choice([0, r.randrange(started)]), r.choice(["restart", "restart", "crash", "leave"])
+        split.at(at, do=what, nodes=str(node))
+        if what != "restart":
+            split.at(at + r.uniform(3, 15), do="restart", nodes=str(node))
+        at += r.choice([5, 8, 13, 20])
+    for _ in range(r.choice([5, 20, 60])):
+        split.at(r.uniform(15, 120), do="move", shards=r.choice([str(r.randrange(shards)), f"0..{shards}"]), to=str(r.randrange(started)))
+    return split, 160
+
+
 def joins(r):
     started = r.choice([3, 5, 7, 9, 12, 12, 20])
     nodes = started + r.choice([1, 2, 4, 8, 12])
@@ -273,7 +297,7 @@ def leavers(r):
     return split, lasts
 
 
-KINDS = {kind.__name__: kind for kind in [cut, few, again, paused, stutter, leaky, pairs, holes, restarts, joins, leavers]}
+KINDS = {kind.__name__: kind for kind in [cut, few, again, paused, stutter, leaky, pairs, holes, restarts, stalls, joins, leavers]}
 
 
 def main():

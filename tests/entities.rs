@@ -396,6 +396,58 @@ fn a_handler_that_does_not_return_is_named_and_its_shard_runs_nowhere_else() {
     drop(sender);
 }
 
+/// A handler does not return, and the coordinator leaves, which hosts nothing. The next one is the node of that handler, or another.
+fn coordinator_leaves(name: &str, stuck_is_next: bool) {
+    let first = Cluster::builder(config(name)).start().unwrap();
+    let start = |shared: &Arc<Shared>| {
+        let node = Cluster::builder(config(name)).seeds([first.addr().to_string()]).start().unwrap();
+        let region = host(&node, shared);
+        region.wait_ready(PATIENCE).unwrap();
+        (node, region)
+    };
+    let (stuck, awake) = (Arc::new(Shared::default()), Arc::new(Shared::default()));
+    let (one, two) = if stuck_is_next { (start(&stuck), start(&awake)) } else { (start(&awake), start(&stuck)) };
+    let region = if stuck_is_next { &two.1 } else { &one.1 };
+    for (node, _) in [&one, &two] {
+        node.wait_members(3, PATIENCE).unwrap();
+    }
+    let keys: Vec<String> = (0..4).map(|n| n.to_string()).collect();
+    keys.iter().for_each(|key| assert_eq!(ask(&region.get(key.as_str())), 1));
+    let blocked = region.get(keys.iter().find(|key| stuck.starts(key) > 0).unwrap().as_str());
+    let waiting = {
+        let entity = blocked.clone();
+        thread::spawn(move || entity.ask(Block, PATIENCE))
+    };
+    stuck.wait_blocked(1);
+    first.shutdown(ShutdownReason::Requested).wait(PATIENCE).unwrap();
+    one.0.wait_members(2, PATIENCE).unwrap();
+
+    let used: Vec<_> = keys.iter().map(|key| region.shard_of(key).unwrap()).collect();
+    let fresh = (0..).map(|n| format!("new {n}")).find(|key| !used.contains(&region.shard_of(key).unwrap())).unwrap();
+    let asked = Instant::now();
+    assert_eq!(ask(&region.get(fresh.as_str())), 1);
+    assert!(asked.elapsed() < PATIENCE / 3, "{:?}", asked.elapsed());
+    assert_eq!(awake.starts(&fresh), 1, "where no worker stands still");
+    assert!(!waiting.is_finished());
+    (0..3).for_each(|_| blocked.tell(Cycle { left: 0 }).unwrap());
+    stuck.open();
+    assert_eq!(waiting.join().unwrap(), Ok(2));
+    assert_eq!(ask(&blocked), 6, "nothing is lost");
+    keys.iter().for_each(|key| assert_eq!(stuck.starts(key) + awake.starts(key), 1, "never a second instance"));
+}
+
+// failures: row 47
+#[test]
+fn a_handler_that_does_not_return_holds_up_no_new_coordinator() {
+    coordinator_leaves("silent", false);
+}
+
+// failures: row 47
+#[test]
+fn a_coordinator_may_have_a_handler_that_does_not_return() {
+    coordinator_leaves("silent-next", true);
+}
+
 // failures: row 51
 #[test]
 fn an_entity_that_sends_to_itself_without_end_is_refused_and_not_deadlocked() {

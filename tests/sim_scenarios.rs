@@ -279,6 +279,12 @@ fn when_all_leave_each_has_stopped_before_it_is_removed() {
     holds("all-leave", 189..198);
 }
 
+// failures: row 47
+#[test]
+fn a_worker_that_stands_still_holds_up_no_new_coordinator() {
+    holds("silent-worker", 1..5);
+}
+
 #[test]
 fn who_has_said_that_it_is_done_runs_nothing_any_more() {
     holds("given-back-while-leaving", 1..5);

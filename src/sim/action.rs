@@ -40,6 +40,11 @@ pub enum Act {
     Resume {
         nodes: Selector,
     },
+    /// A handler of the first worker takes so long.
+    Stall {
+        nodes: Selector,
+        span: Duration,
+    },
     Join {
         nodes: Selector,
         spread: Duration,
@@ -82,6 +87,7 @@ impl Act {
             | Self::Restart { nodes, .. }
             | Self::Pause { nodes, .. }
             | Self::Resume { nodes }
+            | Self::Stall { nodes, .. }
             | Self::Leave { nodes, .. }
             | Self::Deaf { nodes, .. }
             | Self::Clock { nodes, .. } => vec![nodes],
@@ -117,6 +123,7 @@ const KNOWN: &[&str] = &[
     "restart",
     "pause",
     "resume",
+    "stall",
     "join",
     "leave",
     "down",
@@ -160,6 +167,10 @@ pub(super) fn read(item: &Item, nodes: u32, shards: Option<u32>) -> Result<Actio
         "restart" => f.only(&["nodes", "wipe"]).and_then(|()| Ok(Act::Restart { nodes: f.nodes("nodes")?, wipe: f.flag("wipe")? })),
         "pause" => f.only(&["nodes", "for"]).and_then(|()| Ok(Act::Pause { nodes: f.nodes("nodes")?, span: f.span("for")? })),
         "resume" => f.only(&["nodes"]).and_then(|()| Ok(Act::Resume { nodes: f.nodes("nodes")? })),
+        "stall" => f.only(&["nodes", "for"]).and_then(|()| {
+            let span = f.required("for")?.duration("for")?;
+            Ok(Act::Stall { nodes: f.nodes("nodes")?, span })
+        }),
         "join" => f.only(&["nodes", "spread", "to"]).and_then(|()| {
             Ok(Act::Join { nodes: f.nodes("nodes")?, spread: f.span("spread")?.unwrap_or_default(), to: f.optional("to")? })
         }),
@@ -321,6 +332,7 @@ mod tests {
         for (text, act) in [
             ("do = \"restart\"\nnodes = \"1\"", Act::Restart { nodes: Selector::List(vec![1]), wipe: false }),
             ("do = \"pause\"\nnodes = 1\nfor = \"2s\"", Act::Pause { nodes: Selector::List(vec![1]), span: Some(Duration::from_secs(2)) }),
+            ("do = \"stall\"\nnodes = 1\nfor = \"2s\"", Act::Stall { nodes: Selector::List(vec![1]), span: Duration::from_secs(2) }),
             ("do = \"down\"\nnodes = \"oldest\"", Act::Down { nodes: Selector::Oldest, by: Selector::Leader }),
             ("do = \"partition\"\ngroups = [\"0..3\"]", Act::Partition { groups: vec![Selector::Range(0, 3)] }),
             ("do = \"heal\"", Act::Heal),

@@ -113,6 +113,14 @@ impl World<'_> {
                     }
                 }
             }
+            Act::Stall { nodes, span } => {
+                for n in self.found(i, nodes) {
+                    match self.is_running(n) {
+                        true => self.stall(n, nanos(*span)),
+                        false => self.not_done(i, &[n], NOT_RUNNING),
+                    }
+                }
+            }
             Act::Join { nodes, spread, to } => {
                 let seeds: Vec<_> = to.iter().flat_map(|s| self.which(s)).map(settings::address).collect();
                 let all = self.found(i, nodes);

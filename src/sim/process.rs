@@ -46,6 +46,10 @@ pub(super) struct Worker {
     pub to_net: Fifo,
     pub from_net: Fifo,
     pub hosting: Fifo,
+    /// When the handler that it is in returns.
+    pub stalled_until: u64,
+    /// What has come meanwhile.
+    pub late: Vec<Inner>,
 }
 
 /// A running process.
@@ -129,6 +133,8 @@ impl World<'_> {
             to_net: Fifo::default(),
             from_net: Fifo::default(),
             hosting: Fifo::default(),
+            stalled_until: 0,
+            late: Vec::new(),
         };
         let process = Process {
             life,
@@ -195,6 +201,26 @@ impl World<'_> {
     pub(super) fn pause_ends(&mut self, index: u32) {
         if self.nodes[index as usize].pause_ends <= self.now {
             self.resume(index);
+        }
+    }
+
+    /// A handler of its first worker takes so long.
+    pub(super) fn stall(&mut self, index: u32, span: u64) {
+        let until = self.now.saturating_add(span);
+        let Some(p) = &mut self.nodes[index as usize].process else { return };
+        p.workers[0].stalled_until = until.max(p.workers[0].stalled_until);
+        self.queue.push(until, Event::Inner(p.life, Inner::Returns(0)));
+    }
+
+    /// A handler may have returned: its worker finds what has come meanwhile.
+    pub(super) fn returns(&mut self, life: u32, w: u16) {
+        let Some(p) = &mut self.nodes[self.lives[life as usize].node as usize].process else { return };
+        let worker = &mut p.workers[usize::from(w)];
+        if worker.stalled_until <= self.now {
+            worker.stalled_until = 0;
+            for inner in std::mem::take(&mut worker.late) {
+                self.inner(life, inner);
+            }
         }
     }
 

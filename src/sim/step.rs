@@ -45,6 +45,12 @@ impl World<'_> {
             node.late.push(inner);
             return;
         }
+        if let Inner::WorkerWake(w, _) | Inner::ToWorker(w, ..) | Inner::Command(w, _) | Inner::Hosting(w, _) = inner
+            && let Some(worker) = node.process.as_mut().map(|p| &mut p.workers[usize::from(w)])
+            && worker.stalled_until > 0
+        {
+            return worker.late.push(inner);
+        }
         match inner {
             Inner::Datagram(bytes, from) => {
                 let bytes = if node.deaf_until > 0 { without_replies(&bytes) } else { Some(bytes) };
@@ -113,6 +119,10 @@ impl World<'_> {
                 self.log(21, index, until.as_nanos(), || format!("worker {w} may run until {until:?}"));
                 self.worker_step(life, w, |core, now, host| core.set_hosting_until(now, until, host));
             }
+            Inner::Returns(w) => {
+                self.log(23, index, u64::from(w), || format!("a handler of worker {w} returns"));
+                self.returns(life, w);
+            }
             Inner::Send { sender, entity } => self.client_sends(life, sender, entity),
             Inner::Lease(id, answer) => {
                 self.log(21, index, id, || format!("the lease answers: {answer:?}"));
@@ -172,8 +182,9 @@ impl World<'_> {
         match effect {
             Effect::Datagram { to, bytes } => self.send_datagram(index, &to, bytes),
             Effect::Frame { to, node, frame } => {
-                if let Frame::Control(ControlFrame::Assign { term, .. } | ControlFrame::Move { term, .. } | ControlFrame::Recount { term }) =
-                    &frame
+                if let Frame::Control(
+                    ControlFrame::Assign { term, .. } | ControlFrame::Move { term, .. } | ControlFrame::Recount { term, .. },
+                ) = &frame
                     && let Some(broken) = self.terms.acted(p.core.cluster(), *term, p.life)
                 {
                     self.violated(broken);

@@ -114,6 +114,7 @@ pub(super) enum Inner {
     Outgoing(u16, Outgoing),
     Word(u32, ShardKey, Word),
     Hosting(u16, Time),
+    Returns(u16),
     Send {
         sender: u32,
         entity: u32,

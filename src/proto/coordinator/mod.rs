@@ -21,13 +21,13 @@ use crate::{
     proto::{
         membership::{ClusterView, MemberStatus, Removal},
         node::timers::Timers,
-        sharding::{ControlFrame, Record},
+        sharding::{ControlFrame, FactState, Record, ShardFact},
     },
 };
 
 use allocate::HostLoad;
 use records::{Row, Successor};
-use recount::{Recount, Verdict};
+use recount::{Recount, ShardFacts, Verdict};
 use types::Types;
 
 /// Low bits of a term, which name who holds it; a counter stands above them.
@@ -83,6 +83,10 @@ struct Seat {
     term: Term,
     /// Set until every member has answered or is removed.
     recount: Option<Recount>,
+    /// Behind it: to those that answered without a worker that stands still.
+    rest: Recount,
+    /// Shards that such a worker may have, or that who is gone may still run while they are under way from there. Their rows have no record, and get none.
+    open: BTreeMap<ShardKey, ShardFacts>,
     types: Types,
     rows: BTreeMap<ShardKey, Row>,
     /// Shards per host and type, by the newest records.
@@ -161,6 +165,8 @@ impl Coordinator {
         self.seat = Some(Seat {
             term: self.heard,
             recount: Some(Recount::default()),
+            rest: Recount::default(),
+            open: BTreeMap::new(),
             types: Types::default(),
             rows: BTreeMap::new(),
             counts: BTreeMap::new(),
@@ -182,7 +188,7 @@ impl Coordinator {
         let Some(recount) = &mut seat.recount else { return };
         for member in view.members.iter().filter(|m| !self.removed.contains_key(&m.id)) {
             if recount.ask(member.id) {
-                out.push(CoordinatorOut::Send(member.id, ControlFrame::Recount { term: seat.term }));
+                out.push(CoordinatorOut::Send(member.id, ControlFrame::Recount { term: seat.term, have: 0 }));
             }
         }
         seat.timers.set_by(Due::Recount, now + RESEND);
@@ -209,6 +215,12 @@ impl Coordinator {
             recount.removed(node);
             return self.finish_recount(now, out);
         }
+        seat.rest.removed(node);
+        if !seat.open.is_empty() {
+            seat.allocate_at = seat.allocate_at.max(until);
+            self.reconsider(now, |_, facts| facts.retain(|(n, _)| *n != node), out);
+        }
+        let Some(seat) = &self.seat else { return };
         let concerned = |row: &Row| row.record.is_some_and(|r| r.home == node || r.from == Some(node));
         let keys: Vec<_> = seat.rows.iter().filter(|(_, row)| concerned(row)).map(|(k, _)| *k).collect();
         for key in keys {
@@ -219,11 +231,7 @@ impl Coordinator {
     /// A session to that node is up: what it has not confirmed goes again at once.
     pub fn handle_link_up(&mut self, peer: NodeId, out: &mut Out) {
         let Some(seat) = &self.seat else { return };
-        if let Some(recount) = &seat.recount
-            && recount.waiting().any(|n| n == peer)
-        {
-            out.push(CoordinatorOut::Send(peer, ControlFrame::Recount { term: seat.term }));
-        }
+        out.extend(seat.questions().filter(|(to, _)| *to == peer).map(|(to, frame)| CoordinatorOut::Send(to, frame)));
         for key in &seat.unconfirmed {
             out.extend(seat.announcements(*key).filter(|(to, _)| *to == peer).map(|(to, frame)| CoordinatorOut::Send(to, frame)));
         }
@@ -235,7 +243,7 @@ impl Coordinator {
                 Due::Recount => self.repeat_recount(now, out),
                 Due::Resend(key) => self.resend(now, key, out),
                 Due::Rehome(key) => self.rehome(now, key, now, out),
-                Due::Allocate => self.review(now, out),
+                Due::Allocate => self.reconsider(now, |_, _| (), out),
                 Due::Rebalance => {
                     self.review(now, out);
                     self.rebalance(now, out);
@@ -250,8 +258,8 @@ impl Coordinator {
 
     fn repeat_recount(&mut self, now: Time, out: &mut Out) {
         let Some(seat) = &mut self.seat else { return };
-        if let Some(recount) = &seat.recount {
-            out.extend(recount.waiting().map(|n| CoordinatorOut::Send(n, ControlFrame::Recount { term: seat.term })));
+        out.extend(seat.questions().map(|(to, frame)| CoordinatorOut::Send(to, frame)));
+        if !seat.asked().is_complete() {
             seat.timers.set(Due::Recount, now + RESEND);
         }
     }
@@ -261,7 +269,7 @@ impl Coordinator {
         let Some(seat) = &mut self.seat else { return };
         let Some(recount) = seat.recount.take_if(|r| r.is_complete()) else { return };
         seat.timers.clear(Due::Recount);
-        let answers = recount.into_answers();
+        let (answers, all) = recount.conclude();
         // Who runs shards of a type has the number of shards that is in force.
         let mut order: Vec<_> = answers.iter().map(|(node, known)| (known.facts.is_empty(), *node)).collect();
         order.sort();
@@ -270,26 +278,79 @@ impl Coordinator {
                 requests::take_in(seat, node, answers[&node].number, &answers[&node].types, out);
             }
         }
-        for (key, facts) in recount::by_shard(&answers) {
-            self.restore(now, key, &facts, out);
+        for (node, known) in answers.iter().filter(|(_, known)| known.is_partial()) {
+            seat.ask_on(now, *node, known.answer);
         }
+        for (key, facts) in all {
+            self.restore(now, key, facts, out);
+        }
+        self.warn_of_open(out);
         self.review(now, out);
         self.plan_rebalance(now);
     }
 
+    fn warn_of_open(&self, out: &mut Out) {
+        let Some(seat) = self.seat.as_ref().filter(|s| !s.open.is_empty() && !s.rest.is_complete()) else { return };
+        let nodes: Vec<String> = seat.rest.waiting().map(|(node, _)| node.to_string()).collect();
+        out.push(CoordinatorOut::Warn {
+            code: "silent_worker",
+            text: format!(
+                "{} shards are given to nobody until workers that stand still have answered, or their nodes are gone: {}; see there which handler does not return",
+                seat.open.len(),
+                nodes.join(", ")
+            ),
+        });
+    }
+
+    /// A member that has answered without some of its workers says more.
+    fn take_rest(&mut self, now: Time, node: NodeId, out: &mut Out) {
+        let Some(seat) = &mut self.seat else { return };
+        let Some(known) = seat.rest.take(node) else { return };
+        if known.is_partial() {
+            seat.ask_on(now, node, known.answer);
+        }
+        let news: BTreeMap<ShardKey, ShardFact> = known.facts.into_iter().map(|f| (f.shard, f)).collect();
+        let waits = |facts: &ShardFacts| facts.iter().any(|(n, f)| *n == node && f.state == FactState::Unknown);
+        let tell = |key: ShardKey, facts: &mut ShardFacts| {
+            if waits(facts) {
+                facts.retain(|(n, _)| *n != node);
+                facts.extend(news.get(&key).map(|fact| (node, *fact)));
+            }
+        };
+        self.reconsider(now, tell, out);
+        self.plan_rebalance(now);
+    }
+
+    /// Something has become known of the shards that were left open.
+    fn reconsider(&mut self, now: Time, tell: impl Fn(ShardKey, &mut ShardFacts), out: &mut Out) {
+        let open = self.seat.as_mut().map(|s| std::mem::take(&mut s.open)).unwrap_or_default();
+        for (key, mut facts) in open {
+            tell(key, &mut facts);
+            self.restore(now, key, facts, out);
+        }
+        self.review(now, out);
+    }
+
     /// Rebuilds the row of one shard from what is known of it.
-    fn restore(&mut self, now: Time, key: ShardKey, facts: &recount::ShardFacts, out: &mut Out) {
+    fn restore(&mut self, now: Time, key: ShardKey, facts: ShardFacts, out: &mut Out) {
         let Some(seat) = &mut self.seat else { return };
         seat.started = true;
         let allocate_at = seat.allocate_at;
-        let (floor, verdict) = recount::judge(facts);
+        let (floor, verdict) = recount::judge(&facts);
         let mut row = Row::new(floor, now);
         // Whoever has heard of a home may be sending to it, and is to hear of the next one before the old one is gone.
         facts.iter().filter(|(_, f)| f.heard.is_some()).for_each(|(node, _)| row.interest(*node));
         seat.rows.insert(key, row);
+        let is_early = matches!(verdict, Verdict::Receives { .. }) && allocate_at > now;
+        if is_early {
+            seat.timers.set_by(Due::Allocate, allocate_at);
+        }
+        if is_early || recount::is_open(&facts) {
+            return drop(seat.open.insert(key, facts));
+        }
         match verdict {
             Verdict::Runs { home, epoch, base } => seat.put(key, Some(Record { epoch, home, from: None, base, confirmed: true })),
-            Verdict::Keep { home, base } => {
+            Verdict::Keep { home, base } | Verdict::Receives { home, base } => {
                 self.make(now, key, home, None, |_| base, out);
             }
             Verdict::Moving { from, to, epoch, base } => {
@@ -414,6 +475,13 @@ impl Coordinator {
         if let Some(recount) = &mut seat.recount {
             return recount.owned(from, key, epoch);
         }
+        if epoch < Epoch::MAX
+            && let Some(mut facts) = seat.open.remove(&key)
+        {
+            recount::heed(&mut facts, from, key, epoch);
+            self.restore(now, key, facts, out);
+            return self.review(now, out);
+        }
         // At the floor as well, if nobody was given the shard since: a home may say so behind its answer to the recount.
         let is_news = |row: &Row| row.floor < epoch || (row.floor == epoch && row.record.is_none());
         if epoch < Epoch::MAX && seat.rows.get(&key).is_none_or(is_news) {
@@ -477,7 +545,8 @@ impl Coordinator {
     /// Gives a shard without an owner a home, if that may be done now.
     fn place(&mut self, now: Time, key: ShardKey, out: &mut Out) {
         let Some(home) = self.choose(key.ty, None).filter(|_| self.may_allocate(now)) else { return };
-        if self.seat.as_ref().is_some_and(|s| s.rows.get(&key).is_none_or(|row| row.record.is_none())) {
+        let is_free = |s: &Seat| s.rows.get(&key).is_none_or(|row| row.record.is_none()) && !s.open.contains_key(&key);
+        if self.seat.as_ref().is_some_and(is_free) {
             self.make(now, key, home, None, |epoch| epoch, out);
         }
     }
@@ -506,9 +575,12 @@ impl Coordinator {
     fn hosts(&self, ty: TypeId) -> Vec<HostLoad> {
         let (Some(seat), Some(view)) = (&self.seat, &self.view) else { return vec![] };
         let fit = view.members.iter().filter(|m| m.status == MemberStatus::Up && m.reachable && !self.removed.contains_key(&m.id));
-        fit.filter(|m| seat.types.hosts(m.id, ty) && !seat.cannot.contains(&(m.id, ty)))
+        let fit = fit.filter(|m| seat.types.hosts(m.id, ty) && !seat.cannot.contains(&(m.id, ty)));
+        let (silent, awake): (Vec<_>, Vec<_>) = fit
             .map(|m| HostLoad { node: m.id, shards: seat.counts.get(&(ty, m.id)).copied().unwrap_or(0), movable: vec![] })
-            .collect()
+            .partition(|host| seat.rest.waits_for(host.node));
+        // A shard may come to the very worker that stands still.
+        if awake.is_empty() { silent } else { awake }
     }
 
     /// Whether somebody else hosts the type but is not reached now.
@@ -602,6 +674,11 @@ impl Coordinator {
             assert!(record.confirmed || seat.timers.is_set(Due::Resend(*key)), "{key:?}: an unconfirmed record is sent again");
             assert!(record.from.is_none() || !record.confirmed, "{key:?}: a confirmed record has one owner");
         }
+        let is_left_out = |key: &ShardKey| seat.rows.get(key).is_some_and(|row| row.record.is_none()) && !seat.unowned.contains(key);
+        assert!(seat.open.keys().all(is_left_out), "what a worker that stands still may have is nobody else's");
+        let is_asked = |(node, fact): &(NodeId, ShardFact)| fact.state != FactState::Unknown || seat.rest.waits_for(*node);
+        assert!(seat.open.values().flatten().all(is_asked), "who does not know is asked again");
+        assert!(seat.asked().is_complete() || seat.timers.is_set(Due::Recount), "a question is repeated");
         let counted = seat.counts.iter().fold(0u64, |sum, ((ty, home), n)| sum.wrapping_add(one(*ty, *home).wrapping_mul(*n as u64)));
         assert_eq!(rows, counted, "shards per host are counted: {:?}", seat.counts);
     }
@@ -612,6 +689,20 @@ impl Seat {
     fn first_epoch(&self) -> Epoch {
         let before = (self.term.0 >> TERM_OWNER_BITS).saturating_sub(1);
         Epoch(before.min((Epoch::MAX.get() >> 16) - 1) << 16)
+    }
+
+    /// Whom it waits for.
+    fn asked(&self) -> &Recount {
+        self.recount.as_ref().unwrap_or(&self.rest)
+    }
+
+    fn questions(&self) -> impl Iterator<Item = (NodeId, ControlFrame)> {
+        self.asked().waiting().map(|(node, have)| (node, ControlFrame::Recount { term: self.term, have }))
+    }
+
+    fn ask_on(&mut self, now: Time, node: NodeId, have: u64) {
+        self.rest.ask_on(node, have);
+        self.timers.set_by(Due::Recount, now + RESEND);
     }
 
     fn rows_of(&self, ty: TypeId) -> impl Iterator<Item = (&ShardKey, &Row)> {

@@ -1,4 +1,7 @@
 //! A new coordinator asks every member what it knows, and rebuilds the table from the answers.
+//!
+//! A member answers also for workers that stand still, and says of which shards it does not know what became of them. Those are left out of the table until
+//! it does: such a worker acts on whatever stands in its ring when it wakes.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +13,27 @@ use crate::{
 /// The question to all members, and what came so far.
 #[derive(Debug, Default)]
 pub(super) struct Recount {
-    /// Who has not answered whole, with the numbers of the answer that is coming in and of its next part.
-    waiting: BTreeMap<NodeId, (u64, u32)>,
+    /// Who has not answered whole.
+    waiting: BTreeMap<NodeId, Awaited>,
     answers: BTreeMap<NodeId, Known>,
     /// What began to run while the answers were gathered.
     owned: BTreeMap<(NodeId, ShardKey), Epoch>,
 }
 
+/// An answer that is coming in.
+#[derive(Debug, Default)]
+struct Awaited {
+    /// Number of the answer that came before, and left facts unknown.
+    have: u64,
+    /// Its own number, and that of its next part.
+    next: (u64, u32),
+}
+
 /// What one node answered.
 #[derive(Debug, Default)]
 pub(super) struct Known {
+    /// Number of the answer.
+    pub answer: u64,
     /// Of the announcement.
     pub number: u64,
     pub types: Vec<TypeInfo>,
@@ -31,13 +45,23 @@ impl Recount {
     pub fn ask(&mut self, node: NodeId) -> bool {
         let new = !self.waiting.contains_key(&node) && !self.answers.contains_key(&node);
         if new {
-            self.waiting.insert(node, (0, 0));
+            self.waiting.insert(node, Awaited::default());
         }
         new
     }
 
-    pub fn waiting(&self) -> impl Iterator<Item = NodeId> {
-        self.waiting.keys().copied()
+    /// Asks for the rest of an answer that left facts unknown.
+    pub fn ask_on(&mut self, node: NodeId, have: u64) {
+        self.waiting.insert(node, Awaited { have, ..Awaited::default() });
+    }
+
+    /// Who is waited for, and which of its answers is here.
+    pub fn waiting(&self) -> impl Iterator<Item = (NodeId, u64)> {
+        self.waiting.iter().map(|(node, awaited)| (*node, awaited.have))
+    }
+
+    pub fn waits_for(&self, node: NodeId) -> bool {
+        self.waiting.contains_key(&node)
     }
 
     pub fn is_complete(&self) -> bool {
@@ -68,13 +92,13 @@ impl Recount {
         (number, types): (u64, Vec<TypeInfo>),
         facts: Vec<ShardFact>,
     ) {
-        let Some(next) = self.waiting.get_mut(&from) else { return };
+        let Some(awaited) = self.waiting.get_mut(&from).filter(|awaited| answer > awaited.have) else { return };
         if part == 0 {
-            self.answers.insert(from, Known::default());
-        } else if (answer, part) != *next {
+            self.answers.insert(from, Known { answer, ..Known::default() });
+        } else if (answer, part) != awaited.next {
             return;
         }
-        *next = (answer, part + 1);
+        awaited.next = (answer, part + 1);
         let known = self.answers.entry(from).or_default();
         known.number = known.number.max(number);
         known.types.extend(types);
@@ -86,20 +110,30 @@ impl Recount {
         }
     }
 
-    pub fn into_answers(mut self) -> BTreeMap<NodeId, Known> {
-        for ((node, shard), epoch) in self.owned {
-            let Some(known) = self.answers.get_mut(&node) else { continue };
-            let fact = known.facts.iter_mut().find(|f| f.shard == shard);
-            if fact.as_ref().is_some_and(|f| f.seen >= epoch) {
-                continue;
-            }
-            let runs = ShardFact { shard, state: FactState::Running(epoch), seen: epoch, base: epoch, heard: Some((epoch, node)) };
-            match fact {
-                Some(fact) => *fact = runs,
-                None => known.facts.push(runs),
+    /// Takes an answer out that has come whole.
+    pub fn take(&mut self, node: NodeId) -> Option<Known> {
+        if self.waits_for(node) { None } else { self.answers.remove(&node) }
+    }
+
+    /// The answers, and what all of them say of each shard.
+    pub fn conclude(self) -> (BTreeMap<NodeId, Known>, BTreeMap<ShardKey, ShardFacts>) {
+        let mut all: BTreeMap<ShardKey, ShardFacts> = BTreeMap::new();
+        for (node, known) in &self.answers {
+            for fact in &known.facts {
+                all.entry(fact.shard).or_default().push((*node, *fact));
             }
         }
-        self.answers
+        for ((node, shard), epoch) in self.owned.into_iter().filter(|((node, _), _)| self.answers.contains_key(node)) {
+            heed(all.entry(shard).or_default(), node, shard, epoch);
+        }
+        (self.answers, all)
+    }
+}
+
+impl Known {
+    /// A worker of that node stands still.
+    pub fn is_partial(&self) -> bool {
+        self.facts.iter().any(|f| f.state == FactState::Unknown)
     }
 }
 
@@ -110,6 +144,8 @@ pub(super) enum Verdict {
     Runs { home: NodeId, epoch: Epoch, base: Epoch },
     /// It runs there, or stopped there and was not handed over, but newer epochs are known: assign it there, above them.
     Keep { home: NodeId, base: Epoch },
+    /// Only that node may come to have it: the other end of the move is gone. Of what is on its way the first parts may leave while the last instances there end.
+    Receives { home: NodeId, base: Epoch },
     /// A move whose ends both may have it.
     Moving { from: NodeId, to: NodeId, epoch: Epoch, base: Epoch },
     /// Nobody has it.
@@ -119,15 +155,20 @@ pub(super) enum Verdict {
 /// Facts of one shard by node.
 pub(super) type ShardFacts = Vec<(NodeId, ShardFact)>;
 
-/// All facts, by shard.
-pub(super) fn by_shard(answers: &BTreeMap<NodeId, Known>) -> BTreeMap<ShardKey, ShardFacts> {
-    let mut all: BTreeMap<ShardKey, ShardFacts> = BTreeMap::new();
-    for (node, known) in answers {
-        for fact in &known.facts {
-            all.entry(fact.shard).or_default().push((*node, *fact));
-        }
+/// A hand-over arrived at that node, which its fact may be older than. While that says that it is not known what else the worker was told, it stands.
+pub(super) fn heed(facts: &mut ShardFacts, node: NodeId, shard: ShardKey, epoch: Epoch) {
+    let runs = ShardFact { shard, state: FactState::Running(epoch), seen: epoch, base: epoch, heard: Some((epoch, node)) };
+    match facts.iter_mut().find(|(n, _)| *n == node) {
+        Some((_, fact)) if fact.state == FactState::Unknown || fact.seen >= epoch => {}
+        Some((_, fact)) => *fact = runs,
+        None => facts.push((node, runs)),
     }
-    all
+}
+
+/// Whether it is left open who has the shard: a worker that stands still may have it, or come to. Not if somebody else runs it under the newest epoch that
+/// anybody was told of: then nothing that such a worker has in its ring lets it run the shard, as nobody is given it before its home has handed it over.
+pub(super) fn is_open(facts: &[(NodeId, ShardFact)]) -> bool {
+    facts.iter().any(|(_, f)| f.state == FactState::Unknown) && !matches!(judge(facts).1, Verdict::Runs { .. })
 }
 
 /// The highest epoch anybody acted on or heard of, and what the facts come to.
@@ -159,7 +200,7 @@ pub(super) fn judge(facts: &[(NodeId, ShardFact)]) -> (Epoch, Verdict) {
             None => Verdict::Unowned,
         },
         // The old home did not survive: the row "A removed", base = the move's epoch.
-        (None, Some((epoch, home, _))) => Verdict::Keep { home, base: epoch },
+        (None, Some((epoch, home, _))) => Verdict::Receives { home, base: epoch },
         (None, None) => Verdict::Unowned,
     };
     (floor, verdict)
@@ -167,7 +208,7 @@ pub(super) fn judge(facts: &[(NodeId, ShardFact)]) -> (Epoch, Verdict) {
 
 fn acted(fact: &ShardFact) -> Epoch {
     match fact.state {
-        FactState::None => Epoch::ZERO,
+        FactState::None | FactState::Unknown => Epoch::ZERO,
         FactState::Running(e) | FactState::Stopping(e) | FactState::Receiving(e) | FactState::HandedOver(e) => e,
     }
 }
@@ -206,7 +247,7 @@ mod tests {
         assert_eq!(judge(&[stopping]), (Epoch(2), moving));
         assert_eq!(judge(&[handed]), (Epoch(2), moving));
         assert_eq!(judge(&[handed, receiving]), (Epoch(2), moving));
-        assert_eq!(judge(&[receiving]), (Epoch(2), Verdict::Keep { home: B, base: Epoch(2) }), "only B may get it (CE-13)");
+        assert_eq!(judge(&[receiving]), (Epoch(2), Verdict::Receives { home: B, base: Epoch(2) }), "only B may get it (CE-13)");
         let runs = fact(B, FactState::Running(Epoch(2)), 2, Some((2, B)));
         assert_eq!(judge(&[handed, runs]), (Epoch(2), Verdict::Runs { home: B, epoch: Epoch(2), base: Epoch(1) }));
     }
@@ -250,7 +291,7 @@ mod tests {
         recount.answer(A, (1, 0), false, (0, vec![]), facts(1));
         recount.answer(A, (1, 1), true, (0, vec![]), facts(2));
         assert!(recount.is_complete());
-        assert_eq!(recount.into_answers()[&A].facts.len(), 2);
+        assert_eq!(recount.conclude().0[&A].facts.len(), 2);
     }
 
     #[test]
@@ -258,6 +299,6 @@ mod tests {
         let mut recount = Recount::default();
         recount.ask(A);
         recount.answer(A, (1, 0), true, (0, vec![]), vec![fact(A, FactState::None, Epoch::MAX.get(), None).1]);
-        assert!(recount.into_answers()[&A].facts.is_empty());
+        assert!(recount.conclude().1.is_empty());
     }
 }

@@ -47,10 +47,11 @@ impl Coordinator {
                 if term > self.seat_term() {
                     self.raise_term(now, term, out);
                 } else if term == self.seat_term() && answer > 0 {
-                    if let Some(recount) = self.seat.as_mut().and_then(|s| s.recount.as_mut()) {
-                        recount.answer(from, (answer, part), last, (number, types), facts);
-                    }
+                    let Some(seat) = &mut self.seat else { return };
+                    let asked = seat.recount.as_mut().unwrap_or(&mut seat.rest);
+                    asked.answer(from, (answer, part), last, (number, types), facts);
                     self.finish_recount(now, out);
+                    self.take_rest(now, from, out);
                 }
             }
             ControlFrame::MoveRequest { id, shard, to } => {
@@ -159,6 +160,12 @@ impl Coordinator {
             return Err(format!("node {} does not host `{name}`; register the type there, or choose another node", member.addr));
         }
         let Some((row, record)) = seat.rows.get(&key).and_then(|row| Some((row, row.record?))) else {
+            if seat.open.contains_key(&key) {
+                return Err(format!(
+                    "it is not known where shard {} of `{name}` runs, as a worker that may have it stands still, or a node that had it is just gone; try again later",
+                    key.shard.0
+                ));
+            }
             if !self.may_allocate(now) {
                 return Err("nothing is allocated yet: `cluster.min_members` is not reached".into());
             }

@@ -67,8 +67,26 @@ impl Fixture {
     }
 
     fn facts(&mut self, from: NodeId, facts: Vec<ShardFact>) -> Out {
+        self.answer(from, 1, facts)
+    }
+
+    fn answer(&mut self, from: NodeId, answer: u64, facts: Vec<ShardFact>) -> Out {
         let term = self.coordinator.heard();
-        self.frame(from, ControlFrame::Facts { term, answer: 1, part: 0, last: true, number: 1, types: vec![info()], facts })
+        self.frame(from, ControlFrame::Facts { term, answer, part: 0, last: true, number: 1, types: vec![info()], facts })
+    }
+
+    /// A worker of B stands still, which was given the shard under epoch 3. C says this of it.
+    fn silent(c: Option<ShardFact>) -> Self {
+        let mut f = Self::unseated();
+        f.run(|c, now, out| c.handle_view(now, view(&UP), out));
+        f.facts(ME, vec![]);
+        f.facts(B, vec![fact(FactState::Unknown, 3, (3, B))]);
+        f.facts(C, c.into_iter().collect());
+        f
+    }
+
+    fn is_open(&self) -> bool {
+        self.coordinator.seat.as_ref().is_some_and(|seat| seat.open.contains_key(&S))
     }
 
     fn removed(&mut self, node: NodeId, proven: bool) -> Out {
@@ -103,6 +121,10 @@ impl Fixture {
     }
 }
 
+fn fact(state: FactState, seen: u64, heard: (u64, NodeId)) -> ShardFact {
+    ShardFact { shard: S, state, seen: Epoch(seen), base: Epoch(1), heard: Some((Epoch(heard.0), heard.1)) }
+}
+
 /// The n-th term of this node.
 fn held(n: u64) -> Term {
     Term(n << TERM_OWNER_BITS | 1)
@@ -130,7 +152,7 @@ fn nothing_is_allocated_before_everybody_has_answered() {
     assert_eq!(f.where_is(C), [], "waits for the table");
     f.facts(ME, vec![]);
     f.facts(B, vec![]);
-    let repeated = CoordinatorOut::Send(C, ControlFrame::Recount { term: held(1) });
+    let repeated = CoordinatorOut::Send(C, ControlFrame::Recount { term: held(1), have: 0 });
     assert_eq!(f.wait(1000), [repeated], "only who has not answered");
     let out = f.facts(C, vec![]);
     assert!(out.contains(&assign(ME, 1, 1, 1)) && out.contains(&route(C, 1, ME)), "{out:?}");
@@ -265,7 +287,7 @@ fn a_later_term_elsewhere_makes_the_question_be_asked_above_it() {
     f.run(|c, now, out| c.handle_view(now, view(&UP), out));
     let out = f.frame(B, ControlFrame::Facts { term: held(4), answer: 0, part: 0, last: true, number: 0, types: vec![], facts: vec![] });
     assert_eq!(out.len(), 3);
-    assert!(out.contains(&CoordinatorOut::Send(B, ControlFrame::Recount { term: held(5) })));
+    assert!(out.contains(&CoordinatorOut::Send(B, ControlFrame::Recount { term: held(5), have: 0 })));
 }
 
 #[test]
@@ -404,4 +426,95 @@ fn successors_that_have_not_heard_of_each_other_have_terms_of_their_own() {
     };
     assert_eq!(take(ME), held(4));
     assert!(take(B) > held(3) && take(B) != take(ME));
+}
+
+#[test]
+fn what_a_silent_worker_may_have_is_given_to_nobody_until_it_has_answered() {
+    let mut f = Fixture::silent(None);
+    assert!(f.is_open());
+    assert_eq!(f.where_is(C), [], "who asks waits");
+    let answer = f.frame(C, ControlFrame::MoveRequest { id: 1, shard: S, to: C });
+    assert!(
+        matches!(&answer[..], [CoordinatorOut::Send(_, ControlFrame::MoveAnswer { result: Err(why), .. })] if why.contains("stands still"))
+    );
+    let fresh = |n| ShardKey { shard: ShardId(n), ..S };
+    for n in 1..6 {
+        let out = f.frame(C, ControlFrame::WhereIs { shard: fresh(n), shards: 8 });
+        let given = |out: &CoordinatorOut| matches!(out, CoordinatorOut::Send(ME | C, ControlFrame::Assign { .. }));
+        assert!(out.iter().any(given), "others are placed, where no worker stands still: {out:?}");
+    }
+    let again = |have| CoordinatorOut::Send(B, ControlFrame::Recount { term: held(1), have });
+    assert!(f.wait(1000).contains(&again(1)));
+    f.owned(B, 3);
+    assert!(f.is_open(), "what stands behind that in its ring is not known");
+    f.answer(B, 2, vec![fact(FactState::Unknown, 3, (3, B))]);
+    assert!(f.wait(1000).contains(&again(2)) && f.is_open(), "another worker has answered");
+    f.answer(B, 3, vec![fact(FactState::Running(Epoch(3)), 3, (3, B))]);
+    assert_eq!(f.record(), Record { epoch: Epoch(3), home: B, from: None, base: Epoch(1), confirmed: true });
+    assert!(!f.wait(1000).iter().any(|out| matches!(out, CoordinatorOut::Send(_, ControlFrame::Recount { .. }))));
+    assert_eq!(f.where_is(C), [route(C, 3, B)]);
+}
+
+#[test]
+fn what_a_silent_worker_had_after_all_not_is_given_to_another() {
+    let mut f = Fixture::silent(None);
+    f.where_is(C);
+    let out = f.answer(B, 2, vec![fact(FactState::None, 4, (4, B))]);
+    assert!(out.contains(&assign(ME, 5, 5, 1)), "{out:?}");
+}
+
+#[test]
+fn what_a_silent_worker_may_have_waits_for_the_right_to_run_of_its_node() {
+    let mut f = Fixture::silent(None);
+    f.where_is(C);
+    assert_eq!(f.removed(B, false), []);
+    assert!(!f.wait(1999).contains(&assign(ME, 1, 1, 1)));
+    assert!(f.wait(1).contains(&assign(ME, 1, 1, 1)));
+    let mut f = Fixture::silent(None);
+    f.where_is(C);
+    assert!(f.removed(B, true).contains(&assign(ME, 1, 1, 1)));
+}
+
+#[test]
+fn a_silent_worker_does_not_hide_who_runs_a_shard_under_the_newest_epoch() {
+    let runs = |epoch| fact(FactState::Running(Epoch(epoch)), epoch, (epoch, C));
+    let f = Fixture::silent(Some(runs(4)));
+    assert_eq!(f.record(), Record { epoch: Epoch(4), home: C, from: None, base: Epoch(1), confirmed: true });
+    // Under an older one it may be on its way to the silent worker.
+    assert!(Fixture::silent(Some(runs(2))).is_open());
+    // It may have left the silent worker, which handed it over as it woke.
+    let mut f = Fixture::silent(Some(fact(FactState::None, 0, (4, C))));
+    assert!(f.is_open());
+    f.owned(C, 4);
+    assert_eq!(f.record().home, C);
+    // Both ends of a hand-over to the silent worker; then only that end.
+    let mut f = Fixture::silent(Some(fact(FactState::HandedOver(Epoch(3)), 3, (3, B))));
+    assert!(f.is_open());
+    f.removed(C, false);
+    assert!(f.is_open());
+    let out = f.answer(B, 2, vec![fact(FactState::Running(Epoch(3)), 3, (3, B))]);
+    assert!(!out.iter().any(|out| matches!(out, CoordinatorOut::Send(_, ControlFrame::Assign { .. }))));
+    assert_eq!((f.record().home, f.record().epoch), (B, Epoch(3)));
+}
+
+#[test]
+fn what_is_under_way_from_a_dead_node_is_not_started_before_its_right_to_run_is_over() {
+    let receives = fact(FactState::Receiving(Epoch(2)), 0, (2, B));
+    let mut f = Fixture::unseated();
+    f.run(|c, now, out| c.handle_view(now, view(&UP), out));
+    f.facts(ME, vec![]);
+    f.facts(B, vec![receives]);
+    f.removed(C, false);
+    f.where_is(ME);
+    assert!(!f.wait(1999).contains(&assign(B, 3, 2, 1)), "instances may still end there");
+    let out = f.wait(1);
+    assert!(out.contains(&assign(B, 3, 2, 1)) && out.contains(&route(ME, 3, B)), "{out:?}");
+    // What arrives meanwhile has its state.
+    let mut f = Fixture::unseated();
+    f.removed(C, false);
+    f.run(|c, now, out| c.handle_view(now, view(&UP[..2]), out));
+    f.facts(ME, vec![]);
+    f.facts(B, vec![receives]);
+    f.owned(B, 2);
+    assert_eq!(f.record(), Record { epoch: Epoch(2), home: B, from: None, base: Epoch(2), confirmed: true });
 }

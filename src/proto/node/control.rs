@@ -43,9 +43,9 @@ impl<M: Members> NodeCore<M> {
                     self.handle_move(now, from, shard, epoch, old, to);
                 }
             }
-            ControlFrame::Recount { term } => {
+            ControlFrame::Recount { term, have } => {
                 if self.coordinator.hear(term) {
-                    self.begin_survey(from, term);
+                    self.begin_survey(now, from, term, have);
                 } else {
                     // The asker's term is an old one: it is to ask above the newest.
                     let term = self.coordinator.heard();
@@ -84,12 +84,19 @@ impl<M: Members> NodeCore<M> {
         self.with_region(|region, peers, out| _ = region.learn(now, shard, epoch, home, peers, out));
     }
 
+    /// A worker is given what lets it run the shard.
+    pub(super) fn give(&mut self, shard: ShardKey, epoch: Epoch) {
+        let newest = self.given.entry(shard).or_default();
+        *newest = epoch.max(*newest);
+    }
+
     fn handle_assign(&mut self, now: Time, from: NodeId, shard: ShardKey, epoch: Epoch, base: Epoch) {
         match self.owned.get(&shard) {
             Some(&(owned, can_start)) if owned == epoch => {
                 self.send_control(from, ControlFrame::Owned { shard, epoch, can_start });
             }
             _ => {
+                self.give(shard, epoch);
                 self.tell_worker(shard, ShardCommand::Assign { shard, epoch, base });
                 self.learn(now, shard, epoch, self.me);
             }

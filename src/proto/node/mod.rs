@@ -69,14 +69,18 @@ pub struct NodeCore<M = Membership> {
     requests: Requests,
     survey: Option<Survey>,
     survey_id: u64,
+    /// Number of the newest answer to any of them.
+    answers: u64,
     /// Whose question was the newest.
     surveyed: Option<(Term, NodeId)>,
     /// Newest `Owned` of each shard, for an authority that asks again.
     owned: BTreeMap<ShardKey, (Epoch, bool)>,
     /// Newest refused move of each shard, likewise.
     refusals: BTreeMap<ShardKey, (Epoch, String)>,
-    /// Newest epoch under which each shard was handed over from here.
-    handed: BTreeMap<ShardKey, Epoch>,
+    /// Newest epoch under which each shard was handed over from here, and the base that went with it.
+    handed: BTreeMap<ShardKey, (Epoch, Epoch)>,
+    /// Shards that workers were told to run, or handed, and have not ended since: the newest epoch of each.
+    given: BTreeMap<ShardKey, Epoch>,
     moves: BTreeMap<ShardKey, MoveSeen>,
     /// Types no other node hosts, so that a leaving node need not wait for a taker.
     stranded: BTreeSet<TypeId>,
@@ -113,6 +117,8 @@ enum Due {
     Register,
     /// The authority did not answer an operator.
     Request(u64),
+    /// A new coordinator is answered without the workers that have not.
+    Survey,
 }
 
 /// The newest move that was announced here.
@@ -189,10 +195,12 @@ impl<M: Members> NodeCore<M> {
             requests: Requests::default(),
             survey: None,
             survey_id: 0,
+            answers: 0,
             surveyed: None,
             owned: BTreeMap::new(),
             refusals: BTreeMap::new(),
             handed: BTreeMap::new(),
+            given: BTreeMap::new(),
             moves: BTreeMap::new(),
             stranded: BTreeSet::new(),
             load_at: BTreeMap::new(),
@@ -460,6 +468,7 @@ impl<M: Members> NodeCore<M> {
             match due {
                 Due::Register => self.register(now),
                 Due::Request(id) => self.request_expired(id),
+                Due::Survey => self.answer_survey(),
             }
         }
         self.finish(now);
@@ -650,7 +659,9 @@ impl<M: Members> NodeCore<M> {
 
     fn with_known(&mut self, f: impl FnOnce(&mut Relay, Known<'_>, &mut Vec<RelayOut>)) {
         let mut out = vec![];
-        let known = Known { peers: &self.peers, region: &self.region, takes_shards: !self.done };
+        let (survey, workers) = (&self.survey, self.workers);
+        let is_silent = |shard: ShardKey| survey.as_ref().is_some_and(|s| s.was_answered_without(shard.worker(workers)));
+        let known = Known { peers: &self.peers, region: &self.region, takes_shards: !self.done, is_silent: &is_silent };
         f(&mut self.relay, known, &mut out);
         for out in out {
             match out {
@@ -659,6 +670,9 @@ impl<M: Members> NodeCore<M> {
                     // Whom this node was told of as removed, the worker was, too. Who was gone before this node came it would wait for in vain.
                     if let HandoffItem::Forwarded(Forwarded { after, .. }) | HandoffItem::Probe { after, .. } = &mut item {
                         after.retain(|node| self.peers.is_removed(*node));
+                    }
+                    if let HandoffItem::Transfer(chunk) = &item {
+                        self.give(shard, chunk.epoch);
                     }
                     self.tell_worker(shard, ShardCommand::Handoff { from, shard, item });
                 }

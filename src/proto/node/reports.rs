@@ -1,6 +1,9 @@
 //! What the workers report.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use crate::{
     Epoch, NodeId, ShardKey, Term, Time,
@@ -12,10 +15,12 @@ use crate::{
     },
 };
 
-use super::{Members, NodeCore};
+use super::{Due, Members, NodeCore};
 
 /// Facts in one frame: below 100 KiB.
 const FACTS_PER_FRAME: usize = 1000;
+/// A worker that has not answered by then stands still: in a handler that does not return, for all that is known.
+const SURVEY_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Facts that are being gathered for a new coordinator.
 #[derive(Debug)]
@@ -25,6 +30,15 @@ pub(super) struct Survey {
     asker: NodeId,
     waiting: BTreeSet<u16>,
     facts: BTreeMap<ShardKey, ShardFact>,
+    /// Number of the newest answer, which was given without those that are waited for; 0 before there is any.
+    answered: u64,
+}
+
+impl Survey {
+    /// Whether that worker stands still, and the coordinator was answered without it.
+    pub fn was_answered_without(&self, worker: u16) -> bool {
+        self.answered > 0 && self.waiting.contains(&worker)
+    }
 }
 
 impl<M: Members> NodeCore<M> {
@@ -44,6 +58,9 @@ impl<M: Members> NodeCore<M> {
             ShardReport::Ended { shard, cur } => {
                 if self.owned.get(&shard).is_none_or(|&(epoch, _)| epoch <= cur) {
                     self.since_survey.remove(&shard);
+                }
+                if self.given.get(&shard).is_some_and(|epoch| *epoch <= cur) {
+                    self.given.remove(&shard);
                 }
                 self.region.ended(shard, cur);
             }
@@ -65,7 +82,7 @@ impl<M: Members> NodeCore<M> {
                 if let HandoffItem::Transfer(chunk) = &item
                     && chunk.last
                 {
-                    self.handed.insert(shard, chunk.epoch);
+                    self.handed.insert(shard, (chunk.epoch, chunk.base));
                 }
                 if to == self.me {
                     self.tell_worker(shard, ShardCommand::Handoff { from: to, shard, item });
@@ -115,10 +132,15 @@ impl<M: Members> NodeCore<M> {
         self.tell_authority(ControlFrame::Load { loads });
     }
 
-    /// A new coordinator asks. The question goes through the workers' rings, behind everything an earlier one has said.
-    pub(super) fn begin_survey(&mut self, asker: NodeId, term: Term) {
-        if self.survey.as_ref().is_some_and(|s| s.term == term && s.asker == asker) {
-            return;
+    /// A new coordinator asks, and has this node's answer of that number. The question goes through the workers' rings, behind everything an earlier
+    /// coordinator has said.
+    pub(super) fn begin_survey(&mut self, now: Time, asker: NodeId, term: Term, have: u64) {
+        if let Some(survey) = self.survey.take_if(|s| s.term == term && s.asker == asker) {
+            let lost = survey.answered > have;
+            self.survey = Some(survey);
+            return if lost {
+                self.answer_survey()
+            };
         }
         self.survey_id += 1;
         // A question that is only repeated, or comes late, is answered again to no use.
@@ -126,38 +148,66 @@ impl<M: Members> NodeCore<M> {
             self.since_survey.clear();
         }
         let id = self.survey_id;
-        self.survey = Some(Survey { id, term, asker, waiting: (0..self.workers).collect(), facts: BTreeMap::new() });
+        self.survey = Some(Survey { id, term, asker, waiting: (0..self.workers).collect(), facts: BTreeMap::new(), answered: 0 });
+        self.timers.set(Due::Survey, now + SURVEY_PATIENCE);
         self.tell_workers(&ShardCommand::Recount { id });
     }
 
     fn handle_facts(&mut self, worker: u16, id: u64, facts: Vec<ShardFact>) {
-        let Some(mut survey) = self.survey.take_if(|s| s.id == id) else { return };
+        let Some(survey) = self.survey.as_mut().filter(|s| s.id == id) else { return };
         survey.waiting.remove(&worker);
         survey.facts.extend(facts.into_iter().map(|f| (f.shard, f)));
-        if survey.waiting.is_empty() { self.answer_survey(survey) } else { self.survey = Some(survey) }
+        if survey.waiting.is_empty() || survey.answered > 0 {
+            self.answer_survey();
+        }
     }
 
-    fn answer_survey(&mut self, mut survey: Survey) {
+    /// Says what is known; a survey that workers are missing in goes on.
+    pub(super) fn answer_survey(&mut self) {
+        let Some(mut survey) = self.survey.take() else { return };
+        self.answers += 1;
+        survey.answered = self.answers;
+        let mut all = survey.facts.clone();
         let none = |shard| ShardFact { shard, state: FactState::None, seen: Epoch::ZERO, base: Epoch::ZERO, heard: None };
+        let silent = |shard: ShardKey| survey.waiting.contains(&shard.worker(self.workers));
         for (shard, epoch, home) in self.region.heard() {
-            let fact = survey.facts.entry(shard).or_insert_with(|| none(shard));
+            let fact = all.entry(shard).or_insert_with(|| none(shard));
             fact.heard = fact.heard.max(Some((epoch, home)));
-        }
-        // Said also when the transfer was acknowledged: the new home may have answered before it came, and then nobody else tells of it.
-        for (&shard, &epoch) in &self.handed {
-            let fact = survey.facts.entry(shard).or_insert_with(|| none(shard));
-            if fact.state == FactState::None && fact.seen <= epoch {
-                fact.state = FactState::HandedOver(epoch);
+            // It may be under way to here.
+            if home == self.me && silent(shard) {
+                fact.state = FactState::Unknown;
             }
         }
-        let facts: Vec<_> = survey.facts.into_values().collect();
+        // What stands in a worker's ring it will act on, in front of the question or behind it.
+        for (&shard, &epoch) in &self.given {
+            let fact = all.entry(shard).or_insert_with(|| none(shard));
+            let is_there = matches!(fact.state, FactState::Running(_) | FactState::Stopping(_));
+            if silent(shard) {
+                (fact.state, fact.seen) = (FactState::Unknown, epoch);
+            } else if epoch > fact.seen && !is_there {
+                fact.state = FactState::Receiving(epoch);
+            }
+        }
+        // Said also when the transfer was acknowledged: the new home may have answered before it came, and then nobody else tells of it.
+        for (&shard, &(epoch, base)) in &self.handed {
+            let fact = all.entry(shard).or_insert_with(|| none(shard));
+            if fact.state == FactState::None && fact.seen <= epoch {
+                (fact.state, fact.base) = (FactState::HandedOver(epoch), base);
+            }
+        }
+        let facts: Vec<_> = all.into_values().collect();
         let parts = facts.chunks(FACTS_PER_FRAME).count().max(1) as u32;
         for part in 0..parts {
             let first = part as usize * FACTS_PER_FRAME;
             let facts = facts[first..facts.len().min(first + FACTS_PER_FRAME)].to_vec();
             let (number, types) = if part == 0 { (self.registration.number(), self.registration.types().to_vec()) } else { (0, vec![]) };
-            let (term, answer, last) = (survey.term, survey.id, part + 1 == parts);
+            let (term, answer, last) = (survey.term, survey.answered, part + 1 == parts);
             self.send_control(survey.asker, ControlFrame::Facts { term, answer, part, last, number, types, facts });
+        }
+        if survey.waiting.is_empty() {
+            self.timers.clear(Due::Survey);
+        } else {
+            self.survey = Some(survey);
         }
     }
 }

@@ -7,3 +7,4 @@ mod world;
 mod faults;
 mod moves;
 mod protocol;
+mod silent;

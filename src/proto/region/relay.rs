@@ -49,6 +49,8 @@ pub(crate) struct Known<'a> {
     pub region: &'a Region,
     /// Not once this node may be removed at any moment, and somebody else run what it is given.
     pub takes_shards: bool,
+    /// Whether a coordinator was answered without the worker of a shard, which stands still.
+    pub is_silent: &'a dyn Fn(ShardKey) -> bool,
 }
 
 /// Both sides of all hand-off lanes of this node.
@@ -514,11 +516,12 @@ impl Known<'_> {
         }
     }
 
-    /// Whether a shard comes from a member that was declared dead, by a move that this node has not heard of, or since which the shard went elsewhere. Who
-    /// is down may be gone for others, and a shard of its another's, where nobody knew of this move: the next coordinator asks whoever knows of one.
+    /// Whether a shard comes by a move that this node has not heard of, or since which the shard went elsewhere, and that counts: from a member that was declared
+    /// dead, which may be gone for others, and a shard of its another's, where nobody knew of this move; or to a worker that stands still, as the coordinator
+    /// was told all that it may run. The next coordinator asks whoever knows of the move, and announces it anew.
     fn is_stale(&self, from: NodeId, shard: ShardKey, epoch: Epoch) -> bool {
         let heard = |(known, home)| known >= epoch && home == self.peers.me;
-        self.peers.is_down(from) && !self.region.known(shard).is_some_and(heard)
+        (self.peers.is_down(from) || (self.is_silent)(shard)) && !self.region.known(shard).is_some_and(heard)
     }
 }
 

@@ -301,7 +301,11 @@ impl Lane {
 
     fn run_known(&mut self, f: impl FnOnce(&mut Relay, Known<'_>, &mut Vec<RelayOut>)) -> Vec<RelayOut> {
         let mut out = vec![];
-        f(&mut self.relay, Known { peers: &self.peers, region: &self.region, takes_shards: self.takes_shards }, &mut out);
+        f(
+            &mut self.relay,
+            Known { peers: &self.peers, region: &self.region, takes_shards: self.takes_shards, is_silent: &|_| false },
+            &mut out,
+        );
         self.relay.check();
         out
     }

@@ -45,7 +45,7 @@ pub struct ShardFact {
     pub shard: ShardKey,
     /// What this node does with it.
     pub state: FactState,
-    /// Highest epoch acted on here.
+    /// Highest epoch acted on here, or that may be.
     pub seen: Epoch,
     /// Of the life that runs here, or was handed over.
     pub base: Epoch,
@@ -66,6 +66,8 @@ pub enum FactState {
     Receiving(Epoch),
     /// Handed over under this epoch, not all acknowledged.
     HandedOver(Epoch),
+    /// Its worker was given it, or may be, and has not answered.
+    Unknown,
 }
 
 /// How a type is hosted; must match on every host.
@@ -103,10 +105,11 @@ pub enum ControlFrame {
     Owned { shard: ShardKey, epoch: Epoch, can_start: bool },
     /// Old home -> authority.
     MoveRefused { shard: ShardKey, epoch: Epoch, why: String },
-    /// New coordinator -> regions: what do you know? Repeated until answered.
-    Recount { term: Term },
-    /// Region -> new coordinator, in as many parts as needed; the parts of one answer have one number, from 1. 0: it has heard of that term, and is to be
-    /// asked above it. The types are an announcement.
+    /// New coordinator -> regions: what do you know? Repeated until answered, and while an answer leaves facts unknown. `have`: the number of the newest
+    /// answer that came whole; 0 if none did.
+    Recount { term: Term, have: u64 },
+    /// Region -> new coordinator, in as many parts as needed; the parts of one answer have one number, from 1, and later answers higher ones. 0: it has heard
+    /// of that term, and is to be asked above it. The types are an announcement.
     Facts { term: Term, answer: u64, part: u32, last: bool, number: u64, types: Vec<TypeInfo>, facts: Vec<ShardFact> },
     /// Operator's node -> coordinator.
     MoveRequest { id: u64, shard: ShardKey, to: NodeId },
@@ -130,7 +133,7 @@ impl ControlFrame {
             Self::Registered { term, .. }
             | Self::Assign { term, .. }
             | Self::Move { term, .. }
-            | Self::Recount { term }
+            | Self::Recount { term, .. }
             | Self::Facts { term, .. }
             | Self::Sized { term, .. } => Some(term),
             Self::Register { .. }
@@ -173,7 +176,7 @@ pub enum ShardState {
     Active,
     /// Its home hands it over to another one.
     Moving,
-    /// It has no home: nobody has sent to it yet, or no node hosts its type.
+    /// It has no home: nobody has sent to it yet, or no node hosts its type; or the coordinator is new, and cannot know yet who has it.
     Unowned,
 }
 

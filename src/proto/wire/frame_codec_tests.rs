@@ -333,7 +333,7 @@ fn with_term(term: Term) -> Vec<Frame> {
         ControlFrame::Registered { term, number: 1, refused: vec![] },
         ControlFrame::Assign { shard, epoch, home: node, base: epoch, term },
         ControlFrame::Move { shard, epoch, from: node, to: node, base: epoch, term },
-        ControlFrame::Recount { term },
+        ControlFrame::Recount { term, have: 0 },
         ControlFrame::Facts { term, answer: 1, part: 0, last: true, number: 1, types: vec![], facts: vec![] },
         ControlFrame::Sized { term, types: vec![] },
     ];

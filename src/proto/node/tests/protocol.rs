@@ -141,7 +141,7 @@ fn whoever_counts_on_from_the_largest_numbers_that_are_taken_has_room() {
             world.drive();
         }
         world.calm();
-        (0..4).for_each(|n| world.control(n, (n + 1) % 4, ControlFrame::Recount { term }));
+        (0..4).for_each(|n| world.control(n, (n + 1) % 4, ControlFrame::Recount { term, have: 0 }));
         world.calm();
         // Those who come after have heard of nothing higher, and go on from there.
         for gone in 0..2 {

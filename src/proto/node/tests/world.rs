@@ -40,6 +40,8 @@ pub struct Node {
     pub core: NodeCore<Script>,
     pub worker: Worker,
     pub alive: bool,
+    /// Its worker takes nothing out of its rings.
+    pub stands_still: bool,
     to_worker: VecDeque<ShardCommand>,
     producer: Producer,
     words: BTreeMap<ShardKey, Word>,
@@ -81,6 +83,7 @@ impl World {
             core: NodeCore::with_members(config.clone(), id(i), 1, Script::new(id(i))),
             worker: Worker::new(id(i), luggage.clone()),
             alive: true,
+            stands_still: false,
             to_worker: VecDeque::new(),
             producer: Producer::default(),
             words: BTreeMap::new(),
@@ -299,8 +302,8 @@ impl World {
         let mut choices: Vec<(usize, usize)> = vec![];
         for (n, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.alive) {
             let ready = [
-                !node.to_worker.is_empty(),
-                !node.worker_ring.is_empty(),
+                !node.to_worker.is_empty() && !node.stands_still,
+                !node.worker_ring.is_empty() && !node.stands_still,
                 !node.network_ring.is_empty(),
                 !node.worker.reports.is_empty(),
                 !node.published.is_empty(),
