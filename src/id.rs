@@ -203,7 +203,6 @@ impl Epoch {
     pub const ZERO: Self = Self(0);
     /// Largest epoch: 40 bits, so that it fits into a routing word beside the worker.
     pub const MAX: Self = Self((1 << 40) - 1);
-
     /// Largest epoch that is taken from outside, the lower half of all. Whoever is told of an epoch counts on from there, and nobody counts through half of
     /// 40 bits in the life of a cluster: what lies above is damaged or forged.
     pub const ACCEPTED_MAX: Self = Self(Self::MAX.0 >> 1);
