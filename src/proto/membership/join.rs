@@ -421,10 +421,8 @@ impl Membership {
         if rejoins && others.is_empty() && now < *seeker.alone.get_or_insert(now) + LONE_WAIT * retry {
             return;
         }
-        // Who could found a second cluster asks more than one of this one.
-        if seeker.form_at.is_some() {
-            seeker.follow(others, &self.info.addr);
-        }
+        // It may leave before it has taken this node in: then there are others to ask.
+        seeker.follow(others, &self.info.addr);
         seeker.joining_until = Some(now + self.config.membership.join_retry.get() * PATIENCE);
         seeker.put_off(until, for_good);
         self.say(addr.clone(), MemberFrame::Join(Box::new(request)));

@@ -144,6 +144,18 @@ fn a_seed_that_is_back_after_its_removal_is_told_by_the_leader() {
     }
 }
 
+/// The only one that a joiner knows invites it, and is gone before it has taken it in.
+#[test]
+fn who_was_invited_has_others_to_ask() {
+    for seed in 0..SEEDS {
+        let mut world = World::cluster(seed, 3, &fast());
+        world.start(4, fast(), &[1]);
+        world.run_until(secs(1), "invited", |w| w.is_asked_to_admit(1));
+        world.crash(1);
+        world.run_until(secs(30), "taken in", |w| w.one_cluster(&[2, 3, 4]));
+    }
+}
+
 /// Node 3 joins through node 2 and crashes, and starts again through node 1, which has not heard of its first life; both ids.
 fn two_lives_on_two_sides(world: &mut World) -> (NodeId, NodeId) {
     world.split(&[1], &[2]);
