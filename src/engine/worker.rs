@@ -672,7 +672,7 @@ impl Worker {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     use super::*;
     use crate::{
@@ -694,6 +694,8 @@ mod tests {
         now: AtomicU64,
         /// What a start takes, in milliseconds.
         start: AtomicU64,
+        /// And what it comes to.
+        fails: AtomicBool,
     }
 
     impl VirtualTime for Hand {
@@ -748,7 +750,7 @@ mod tests {
     impl Bed {
         /// A worker with one live entity, at one second.
         fn new() -> Self {
-            let hand = Arc::new(Hand { now: AtomicU64::new(1_000_000_000), start: AtomicU64::new(0) });
+            let hand = Arc::new(Hand { now: AtomicU64::new(1_000_000_000), start: AtomicU64::new(0), fails: AtomicBool::new(false) });
             let bell = || Arc::new(Bell::new(|| {}));
             let me = Identity { addr: NodeAddr::new("here", 1), incarnation: 1 };
             let config = Arc::new(crate::Config::preset(Preset::LocalTest));
@@ -768,6 +770,7 @@ mod tests {
                 let (hand, done) = (hand.clone(), done.clone());
                 move |_: &String| {
                     hand.take(hand.start.load(Ordering::Relaxed));
+                    assert!(!hand.fails.load(Ordering::Relaxed), "it cannot start");
                     Handler(hand.clone(), done.clone())
                 }
             };
@@ -859,6 +862,21 @@ mod tests {
         assert_eq!(bed.turn(), [], "it may not run any more");
         bed.may_run_for(2_000);
         assert_eq!(bed.turn(), [(1, 6_000)]);
+    }
+
+    #[test]
+    fn a_start_that_fails_late_is_tried_again_only_behind_its_pause() {
+        let mut bed = Bed::new();
+        bed.hand.start.store(5_000, Ordering::Relaxed);
+        bed.hand.fails.store(true, Ordering::Relaxed);
+        bed.send_to(b"bad", SlowMsg::Work(Work { takes: 0, number: 1 }));
+        bed.turn();
+        assert_eq!(bed.hand.now(), Time::from_nanos(6_000_000_000), "one start");
+        bed.turn();
+        assert_eq!(bed.hand.now(), Time::from_nanos(6_000_000_000), "its pause is not over");
+        bed.hand.fails.store(false, Ordering::Relaxed);
+        bed.hand.take(100);
+        assert_eq!(bed.turn(), [(1, 11_100)]);
     }
 
     #[test]

@@ -176,10 +176,16 @@ impl Env {
     /// A turn may start: that is asked before each, as those of one call may take longer than the right to run lasts.
     #[inline]
     pub fn may_run_on<H: Host>(&mut self, host: &mut H) -> bool {
+        self.renew(host);
+        self.may_run()
+    }
+
+    /// It is the moment behind what has run.
+    #[inline]
+    pub fn renew<H: Host>(&mut self, host: &mut H) {
         if std::mem::take(&mut self.ran) {
             self.now = host.now(self.now);
         }
-        self.may_run()
     }
 
     /// That entity has something to do when the right to run is back. What waits for it is given up with what waits for the first such entity, so that it

@@ -471,6 +471,8 @@ impl<H: Host> Entities<H> {
 
     /// Counts a failure and sets the moment of the next start.
     fn back_off(&mut self, t: &mut Turns<'_, H>, at: u32) {
+        // From the end of what failed: that may have taken longer than the pause.
+        t.env.renew(t.host);
         let now = t.env.now;
         let pauses = t.host.options(t.shard.ty).backoff.unwrap_or((BACKOFF, t.env.limits.backoff));
         let Some(side) = self.slot(at).map(|s| s.side.get_or_insert_default()) else { return };
