@@ -369,6 +369,18 @@ impl Coordinator {
                 seat.put(key, None);
             }
         }
+        self.answer_parked(key, out);
+    }
+
+    /// Who asked for the shard's home before there was one hears of it.
+    fn answer_parked(&mut self, key: ShardKey, out: &mut Out) {
+        let Some(seat) = &mut self.seat else { return };
+        let Some(row) = seat.rows.get_mut(&key) else { return };
+        let Some(route) = row.route(key, &self.removed) else { return };
+        for asker in seat.parked.remove(&key).unwrap_or_default() {
+            row.interest(asker);
+            out.push(CoordinatorOut::Send(asker, route.clone()));
+        }
     }
 
     /// Sends a record that is still unconfirmed, and sets the time for the next try.
@@ -475,16 +487,14 @@ impl Coordinator {
         if let Some(recount) = &mut seat.recount {
             return recount.owned(from, key, epoch);
         }
-        if epoch < Epoch::MAX
-            && let Some(mut facts) = seat.open.remove(&key)
-        {
+        if let Some(mut facts) = seat.open.remove(&key) {
             recount::heed(&mut facts, from, key, epoch);
             self.restore(now, key, facts, out);
             return self.review(now, out);
         }
         // At the floor as well, if nobody was given the shard since: a home may say so behind its answer to the recount.
         let is_news = |row: &Row| row.floor < epoch || (row.floor == epoch && row.record.is_none());
-        if epoch < Epoch::MAX && seat.rows.get(&key).is_none_or(is_news) {
+        if seat.rows.get(&key).is_none_or(is_news) {
             return self.adopt(now, key, Record { epoch, home: from, from: None, base: epoch, confirmed: true }, out);
         }
         let Some(row) = seat.rows.get_mut(&key) else { return };

@@ -1,10 +1,10 @@
 //! The table of moves.md section 4: which record follows which event.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::{
-    Epoch, NodeId, Time,
-    proto::sharding::{Record, ShardState},
+    Epoch, NodeId, ShardKey, Time,
+    proto::sharding::{ControlFrame, Record, ShardState},
 };
 
 /// So many nodes that asked for a shard are told of its new homes; others learn it from those that forward, or ask again.
@@ -79,6 +79,12 @@ impl Row {
     /// Who runs it, if that is settled: what may be moved.
     pub fn settled_home(&self) -> Option<NodeId> {
         self.record.filter(|r| r.confirmed && self.hold.is_none()).map(|r| r.home)
+    }
+
+    /// What who asks for its home is told; `None` while that may not be named.
+    pub fn route(&self, shard: ShardKey, removed: &BTreeMap<NodeId, Time>) -> Option<ControlFrame> {
+        let record = self.record.filter(|r| self.hold.is_none() && !removed.contains_key(&r.home))?;
+        Some(ControlFrame::Route { shard, epoch: record.epoch, home: record.home })
     }
 
     pub fn state(&self) -> ShardState {

@@ -122,8 +122,7 @@ impl Coordinator {
         }
         if let Some(row) = seat.rows.get_mut(&key) {
             row.interest(from);
-            if let Some(record) = row.record.filter(|r| row.hold.is_none() && !self.removed.contains_key(&r.home)) {
-                let route = ControlFrame::Route { shard: key, epoch: record.epoch, home: record.home };
+            if let Some(route) = row.route(key, &self.removed) {
                 return out.push(CoordinatorOut::Send(from, route));
             }
         }

@@ -159,6 +159,19 @@ fn nothing_is_allocated_before_everybody_has_answered() {
 }
 
 #[test]
+fn who_asks_during_a_recount_is_answered_with_it() {
+    let mut f = Fixture::unseated();
+    f.run(|c, now, out| c.handle_view(now, view(&UP), out));
+    f.where_is(C);
+    f.facts(ME, vec![]);
+    f.facts(B, vec![fact(FactState::Running(Epoch(3)), 3, (3, B))]);
+    assert!(f.facts(C, vec![]).contains(&route(C, 3, B)));
+    assert!(!f.wait(1000).contains(&route(C, 3, B)), "once");
+    let moved = f.frame(B, ControlFrame::MoveRequest { id: 1, shard: S, to: ME });
+    assert!(moved.contains(&route(C, 4, ME)), "and hears of the next one: {moved:?}");
+}
+
+#[test]
 fn who_has_heard_of_no_authority_begins_above_those_before_it() {
     let mut f = Fixture::unseated();
     let mut alone = view(&UP[..1]).member(ME).expect("it is there").clone();
@@ -449,7 +462,8 @@ fn what_a_silent_worker_may_have_is_given_to_nobody_until_it_has_answered() {
     assert!(f.is_open(), "what stands behind that in its ring is not known");
     f.answer(B, 2, vec![fact(FactState::Unknown, 3, (3, B))]);
     assert!(f.wait(1000).contains(&again(2)) && f.is_open(), "another worker has answered");
-    f.answer(B, 3, vec![fact(FactState::Running(Epoch(3)), 3, (3, B))]);
+    let out = f.answer(B, 3, vec![fact(FactState::Running(Epoch(3)), 3, (3, B))]);
+    assert!(out.contains(&route(C, 3, B)), "who waited is answered: {out:?}");
     assert_eq!(f.record(), Record { epoch: Epoch(3), home: B, from: None, base: Epoch(1), confirmed: true });
     assert!(!f.wait(1000).iter().any(|out| matches!(out, CoordinatorOut::Send(_, ControlFrame::Recount { .. }))));
     assert_eq!(f.where_is(C), [route(C, 3, B)]);

@@ -82,6 +82,7 @@ impl<M: Members> NodeCore<M> {
         self.move_overtaken(shard, epoch);
         self.tell_worker(shard, ShardCommand::Record { shard, epoch, home });
         self.with_region(|region, peers, out| _ = region.learn(now, shard, epoch, home, peers, out));
+        self.with_known(|relay, known, out| relay.heard_of(shard, known, out));
     }
 
     /// A worker is given what lets it run the shard.

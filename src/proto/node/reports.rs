@@ -206,6 +206,8 @@ impl<M: Members> NodeCore<M> {
         }
         if survey.waiting.is_empty() {
             self.timers.clear(Due::Survey);
+            // What came for a worker that stood still may go to it.
+            self.with_known(|relay, known, out| relay.go_in(.., known, out));
         } else {
             self.survey = Some(survey);
         }

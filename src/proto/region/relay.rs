@@ -7,6 +7,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    ops::RangeBounds,
     time::Duration,
 };
 
@@ -112,7 +113,7 @@ struct InLane {
     delivered: u64,
     /// By way of whom the last frame came, if not straight: so go acknowledgements.
     by: Option<NodeId>,
-    /// Behind one that waits for removals to be processed here (CE-9).
+    /// Behind one that waits for removals to be processed here (CE-9), or for its move to be heard of.
     waiting: VecDeque<HandoffItem>,
 }
 
@@ -279,7 +280,17 @@ impl Relay {
             self.acks.remove(&key);
             lane.waiting.into_iter().for_each(|item| give_up(now, key.0, item, DropReason::RouteLost, out));
         }
-        for (&(shard, from), lane) in self.inn.iter_mut().filter(|(_, lane)| !lane.waiting.is_empty()) {
+        self.go_in(.., known, out);
+    }
+
+    /// What is known of that shard has changed, or of its worker.
+    pub fn heard_of(&mut self, shard: ShardKey, known: Known<'_>, out: &mut Vec<RelayOut>) {
+        self.go_in((shard, NodeId::from_raw(0))..=(shard, NodeId::from_raw(u128::MAX)), known, out);
+    }
+
+    /// Delivers of the lanes in that range what waits for nothing any more.
+    pub fn go_in(&mut self, lanes: impl RangeBounds<(ShardKey, NodeId)>, known: Known<'_>, out: &mut Vec<RelayOut>) {
+        for (&(shard, from), lane) in self.inn.range_mut(lanes).filter(|(_, lane)| !lane.waiting.is_empty()) {
             lane.deliver(shard, from, known, out);
             self.acks.insert((shard, from));
         }
@@ -501,7 +512,7 @@ fn detour(me: NodeId, by: NodeId, to: NodeId, frame: Frame) -> RelayOut {
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Fate {
     Goes,
-    /// For a removal that it comes behind to be processed here.
+    /// For a removal that it comes behind to be processed here, or for news of the move that it comes by.
     Waits,
     /// It is a shard that this node must not run any more.
     Refused,
@@ -511,17 +522,25 @@ impl Known<'_> {
     fn fate_of(&self, item: &HandoffItem, shard: ShardKey, from: NodeId) -> Fate {
         match item {
             HandoffItem::Forwarded(Forwarded { after, .. }) if after.iter().any(|&node| self.peers.is_member(node)) => Fate::Waits,
-            HandoffItem::Transfer(chunk) if !self.takes_shards || self.is_stale(from, shard, chunk.epoch) => Fate::Refused,
+            HandoffItem::Transfer(_) if !self.takes_shards => Fate::Refused,
+            HandoffItem::Transfer(chunk) if !self.is_expected(shard, chunk.epoch) => {
+                // It may be gone for others, and a shard of its another's, where nobody knew of this move.
+                if self.peers.is_down(from) {
+                    Fate::Refused
+                // The coordinator was told all that such a worker may run. The next one asks whoever knows of the move, and announces it anew.
+                } else if (self.is_silent)(shard) {
+                    Fate::Waits
+                } else {
+                    Fate::Goes
+                }
+            }
             _ => Fate::Goes,
         }
     }
 
-    /// Whether a shard comes by a move that this node has not heard of, or since which the shard went elsewhere, and that counts: from a member that was declared
-    /// dead, which may be gone for others, and a shard of its another's, where nobody knew of this move; or to a worker that stands still, as the coordinator
-    /// was told all that it may run. The next coordinator asks whoever knows of the move, and announces it anew.
-    fn is_stale(&self, from: NodeId, shard: ShardKey, epoch: Epoch) -> bool {
-        let heard = |(known, home)| known >= epoch && home == self.peers.me;
-        (self.peers.is_down(from) || (self.is_silent)(shard)) && !self.region.known(shard).is_some_and(heard)
+    /// Whether this node has heard of a move to here under that epoch, and of none elsewhere since.
+    fn is_expected(&self, shard: ShardKey, epoch: Epoch) -> bool {
+        self.region.known(shard).is_some_and(|(known, home)| known >= epoch && home == self.peers.me)
     }
 }
 

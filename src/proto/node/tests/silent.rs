@@ -1,19 +1,20 @@
 //! Workers that stand still, in a handler that does not return, while coordinators come and go.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use crate::{
-    Epoch, ShardKey,
+    ShardKey,
     proto::{
-        handoff::{HandoffItem, TransferChunk},
+        handoff::HandoffItem,
         membership::{MemberStatus, Removal},
         node::{Answer, Command},
+        shard::ShardCommand,
         sharding::{ControlFrame, ShardState},
         wire::Frame,
     },
 };
 
-use super::{members::id, world::*};
+use super::world::*;
 
 const DOWNED: Removal = Removal::Downed { proven: false };
 const PROVEN: Removal = Removal::Downed { proven: true };
@@ -204,18 +205,61 @@ fn workers_that_stand_still_under_moves_and_crashes_keep_order_and_one_owner() {
     }
 }
 
+/// Straight, or by way of others.
+fn is_handoff(frame: &Frame) -> bool {
+    matches!(frame, Frame::Handoff { .. } | Frame::Detour { .. })
+}
+
+fn is_move(frame: &Frame) -> bool {
+    matches!(frame, Frame::Control(ControlFrame::Move { .. }))
+}
+
+/// A shard comes from node 3 to node 2, which has not heard of the move, and has answered the next coordinator without its worker.
+fn with_handover_to_silent_worker() -> (World, ShardKey) {
+    let mut world = World::settled(4, 1);
+    let key = homed(&world, 3)[0];
+    world.lose = |from, to, frame| to == 2 && (from == 3 && is_handoff(frame) || from == 0 && is_move(frame));
+    world.move_shard(3, key, 2);
+    world.drive();
+    world.nodes[2].stands_still = true;
+    lose(&mut world, 0, PROVEN);
+    world.lose = |from, to, frame| to == 2 && (is_handoff(frame) || from == 1 && is_move(frame));
+    world.pass(Duration::from_secs(4));
+    world.lose = |from, to, frame| to == 2 && from == 1 && is_move(frame);
+    world.pass(Duration::from_secs(60));
+    assert!(!was_given(&world, key), "the coordinator was not told of it");
+    (world, key)
+}
+
+/// Whether the hand-over of the shard stands in the ring of node 2's worker.
+fn was_given(world: &World, key: ShardKey) -> bool {
+    let is_it =
+        |command: &ShardCommand| matches!(command, ShardCommand::Handoff { shard, item: HandoffItem::Transfer(_), .. } if *shard == key);
+    world.nodes[2].to_worker.iter().any(is_it)
+}
+
 #[test]
-fn nothing_is_taken_in_for_a_silent_worker_that_the_coordinator_was_not_told_of() {
-    let (mut world, lost, _) = without_coordinator();
-    world.pass(Duration::from_secs(5));
-    let (shard, epoch) = (lost[0], Epoch(1 << 20));
-    let chunk = TransferChunk { epoch, base: epoch, last: true, bytes: Arc::default() };
-    let frame = Frame::Handoff { shard, number: 1, item: HandoffItem::Transfer(chunk) };
-    let discarded = |world: &World| world.nodes[2].core.counters().iter().find(|(name, _)| *name == "frames_discarded").unwrap().1;
-    let before = discarded(&world);
-    world.frame(2, 3, frame.clone());
-    assert_eq!(discarded(&world), before + 1, "its sender has it still");
-    world.control(2, 1, ControlFrame::Route { shard, epoch, home: id(2) });
-    world.frame(2, 3, frame);
-    assert_eq!(discarded(&world), before + 1);
+fn a_handover_to_a_silent_worker_waits_until_its_move_is_heard_of() {
+    let (mut world, key) = with_handover_to_silent_worker();
+    world.lose = |_, to, frame| to == 2 && is_handoff(frame);
+    world.pass(Duration::from_secs(2));
+    assert!(was_given(&world, key), "its sender need not say it again");
+    world.nodes[2].stands_still = false;
+    world.calm();
+    assert_eq!(world.home(key), Some(2));
+    world.check_confirmed(key);
+    world.check_none_moving();
+}
+
+#[test]
+fn a_handover_to_a_silent_worker_goes_to_it_when_that_has_answered() {
+    let (mut world, key) = with_handover_to_silent_worker();
+    world.lose = |from, to, frame| to == 2 && (is_handoff(frame) || from == 1 && is_move(frame));
+    world.nodes[2].stands_still = false;
+    world.drive();
+    assert_eq!(world.home(key), Some(2));
+    world.lose = |_, _, _| false;
+    world.calm();
+    world.check_confirmed(key);
+    world.check_none_moving();
 }

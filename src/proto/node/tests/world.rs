@@ -42,7 +42,7 @@ pub struct Node {
     pub alive: bool,
     /// Its worker takes nothing out of its rings.
     pub stands_still: bool,
-    to_worker: VecDeque<ShardCommand>,
+    pub to_worker: VecDeque<ShardCommand>,
     producer: Producer,
     words: BTreeMap<ShardKey, Word>,
     published: VecDeque<(ShardKey, Word)>,
