@@ -91,18 +91,20 @@ pub enum Whom {
     Coordinator,
 }
 
-/// An endless plan: each kind once, in a drawn order, then again.
+/// An endless plan: each kind once, in a drawn order, then again. In the first round the anchor meets all that it survives: what a fault makes a process
+/// need at most, it has then needed, and what comes on top later is growth.
 pub struct Plan {
     rng: Rng,
     longest: Duration,
     deck: Vec<Kind>,
+    round: u32,
 }
 
 impl Plan {
     /// For a run of that length.
     pub fn new(seed: u64, length: Duration) -> Self {
         let longest = (length / FAULTS_LEAST).clamp(SHORTEST + Duration::from_secs(2), LONGEST);
-        Self { rng: Rng::new(seed).split(1), longest, deck: Vec::new() }
+        Self { rng: Rng::new(seed).split(1), longest, deck: Vec::new(), round: 0 }
     }
 
     /// Between which two times the next fault comes.
@@ -118,6 +120,7 @@ impl Plan {
     fn draw(&mut self) -> Kind {
         if self.deck.is_empty() {
             self.deck = KINDS.to_vec();
+            self.round += 1;
         }
         let at = self.rng.index(self.deck.len()).expect("the deck was filled");
         self.deck.swap_remove(at)
@@ -133,7 +136,8 @@ impl Iterator for Plan {
         let mortal = kind.ends_the_process() || kind == Kind::Outage;
         // Every second one that ends a node's part meets the coordinator, which is never the anchor.
         let coordinator = mortal && self.rng.chance(0.5);
-        let node = self.rng.below(if mortal { ANCHOR } else { NODES } as u64) as usize;
+        let drawn = self.rng.below(if mortal { ANCHOR } else { NODES } as u64) as usize;
+        let node = if self.round == 1 && !mortal { ANCHOR } else { drawn };
         let ms = Duration::from_millis;
         let lasts = match kind {
             // Accused is who was silent for a heartbeat and `acceptable_pause`, together 800 ms in the preset used.
@@ -188,6 +192,17 @@ mod tests {
         assert!(all.iter().all(|step| step.whom != Whom::Node(ANCHOR) || !(step.kind.ends_the_process() || step.kind == Kind::Outage)));
         assert!(all.iter().any(|step| step.whom == Whom::Node(ANCHOR)));
         assert!(all.iter().any(|step| step.whom == Whom::Coordinator));
+    }
+
+    #[test]
+    fn the_anchor_meets_in_the_first_round_what_it_survives() {
+        for seed in 1..20 {
+            let all = plan(seed, 30);
+            let (first, rest) = all.split_at(KINDS.len());
+            let survives = |step: &&Step| matches!(step.kind, Kind::Pause | Kind::Choppy | Kind::Trickle);
+            assert_eq!(first.iter().filter(survives).filter(|step| step.whom == Whom::Node(ANCHOR)).count(), 3, "seed {seed}");
+            assert!(rest.iter().filter(survives).any(|step| step.whom != Whom::Node(ANCHOR)), "seed {seed}: others meet them later");
+        }
     }
 
     #[test]
