@@ -279,6 +279,16 @@ fn when_all_leave_each_has_stopped_before_it_is_removed() {
     holds("all-leave", 189..198);
 }
 
+#[test]
+fn who_is_declared_dead_by_hand_runs_nothing_beside_the_next_home() {
+    holds("down-in-a-cut", 1..9);
+}
+
+#[test]
+fn a_new_home_knows_that_it_is_one() {
+    holds("moves-from-afar", 1..5);
+}
+
 // failures: row 47
 #[test]
 fn a_worker_that_stands_still_holds_up_no_new_coordinator() {

@@ -196,8 +196,10 @@ impl Coordinator {
 
     /// A member is gone for good. `lag`: see `Membership::lag_bound`.
     pub fn handle_removed(&mut self, now: Time, node: NodeId, how: Removal, lag: Duration, out: &mut Out) {
+        let sharding = &self.config.sharding;
         let until = match how {
-            Removal::Downed { proven: false } => now + self.config.sharding.lease_margin.get() + lag,
+            Removal::Downed { proven: false } => now + sharding.lease_margin.get() + lag,
+            Removal::Abrupt => now + sharding.lease.get() + sharding.lease_margin.get() + lag,
             Removal::Downed { proven: true } | Removal::Left => now,
         };
         self.removed.insert(node, until);

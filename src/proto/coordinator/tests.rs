@@ -392,6 +392,20 @@ fn a_request_that_names_another_number_of_shards_is_refused() {
 }
 
 #[test]
+fn who_was_declared_dead_all_of_a_sudden_may_run_for_a_lease() {
+    let mut f = Fixture::seated();
+    f.where_is(C);
+    f.owned(ME, 1);
+    f.frame(C, ControlFrame::MoveRequest { id: 1, shard: S, to: B });
+    f.owned(B, 2);
+    f.run(|c, now, out| c.handle_removed(now, B, Removal::Abrupt, Duration::ZERO, out));
+    let sharding = Config::default().sharding;
+    let most = (sharding.lease.get() + sharding.lease_margin.get()).as_millis() as u64;
+    assert!(!f.wait(most - 1).iter().any(|out| matches!(out, CoordinatorOut::Send(_, ControlFrame::Assign { .. }))));
+    assert!(f.wait(1).iter().any(|out| matches!(out, CoordinatorOut::Send(_, ControlFrame::Assign { .. }))));
+}
+
+#[test]
 fn what_arrives_behind_an_answer_to_the_recount_still_counts() {
     let none = ShardFact { shard: S, state: FactState::None, seen: Epoch(0), base: Epoch(0), heard: Some((Epoch(3), C)) };
     for owned_first in [true, false] {

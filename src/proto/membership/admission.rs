@@ -9,7 +9,7 @@ use super::{
     counters::Count,
     gossip::whole,
     idmap::IdMap,
-    state::{Entry, Info, MEMBERS_MAX},
+    state::{Entry, Gone, Info, MEMBERS_MAX},
 };
 use crate::{Config, NodeAddr, NodeId, Time, proto::link::LinkDown};
 
@@ -151,10 +151,10 @@ impl Membership {
             let others: Vec<NodeId> =
                 self.state.members.keys().copied().filter(|id| id.addr_hash() == from.addr_hash() && *id != from).collect();
             for id in others {
-                if self.state.members.get(&id).is_some_and(|m| !m.proven)
+                if self.state.members.get(&id).is_some_and(|m| m.gone != Gone::Proven)
                     && let Some(m) = self.state.members_mut().get_mut(&id)
                 {
-                    (m.proven, m.dots) = (true, Dots::default());
+                    (m.gone, m.dots) = (Gone::Proven, Dots::default());
                     self.state.raise(id, MemberStatus::Down);
                     self.touch();
                 }

@@ -30,7 +30,7 @@ const COUNTER_MAX: u64 = u64::MAX >> 2;
 
 const STATUSES: [MemberStatus; 6] =
     [MemberStatus::Joining, MemberStatus::WeaklyUp, MemberStatus::Up, MemberStatus::Leaving, MemberStatus::Exiting, MemberStatus::Down];
-const GONE: [Gone; 3] = [Gone::Left, Gone::Downed, Gone::Proven];
+const GONE: [Gone; 4] = [Gone::Left, Gone::Downed, Gone::Proven, Gone::Abrupt];
 const MARKS: [Mark; 3] = [Mark::Silent, Mark::Convicted, Mark::Refused];
 /// flags, id (a short one at least), status, up, joined, no changes.
 const MEMBER_BYTES_MIN: usize = 1 + 4 + 1 + 1 + 1 + 1;
@@ -47,6 +47,7 @@ const PROVEN: u8 = 1;
 const BRIEF: u8 = 2;
 /// Of a brief one's id only the last four bytes are there: no other member has them.
 const SHORT: u8 = 4;
+const ABRUPT: u8 = 8;
 
 /// What goes before the elements that one replica sends another.
 #[derive(Clone, PartialEq, Debug)]
@@ -176,7 +177,12 @@ pub(crate) fn encode(state: &Version, lacks: Lacks<'_>) -> Option<Body> {
             Lacks::Everything | Lacks::About(_) => false,
         };
         let alone = brief && state.members.roster().alike(short(id)) == Alike::One(id);
-        w.u8(if m.proven { PROVEN } else { 0 } | if brief { BRIEF } else { 0 } | if alone { SHORT } else { 0 });
+        let gone = match m.gone {
+            Gone::Left | Gone::Downed => 0,
+            Gone::Abrupt => ABRUPT,
+            Gone::Proven => PROVEN,
+        };
+        w.u8(gone | if brief { BRIEF } else { 0 } | if alone { SHORT } else { 0 });
         if alone {
             w.u32(short(id));
         } else {
@@ -402,7 +408,7 @@ pub(crate) fn fits(info: &Info) -> bool {
 /// A member; none if it is one that is buried here. `alike`: another one, who may have the same roles.
 fn member(r: &mut Reader<'_>, known: &Version, actors: &[NodeId], alike: Option<&Info>) -> Result<(NodeId, Option<Entry>), Malformed> {
     let flags = r.u8("flags")?;
-    if flags > PROVEN | BRIEF | SHORT || flags & (BRIEF | SHORT) == SHORT {
+    if flags > PROVEN | BRIEF | SHORT | ABRUPT || flags & (BRIEF | SHORT) == SHORT || flags & (PROVEN | ABRUPT) == PROVEN | ABRUPT {
         return Err(Malformed::Unknown { field: "flags", value: u64::from(flags) });
     }
     let id = if flags & SHORT == 0 { NodeId::from_raw(r.u128("member")?) } else { by_short(r.u32("member")?, known)? };
@@ -420,7 +426,12 @@ fn member(r: &mut Reader<'_>, known: &Version, actors: &[NodeId], alike: Option<
             None => return Err(Malformed::Unknown { field: "brief member", value: id.incarnation() }),
         }
     };
-    Ok((id, Some(Entry { info, status, up_number, joined, proven: flags & PROVEN > 0, dots, born })))
+    let gone = match flags & (PROVEN | ABRUPT) {
+        PROVEN => Gone::Proven,
+        ABRUPT => Gone::Abrupt,
+        _ => Gone::Left,
+    };
+    Ok((id, Some(Entry { info, status, up_number, joined, gone, dots, born })))
 }
 
 /// The one whom the last four bytes of an id name here, a member or a buried one.
@@ -480,7 +491,13 @@ mod tests {
             let info = Info { id, addr, roles: vec!["a".into(), "b".into()].into(), app_version: "1.0".into() };
             let status = STATUSES[usize::from(port) % STATUSES.len()];
             let born = (id, u64::from(port % 3));
-            let entry = Entry { status, up_number: 3, proven: port % 2 == 0, born, ..Entry::joining(Arc::new(info), 4) };
+            let entry = Entry {
+                status,
+                up_number: 3,
+                gone: [Gone::Left, Gone::Abrupt, Gone::Proven][usize::from(port % 3)],
+                born,
+                ..Entry::joining(Arc::new(info), 4)
+            };
             Folk::edit(&mut state.members).insert(id, Entry { dots: Dots::one(id, 200), ..entry });
             Arc::make_mut(&mut state.clock).set(id, 200 + u64::from(port % 3));
         }

@@ -118,8 +118,7 @@ fn remove_finished(state: &mut State, now: Time) -> bool {
         .iter()
         .filter_map(|(&id, m)| match m.status {
             MemberStatus::Exiting if state.has_seen(id) => Some((id, Gone::Left)),
-            MemberStatus::Down if m.proven => Some((id, Gone::Proven)),
-            MemberStatus::Down => Some((id, Gone::Downed)),
+            MemberStatus::Down => Some((id, m.gone.max(Gone::Downed))),
             _ => None,
         })
         .collect();

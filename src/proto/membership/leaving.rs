@@ -1,6 +1,6 @@
 //! How a membership ends: leaving in order, being downed, learning of it.
 
-use super::{Ending, MemberStatus, Membership, Phase, counters::Count};
+use super::{Ending, MemberStatus, Membership, Phase, counters::Count, resolve::Split, state::Gone};
 use crate::{NodeId, Time};
 
 /// This node's way out.
@@ -30,12 +30,17 @@ impl Membership {
         Ok(())
     }
 
-    /// Declares a member dead.
+    /// Declares a member dead, by hand. If it was not out of reach for as long as a decision takes, its right to run may be as new as can be.
     pub(super) fn declare_down(&mut self, now: Time, node: NodeId) -> Result<(), String> {
         if !self.state.members.contains_key(&node) {
             return Err(self.no_member(node));
         }
+        let long_lost = |(id, since): (NodeId, Time)| id == node && now.since(since) >= self.stable_after();
+        let abrupt = !self.split.iter().flat_map(Split::all_lost).any(long_lost);
         if self.state.raise(node, MemberStatus::Down) {
+            if let Some(m) = self.state.members_mut().get_mut(&node).filter(|_| abrupt) {
+                m.gone = m.gone.max(Gone::Abrupt);
+            }
             self.touch();
             self.tell_downed(now, &[node]);
         }
@@ -55,7 +60,7 @@ impl Membership {
     pub(super) fn meets_its_fate(&mut self, now: Time) -> bool {
         let leaving = self.farewell.since.is_some();
         let ending = match (self.state.tombstones.get(&self.me), self.status()) {
-            (Some(t), _) if t.how == super::state::Gone::Left => Ending::Left,
+            (Some(t), _) if t.how == Gone::Left => Ending::Left,
             (Some(_), _) => Ending::Downed("this node was removed from the cluster".into()),
             (None, Some(MemberStatus::Down)) if leaving && self.farewell.drained => Ending::Left,
             (None, Some(MemberStatus::Down)) => Ending::Downed("this node was declared down".into()),

@@ -103,6 +103,8 @@ pub enum Removal {
         /// Known to be gone.
         proven: bool,
     },
+    /// It was downed by hand, and nobody had held it out of reach for long: a moment ago it may have got the right to run for a whole lease.
+    Abrupt,
 }
 
 /// Why this node's membership is over.

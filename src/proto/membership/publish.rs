@@ -77,7 +77,7 @@ impl Membership {
             let mut was = gone.status;
             if let Some(tombstone) = self.state.tombstones.get(&gone.id) {
                 let removal = Removal::from(tombstone.how);
-                if matches!(removal, Removal::Downed { .. }) {
+                if removal != Removal::Left {
                     was = MemberStatus::Down;
                 }
                 self.out.removed(gone.id, removal);

@@ -41,7 +41,7 @@ use super::{
     leader,
     returns::Returns,
     roster,
-    state::Entry,
+    state::{Entry, Gone},
 };
 use crate::{NodeId, Time};
 
@@ -272,7 +272,7 @@ impl Membership {
         let members = self.state.members_mut();
         for id in &gone {
             if let Some(m) = members.get_mut(id) {
-                (m.status, m.proven, m.dots) = (MemberStatus::Down, true, Dots::default());
+                (m.status, m.gone, m.dots) = (MemberStatus::Down, Gone::Proven, Dots::default());
             }
         }
         self.touch();
@@ -304,7 +304,7 @@ impl Membership {
                 none => *none = Some(Split::new(unreachable, members, now, spans[0])),
             }
             if let Some(split) = &mut self.split {
-                split.note_down(self.state.members.down().filter(|(_, m)| !m.proven).map(|(id, _)| id), now);
+                split.note_down(self.state.members.down().filter(|(_, m)| m.gone != Gone::Proven).map(|(id, _)| id), now);
                 if !self.returns.is_empty() {
                     split.part_at = now;
                 }

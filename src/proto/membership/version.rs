@@ -38,8 +38,8 @@ pub(crate) struct Entry {
     pub(crate) up_number: u32,
     /// Order of joining, as the admitting node saw it.
     pub(crate) joined: u32,
-    /// Down, and its process is known to be gone.
-    pub(crate) proven: bool,
+    /// What is known of how it goes beside its status: `Left` = nothing.
+    pub(crate) gone: Gone,
     /// What made it so.
     pub(crate) dots: Dots,
     /// Whose change admitted it: who knows that one knows address and roles. (0, 0) before it is numbered.
@@ -53,7 +53,7 @@ impl Entry {
             status: MemberStatus::Joining,
             up_number: 0,
             joined,
-            proven: false,
+            gone: Gone::Left,
             dots: Dots::default(),
             born: (NodeId::from_raw(0), 0),
         }
@@ -68,7 +68,7 @@ impl Entry {
         self.status = self.status.max(other.status);
         self.up_number = lower_known(self.up_number, other.up_number);
         self.joined = lower_known(self.joined, other.joined);
-        self.proven |= other.proven;
+        self.gone = self.gone.max(other.gone);
         self.dots.merge(&other.dots);
         // Of two admissions either will do, as long as all name the same.
         self.born = if self.born.1 == 0 {
@@ -91,6 +91,9 @@ fn lower_known(a: u32, b: u32) -> u32 {
 pub(crate) enum Gone {
     Left,
     Downed,
+    /// By hand, when nobody had held it out of reach for long.
+    Abrupt,
+    /// Its process is known to have ended.
     Proven,
 }
 
@@ -99,6 +102,7 @@ impl From<Gone> for Removal {
         match gone {
             Gone::Left => Self::Left,
             Gone::Downed => Self::Downed { proven: false },
+            Gone::Abrupt => Self::Abrupt,
             Gone::Proven => Self::Downed { proven: true },
         }
     }
@@ -238,7 +242,7 @@ impl Folk {
             for (id, m) in &self.map {
                 bytes.extend_from_slice(&id.raw().to_le_bytes());
                 bytes.extend_from_slice(&m.up_number.to_le_bytes());
-                bytes.extend_from_slice(&[m.status as u8, u8::from(m.proven)]);
+                bytes.extend_from_slice(&[m.status as u8, m.gone as u8]);
             }
             xxhash_rust::xxh3::xxh3_128(&bytes)
         })

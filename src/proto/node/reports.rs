@@ -69,6 +69,8 @@ impl<M: Members> NodeCore<M> {
                 if self.survey_id > 0 {
                     self.since_survey.insert(shard);
                 }
+                // A hand-over may overtake the news of its move, and the others would hear of it, but not this node.
+                self.learn(now, shard, epoch, self.me);
                 if self.moves.get(&shard).is_some_and(|seen| seen.epoch == epoch) {
                     self.note_moved(now, shard, Some(self.me), None);
                 }

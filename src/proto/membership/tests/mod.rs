@@ -614,6 +614,29 @@ fn churn_beside_three_keeps_gossip_in_one_datagram() {
 }
 
 #[test]
+fn who_is_declared_dead_before_it_was_out_of_reach_for_long_may_run_for_a_lease() {
+    for (waits, removal) in [(secs(0), Removal::Abrupt), (secs(60), Removal::Downed { proven: false })] {
+        let mut config = fast();
+        config.downing.strategy = DowningStrategy::None;
+        let mut world = World::cluster(6, 3, &config);
+        let id = world.nodes[&3].id;
+        for n in [1, 2] {
+            world.cut.extend([(n, 3), (3, n)]);
+        }
+        let lost = |w: &World| !w.nodes[&1].machine.view().member(id).is_some_and(|m| m.reachable);
+        if !waits.is_zero() {
+            world.run_until(secs(20), "out of reach", lost);
+            world.run(waits);
+        }
+        world.with(1, |m, now| m.down(now, id)).unwrap();
+        world.run_until(secs(20), "removal", |w| [1, 2].iter().all(|n| !w.nodes[n].removed.is_empty()));
+        for n in [1, 2] {
+            assert_eq!(world.nodes[&n].removed, [(id, removal)], "as node {n} hears");
+        }
+    }
+}
+
+#[test]
 fn a_minority_cut_off_by_loss_of_one_direction_ends_alone() {
     for seed in 0..SEEDS {
         let mut world = World::cluster(seed, 5, &fast());

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::{
     Epoch,
     proto::{
+        handoff::Word,
         link::LinkEvent,
         membership::{Event, MemberStatus, Removal},
         node::Answer,
@@ -280,4 +281,15 @@ fn moves_are_announced_once_on_the_coordinator_and_on_both_ends() {
         let seen: Vec<_> = node.events.iter().filter(of_key).collect();
         assert!(matches!(seen[..2], [Event::ShardMoving { .. }, Event::ShardMoved { .. }]), "{seen:?}");
     }
+}
+
+#[test]
+fn a_new_home_learns_of_it_also_if_the_shard_overtakes_the_news() {
+    let mut world = World::settled(3, 1);
+    let key = (0..SHARDS).map(shard).find(|key| world.home(*key) == Some(1)).expect("each has some");
+    world.lose = |_, to, frame| to == 2 && matches!(frame, Frame::Control(ControlFrame::Move { .. }));
+    world.move_shard(1, key, 2);
+    world.drive();
+    assert_eq!(world.home(key), Some(2));
+    assert_eq!(world.word(2, key), Word::local(0, Epoch(2)));
 }
