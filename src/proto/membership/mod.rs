@@ -44,7 +44,7 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use downing::Strategy;
+use downing::Strategy;
 pub use downing::exhaustive::{
     DowningCheck, NODES_MAX as DOWNING_CHECK_NODES_MAX, PendingCheck, checks as downing_checks, planted as planted_downing_checks,
 };
