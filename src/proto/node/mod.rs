@@ -521,6 +521,7 @@ impl<M: Members> NodeCore<M> {
             ("control_dropped", self.counts.control_dropped),
             ("route_hints", self.counts.route_hints),
             ("frame_detours", self.counts.detours),
+            ("moves_refused", self.coordinator.moves_refused()),
             ("route_buffered", self.region.buffered() as u64),
             ("lane_held", self.region.held() as u64),
             ("handoff_unacknowledged", self.relay.unacknowledged() as u64),
