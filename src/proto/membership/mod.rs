@@ -135,6 +135,8 @@ pub enum MemberOutput {
         /// What.
         frame: MemberFrame,
     },
+    /// Look that name up, which is answered by `handle_resolved`.
+    Resolve(NodeAddr),
     /// `view` changed.
     View(Arc<ClusterView>),
     /// Ask the lease outside; an `Acquire` is answered by `handle_lease`.
@@ -394,6 +396,14 @@ impl Membership {
         self.declare_down(now, node)?;
         self.settle(now);
         Ok(())
+    }
+
+    /// A name was looked up, by `Resolve` or to dial it.
+    pub fn handle_resolved(&mut self, now: Time, name: &NodeAddr, found: Vec<NodeAddr>) {
+        if self.awake(now) {
+            self.take_addresses(now, name, found);
+            self.settle(now);
+        }
     }
 
     /// The lease answered the `Acquire` of that number.
