@@ -11,7 +11,7 @@ table! {
     ClusterConfig in cluster {
         /// Name of the cluster; nodes of another name are refused.
         name: String = "wingbeat".into(), Spec::text(Rule::Name).must_match();
-        /// Addresses asked at start, in order; all nodes may share one list. The node whose own address comes first may form a new cluster.
+        /// Addresses asked at start, in order; all nodes may share one list. The node whose own address comes first may form a new cluster. A name with several addresses stands for all of them.
         seeds: Vec<String> = vec![], Spec::text(Rule::Addr);
         /// What this node is for; entity types can be bound to a role.
         roles: Vec<String> = vec![], Spec::text(Rule::Label);

@@ -15,6 +15,9 @@ use crate::{
     proto::lease::{LeaseAnswer, LeaseCall},
 };
 
+/// Calls that wait while one is under way: who made those before it has long given them up.
+pub const WAITING_MAX: usize = 1;
+
 /// Carries calls out, each under its number, until the node that makes them is gone.
 pub fn run(mut lease: Box<dyn Lease>, calls: &Receiver<(u64, LeaseCall)>, node: &Weak<Node>) {
     while let Ok((id, call)) = calls.recv() {

@@ -75,7 +75,7 @@ use std::{
     time::Duration,
 };
 
-use crossbeam::channel::{Receiver, unbounded};
+use crossbeam::channel::{Receiver, bounded, unbounded};
 
 use crate::{
     Config, Lease, NodeAddr, StartError,
@@ -221,7 +221,7 @@ fn start_by<N: Carrier + Send + 'static>(
     })));
     let (jobs, job_queue) = unbounded();
     let with_queue = |lease| {
-        let (calls, queue) = unbounded();
+        let (calls, queue) = bounded(lease::WAITING_MAX);
         (calls, (lease, queue))
     };
     let (calls, lease) = lease.map(with_queue).unzip();
@@ -327,6 +327,28 @@ mod tests {
         calls.recv_timeout(patience).expect("the lease is asked");
         drop(goes_on);
         assert_eq!((second.stop(patience), first.stop(patience)), (vec![], vec![]));
+    }
+
+    #[test]
+    fn a_lease_that_hangs_collects_no_calls() {
+        const CALLS: u64 = 10;
+        let mut config = Config::preset(Preset::LocalTest);
+        config.node.listen = "127.0.0.1:0".parse().unwrap();
+        config.node.workers = Workers::Count(1);
+        let patience = Duration::from_secs(20);
+        // Nobody takes what it says, so that it hangs in its first call.
+        let (asked, calls) = bounded(0);
+        let engine = start(Arc::new(config), Some(Box::new(Probe(asked))), |net| net).unwrap();
+        for id in 0..CALLS {
+            engine.node.ask_lease(id, LeaseCall::Acquire { name: "l".into(), owner: engine.node.id, ttl: patience });
+        }
+        let made = CALLS - engine.node.metrics.shared.lease_calls_refused.get();
+        assert!((1..=2).contains(&made), "{made}");
+        for _ in 0..made {
+            calls.recv_timeout(patience).expect("what was not refused is asked");
+        }
+        drop(calls);
+        assert!(engine.stop(patience).is_empty());
     }
 
     // failures: row 44

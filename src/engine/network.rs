@@ -494,7 +494,12 @@ impl<N: Carrier> Network<N> {
                 self.core.handle_command(now, Command::Register { info });
             }
             ToNet::Cast(nodes, frame) => self.cast(now, &nodes, &frame),
-            ToNet::Resolved(addr, result) => self.net.resolved(now, &addr, result),
+            ToNet::Resolved(addr, result) => {
+                if let Ok(found) = &result {
+                    self.core.handle_resolved(now, &addr, found.iter().copied().map(NodeAddr::from).collect());
+                }
+                self.net.resolved(now, &addr, result);
+            }
             ToNet::Lease(id, answer) => self.core.handle_lease(now, id, answer),
             ToNet::WorkerDone => self.workers_left = self.workers_left.saturating_sub(1),
             ToNet::Quit => {
@@ -654,6 +659,7 @@ impl<N: Carrier> Network<N> {
                     Some(completion) => completion(answer),
                     None => {}
                 },
+                Effect::Resolve(name) => self.look_up(name),
                 Effect::Lease { id, call } => self.node.ask_lease(id, call),
                 Effect::Ended(ending) => {
                     tracing::info!(target: "wingbeat::membership", ?ending, "membership is over");

@@ -619,11 +619,19 @@ impl Node {
         }
     }
 
-    /// Has the lease asked; the answer to that number goes to the network thread. A release has none.
+    /// Has the lease asked; the answer to that number goes to the network thread. A release has none. One that hangs is asked no more until it comes
+    /// back: it may do so in hours, and would then be asked for splits that are long over.
     pub fn ask_lease(&self, id: u64, call: LeaseCall) {
-        if self.lease.as_ref().is_none_or(|lease| lease.send((id, call)).is_err()) {
-            self.network.post(ToNet::Lease(id, LeaseAnswer::Failed("this node has none".into())));
-        }
+        let why = match self.lease.as_ref().map(|lease| lease.try_send((id, call))) {
+            Some(Ok(())) => return,
+            Some(Err(TrySendError::Full((_, call)))) => {
+                self.metrics.shared.lease_calls_refused.add(1);
+                tracing::warn!(target: "wingbeat::membership", ?call, "the lease is not asked: it has not come back from earlier calls");
+                "it has not come back from earlier calls"
+            }
+            Some(Err(TrySendError::Disconnected(_))) | None => "this node has none",
+        };
+        self.network.post(ToNet::Lease(id, LeaseAnswer::Failed(why.into())));
     }
 
     // ---- what the network thread says of itself ----

@@ -283,6 +283,11 @@ impl Host for WorkerHost {
         started
     }
 
+    fn circuit_opened(&mut self, at: &Place, key: &[u8], why: &str) {
+        let (entity_type, key) = self.show(at.shard.ty, key);
+        tracing::warn!(target: "wingbeat::engine", entity_type, %key, shard = at.shard.shard.0, epoch = at.epoch.get(), %why, "an entity keeps failing to start; what waits for it is given up");
+    }
+
     fn handle(&mut self, at: &Place, entity: &mut Self::Entity, parcel: EngineParcel) -> Turn {
         self.handle_parcel(at, entity, &mut Some(parcel))
     }

@@ -72,6 +72,7 @@ counters! {
         adoptions_failed = "Entities that did not take handed-over state and started as new.";
         callbacks_slow = "Callbacks that kept the helper thread longer than 10 ms.";
         dead_letters_missed = "Dead letters that no reader took in time.";
+        lease_calls_refused = "Calls to the lease that were not made, as it had not come back from earlier ones.";
     }
 }
 

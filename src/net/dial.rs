@@ -342,6 +342,14 @@ impl Net {
         }
     }
 
+    /// This node answers itself. Others may be at the other addresses of that name.
+    pub(super) fn dial_itself(&mut self, addr: &NodeAddr, now: Time) {
+        match self.dials.get(addr).is_some_and(|dial| !dial.candidates.is_empty()) {
+            true => self.next_candidate(addr, now),
+            false => self.dial_rejected(addr, LinkDown::Itself, now),
+        }
+    }
+
     /// The peer refuses for good: nothing waits for it any longer.
     pub(super) fn dial_rejected(&mut self, addr: &NodeAddr, cause: LinkDown, now: Time) {
         let Some(dial) = self.dials.get_mut(addr) else { return };

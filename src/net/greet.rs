@@ -128,7 +128,7 @@ impl Net {
                 Some(session) => self.answers_at(session, answers, &dialled.addr),
                 None => self.dial_holder(&dialled, answers, now),
             },
-            Refusal::Itself => self.dial_rejected(&dialled.addr, LinkDown::Itself, now),
+            Refusal::Itself => self.dial_itself(&dialled.addr, now),
             Refusal::OtherIncarnation { answers, .. } => self.dial_other(&dialled.addr, dialled.expects, answers, now),
             other => {
                 tracing::warn!(addr = %dialled.addr, refusal = %other, "greeting refused by the other side");

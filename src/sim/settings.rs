@@ -3,11 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{Scenario, selector::Scene, tree::ScenarioError};
-use crate::{
-    Config, NodeAddr,
-    config::Workers,
-    proto::{membership::Strategy, rng::Rng},
-};
+use crate::{Config, ConfigErrors, NodeAddr, config::Workers, proto::rng::Rng};
 
 /// Workers of a node when the scenario leaves it open: the least number that has two of anything.
 const WORKERS_AUTO: u16 = 2;
@@ -37,7 +33,13 @@ pub(super) fn configs(scenario: &Scenario) -> Result<Vec<Arc<Config>>, ScenarioE
         return Err(ScenarioError { line: line_of("cluster.seeds"), what });
     }
     // A node would refuse to start, and a run without nodes holds what it should not.
-    Strategy::new(&base.downing).map_err(|what| ScenarioError { line: line_of("downing.strategy"), what })?;
+    base.validate().map_err(|ConfigErrors(errors)| {
+        let error = &errors[0];
+        // The key to change may have its default, and not fit one that the file sets.
+        let named = scenario.config.iter().find(|(key, ..)| error.why.contains(key.as_str())).map_or(0, |(_, line, _)| *line);
+        let line = Some(line_of(&error.key)).filter(|line| *line > 0).unwrap_or(named);
+        ScenarioError { line, what: error.to_string() }
+    })?;
     base.cluster.seeds = (0..scenario.seeds).map(|i| address(i).to_string()).collect();
     let mut roles_of: Vec<Vec<String>> = vec![base.cluster.roles.clone(); scenario.nodes as usize];
     for (role, selector) in &scenario.roles {
@@ -102,12 +104,22 @@ mod tests {
         assert_eq!(c[5].cluster.seeds, [address(0).to_string()]);
     }
 
+    // failures: row 24
     #[test]
     fn settings_with_which_no_node_would_start_are_refused() {
-        for (key, what) in [("\"downing.strategy\" = \"static-quorum\"", "quorum_size"), ("\"cluster.seeds\" = [\"a:1\"]", "`seeds = 3`")] {
-            let s = Scenario::parse(&format!("nodes = 6\nduration = \"1s\"\n[config]\n{key}\n"), &[]).unwrap();
+        for (settings, line, what) in [
+            ("\"downing.strategy\" = \"static-quorum\"", 4, "quorum_size"),
+            ("\"cluster.seeds\" = [\"a:1\"]", 4, "`seeds = 3`"),
+            (
+                "\"detector.heartbeat_interval\" = \"2s\"\n\"detector.acceptable_pause\" = \"1s\"",
+                5,
+                "E-CFG-009 detector.acceptable_pause: 1s < detector.heartbeat",
+            ),
+            ("\"sharding.shards\" = 8\n\"detector.acceptable_pause\" = \"1m\"", 5, "E-CFG-009 sharding.lease: "),
+        ] {
+            let s = Scenario::parse(&format!("nodes = 6\nduration = \"1s\"\n[config]\n{settings}\n"), &[]).unwrap();
             let error = configs(&s).unwrap_err();
-            assert_eq!(error.line, 4);
+            assert_eq!(error.line, line, "{error}");
             assert!(error.what.contains(what), "{error}");
         }
     }

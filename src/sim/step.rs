@@ -275,6 +275,7 @@ impl World<'_> {
                     None => self.moves_refused += 1,
                 }
             }
+            Effect::Resolve(_) => unreachable!("in a scenario a name has one address"),
             Effect::Lease { id, call } => self.ask_lease(index, p.life, id, &call),
             Effect::Ended(how) => {
                 self.log(37, index, 0, || format!("membership is over: {how:?}"));

@@ -517,6 +517,18 @@ fn a_node_that_dials_itself_is_told_so() {
     until([&mut a], "the answer", |[a]| matches!(a.downs()[..], [LinkDown::Itself]));
 }
 
+#[test]
+fn a_name_that_leads_back_and_to_others_leads_to_those() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    let name = NodeAddr::new("localhost", a.me.addr.port);
+    a.send(&name, None, &numbered(1)).unwrap();
+    until([&mut a], "the question", |[a]| !a.resolve.is_empty());
+    let (now, all) = (a.now(), vec![a.net.local_addr(), b.net.local_addr()]);
+    a.net.resolved(now, &name, Ok(all));
+    until([&mut a, &mut b], "the frame", |[_, b]| b.frames.len() == 1);
+    assert!(a.downs().is_empty());
+}
+
 // failures: row 4
 #[test]
 fn a_frame_above_the_limit_is_refused_at_the_call() {

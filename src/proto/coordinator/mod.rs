@@ -61,6 +61,8 @@ pub(crate) struct Coordinator {
     /// Removed nodes, and until when their right to run may last.
     removed: BTreeMap<NodeId, Time>,
     heard: Term,
+    /// Moves that were called off as the old home keeps the shard.
+    refused: u64,
     seat: Option<Seat>,
 }
 
@@ -109,7 +111,7 @@ struct Seat {
 
 impl Coordinator {
     pub fn new(config: Arc<Config>, me: NodeId) -> Self {
-        Self { me, config, view: None, removed: BTreeMap::new(), heard: Term::default(), seat: None }
+        Self { me, config, view: None, removed: BTreeMap::new(), heard: Term::default(), refused: 0, seat: None }
     }
 
     /// A term was heard of. False if it is an older one: what came with it is void.
@@ -125,6 +127,11 @@ impl Coordinator {
 
     pub fn is_seated(&self) -> bool {
         self.seat.is_some()
+    }
+
+    /// Moves that old homes refused, in all seats of this node.
+    pub fn moves_refused(&self) -> u64 {
+        self.refused
     }
 
     /// Nothing of the authority's work is open.
@@ -535,6 +542,7 @@ impl Coordinator {
         let Some(row) = self.seat.as_mut().and_then(|s| s.rows.get_mut(&key)) else { return };
         let Some(successor) = row.record.and_then(|r| records::after_refusal(&r, epoch, from)) else { return };
         row.not_before = now + pause;
+        self.refused += 1;
         let text = format!("node {from} keeps shard {key:?}: {}", why.escape_debug());
         out.push(CoordinatorOut::Warn { code: "move_refused", text });
         self.succeed(now, key, successor, out);

@@ -32,8 +32,14 @@ const WARN_EVERY: Duration = Duration::from_secs(10);
 pub(crate) struct Seeker {
     /// Whom to ask; not this node itself.
     seeds: Vec<NodeAddr>,
-    /// The first one of the configuration, who founds a cluster if there is none: by another name it may be this node.
+    /// The first one of the configuration, who founds a cluster if there is none: by another name it may be this node. Of several behind one name it
+    /// is the first that is there.
     first: Option<NodeAddr>,
+    /// The addresses of seeds whose name has several, each a seed of its own, in an order that does not depend on the resolver. Others may be behind
+    /// the name later.
+    behind: BTreeMap<NodeAddr, Vec<NodeAddr>>,
+    /// This node's, as advertised and as others see it.
+    own: BTreeSet<NodeAddr>,
     /// How many that may become.
     seeds_max: usize,
     retry_at: Time,
@@ -103,20 +109,38 @@ impl Seeker {
     fn hear(&mut self, name: NodeAddr, addr: &NodeAddr) {
         self.refusing.remove(&name);
         self.refusing.remove(addr);
-        if name != *addr && self.seeds.contains(&name) {
+        if name != *addr && self.targets().any(|target| *target == name) {
             self.named.insert(name, addr.clone());
         }
     }
 
+    /// The seeds, of a name with several addresses each of those.
+    fn targets(&self) -> impl Iterator<Item = &NodeAddr> {
+        let behind = |seed| self.behind.get(seed).map_or(std::slice::from_ref(seed), Vec::as_slice);
+        self.seeds.iter().flat_map(behind).filter(|addr| !self.own.contains(*addr))
+    }
+
     /// Whom it asks, each once, by the advertised address as far as that is known.
     fn asked(&self) -> BTreeSet<&NodeAddr> {
-        self.seeds.iter().map(|seed| self.named.get(seed).unwrap_or(seed)).collect()
+        self.targets().map(|seed| self.named.get(seed).unwrap_or(seed)).collect()
+    }
+
+    /// Whether that is the address of the first seed, or one of those.
+    fn is_of_first(&self, addr: &NodeAddr) -> bool {
+        self.first.as_ref().is_some_and(|first| first == addr || self.behind.get(first).is_some_and(|all| all.contains(addr)))
+    }
+
+    /// Addresses of the first seed's name that come before this node's: it founds nothing unless nobody is there.
+    fn ahead(&self) -> impl Iterator<Item = &NodeAddr> {
+        let all = self.first.as_ref().and_then(|first| self.behind.get(first));
+        all.into_iter().flatten().take_while(|addr| !self.own.contains(*addr))
     }
 
     /// Whether a cluster is to be formed. `proves`: a refused connection proves that no process is there. It does so too where most say that they
     /// have no cluster: one that lives on without those is not to be expected.
     fn forms(&self, now: Time, proves: bool) -> bool {
-        let Some(form_at) = self.form_at.filter(|_| self.joining_until.is_none()) else { return false };
+        let founds = self.joining_until.is_none() && self.ahead().all(|addr| self.refusing.contains(addr));
+        let Some(form_at) = self.form_at.filter(|_| founds) else { return false };
         let asked = self.asked();
         let without = asked.iter().filter(|addr| self.without.contains(**addr)).count();
         let proves = proves || (without + 1) * 2 > asked.len() + 1;
@@ -197,6 +221,8 @@ impl Membership {
         self.seeker = Some(Seeker {
             seeds_max: seeds.len() + HINTS_MAX,
             seeds,
+            behind: BTreeMap::new(),
+            own: [self.info.addr.clone()].into(),
             first,
             retry_at: now,
             warn_at: now + WARN_EVERY,
@@ -214,8 +240,9 @@ impl Membership {
 
     pub(super) fn seek_due(&self) -> Option<Time> {
         let seeker = self.seeker.as_ref()?;
-        // Who waits for more than silence looks each time it asks.
-        let form_at = seeker.form_at.filter(|_| seeker.joining_until.is_none() && !seeker.heard);
+        // Who waits for more than silence looks each time it asks, or as it is refused.
+        let waits = seeker.joining_until.is_some() || seeker.heard || seeker.ahead().next().is_some();
+        let form_at = seeker.form_at.filter(|_| !waits);
         let times = [Some(seeker.retry_at), Some(seeker.warn_at), form_at];
         times.into_iter().flatten().min()
     }
@@ -227,17 +254,20 @@ impl Membership {
         if seeker.joining_until.is_some_and(|at| at <= now) {
             seeker.joining_until = None;
         }
-        if seeker.forms(now, self.config.downing.proof_of_death) {
+        // Where others come first, it matters whether they are there now.
+        if seeker.ahead().next().is_none() && seeker.forms(now, self.config.downing.proof_of_death) {
             return self.form();
         }
         if seeker.retry_at <= now {
             seeker.retry_at = now + retry;
-            // Who had none a while ago may have one by now.
+            // Who had none a while ago may have one by now, and be where nobody was.
             seeker.without.clear();
+            let ahead: Vec<NodeAddr> = seeker.ahead().cloned().collect();
+            seeker.refusing.retain(|addr| !ahead.contains(addr));
             if seeker.joining_until.is_none() {
-                for seed in seeker.seeds.clone() {
-                    self.knock(seed);
-                }
+                let (names, targets) = (seeker.behind.keys().cloned().collect::<Vec<_>>(), seeker.targets().cloned().collect::<Vec<_>>());
+                names.into_iter().for_each(|name| self.out.resolve(name));
+                targets.into_iter().for_each(|target| self.knock(target));
             }
         }
         let Some(seeker) = &mut self.seeker else { return };
@@ -268,7 +298,7 @@ impl Membership {
         // Another one may answer there next time.
         seeker.named.retain(|name, at| name != addr && at != addr);
         seeker.without.remove(addr);
-        if !seeker.seeds.contains(addr) {
+        if !seeker.targets().any(|target| target == addr) {
             return;
         }
         match cause {
@@ -282,10 +312,36 @@ impl Membership {
             }
             LinkDown::Itself => self.leads_back(now, addr),
             LinkDown::Unresolved(error) => seeker.trouble = Some(format!("{addr}: the host name has no address: {error}")),
-            LinkDown::Refused => seeker.trouble = Some(format!("{addr}: connection refused")),
+            LinkDown::Refused => {
+                seeker.trouble = Some(format!("{addr}: connection refused"));
+                if seeker.ahead().any(|ahead| ahead == addr) && seeker.forms(now, self.config.downing.proof_of_death) {
+                    self.form();
+                }
+            }
             LinkDown::TimedOut => seeker.trouble = Some(format!("{addr}: no connection in time")),
             LinkDown::Protocol(what) => seeker.trouble = Some(format!("{addr}: {what}")),
             LinkDown::Reset | LinkDown::OtherIncarnation(_) | LinkDown::Closed => {}
+        }
+    }
+
+    /// The name of a seed has these addresses.
+    pub(super) fn take_addresses(&mut self, now: Time, name: &NodeAddr, mut found: Vec<NodeAddr>) {
+        let form_at = now + self.seed_patience();
+        let Some(seeker) = self.seeker.as_mut().filter(|seeker| seeker.seeds.contains(name)) else { return };
+        found.sort();
+        found.dedup();
+        let before: Vec<NodeAddr> = seeker.targets().cloned().collect();
+        match found.len() {
+            // It is dialled by its name.
+            0 | 1 => seeker.behind.remove(name),
+            _ => seeker.behind.insert(name.clone(), found),
+        };
+        if seeker.own.iter().any(|addr| seeker.is_of_first(addr)) {
+            seeker.form_at.get_or_insert(form_at);
+        }
+        let new: Vec<NodeAddr> = seeker.targets().filter(|target| !before.contains(target)).cloned().collect();
+        for target in new.into_iter().filter(|target| target != name) {
+            self.knock(target);
         }
     }
 
@@ -294,10 +350,12 @@ impl Membership {
         let patience = self.seed_patience();
         let Some(seeker) = &mut self.seeker else { return };
         seeker.seeds.retain(|seed| seed != addr);
-        if seeker.first.as_ref() == Some(addr) {
+        seeker.own.insert(addr.clone());
+        if seeker.is_of_first(addr) {
             seeker.form_at.get_or_insert(now + patience);
         }
-        match (seeker.seeds.is_empty(), seeker.form_at) {
+        let nobody_else = seeker.targets().next().is_none();
+        match (nobody_else, seeker.form_at) {
             (true, Some(_)) => self.form(),
             (true, None) => self.refused(format!("{addr} leads back to this node, and there is nobody else to ask")),
             _ => {}

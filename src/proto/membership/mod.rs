@@ -44,7 +44,7 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use downing::Strategy;
+use downing::Strategy;
 pub use downing::exhaustive::{
     DowningCheck, NODES_MAX as DOWNING_CHECK_NODES_MAX, PendingCheck, checks as downing_checks, planted as planted_downing_checks,
 };
@@ -137,6 +137,8 @@ pub enum MemberOutput {
         /// What.
         frame: MemberFrame,
     },
+    /// Look that name up, which is answered by `handle_resolved`.
+    Resolve(NodeAddr),
     /// `view` changed.
     View(Arc<ClusterView>),
     /// Ask the lease outside; an `Acquire` is answered by `handle_lease`.
@@ -396,6 +398,14 @@ impl Membership {
         self.declare_down(now, node)?;
         self.settle(now);
         Ok(())
+    }
+
+    /// A name was looked up, by `Resolve` or to dial it.
+    pub fn handle_resolved(&mut self, now: Time, name: &NodeAddr, found: Vec<NodeAddr>) {
+        if self.awake(now) {
+            self.take_addresses(now, name, found);
+            self.settle(now);
+        }
     }
 
     /// The lease answered the `Acquire` of that number.

@@ -51,6 +51,11 @@ impl Outbox {
         self.wire.push_back(MemberOutput::Frame { to: if known { Peer::Node(to) } else { Peer::Addr(addr) }, frame });
     }
 
+    /// Which addresses a name has now.
+    pub(crate) fn resolve(&mut self, name: NodeAddr) {
+        self.wire.push_back(MemberOutput::Resolve(name));
+    }
+
     /// For the lease that decides splits.
     pub(crate) fn lease(&mut self, id: u64, call: LeaseCall) {
         self.wire.push_back(MemberOutput::Lease { id, call });

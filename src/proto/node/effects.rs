@@ -180,6 +180,8 @@ pub enum Effect {
         /// What came of it.
         answer: Answer,
     },
+    /// Look that name up, which is answered by `handle_resolved`.
+    Resolve(NodeAddr),
     /// Ask the lease that decides splits; an `Acquire` is answered by `handle_lease`.
     Lease {
         /// Comes back.

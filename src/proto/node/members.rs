@@ -23,6 +23,8 @@ pub trait Members {
     fn leave(&mut self, now: Time, node: NodeId) -> Result<(), String>;
     fn down(&mut self, now: Time, node: NodeId) -> Result<(), String>;
     fn set_drained(&mut self, now: Time, drained: bool);
+    /// Which addresses a name has.
+    fn handle_resolved(&mut self, _now: Time, _name: &NodeAddr, _found: Vec<NodeAddr>) {}
     /// The lease that decides splits has answered.
     fn handle_lease(&mut self, _now: Time, _id: u64, _answer: LeaseAnswer) {}
     fn handle_timeout(&mut self, now: Time);
@@ -67,6 +69,9 @@ impl Members for Membership {
     }
     fn set_drained(&mut self, now: Time, drained: bool) {
         self.set_drained(now, drained);
+    }
+    fn handle_resolved(&mut self, now: Time, name: &NodeAddr, found: Vec<NodeAddr>) {
+        self.handle_resolved(now, name, found);
     }
     fn handle_lease(&mut self, now: Time, id: u64, answer: LeaseAnswer) {
         self.handle_lease(now, id, answer);

@@ -27,6 +27,7 @@ impl<M: Members> NodeCore<M> {
                     self.counts.control_dropped += 1;
                 }
             }
+            MemberOutput::Resolve(name) => self.effects.push_back(Effect::Resolve(name)),
             MemberOutput::Lease { id, call } => self.effects.push_back(Effect::Lease { id, call }),
             MemberOutput::View(view) => self.handle_view(now, view),
             MemberOutput::Event(event) => self.effects.push_back(Effect::Event(event)),

@@ -451,6 +451,12 @@ impl<M: Members> NodeCore<M> {
         self.reply(to, correlation, body);
     }
 
+    /// A name was looked up, by `Resolve` or to dial it.
+    pub fn handle_resolved(&mut self, now: Time, name: &NodeAddr, found: Vec<NodeAddr>) {
+        self.membership.handle_resolved(now, name, found);
+        self.finish(now);
+    }
+
     /// The lease answered the `Acquire` of that number.
     pub fn handle_lease(&mut self, now: Time, id: u64, answer: LeaseAnswer) {
         self.membership.handle_lease(now, id, answer);
@@ -521,6 +527,7 @@ impl<M: Members> NodeCore<M> {
             ("control_dropped", self.counts.control_dropped),
             ("route_hints", self.counts.route_hints),
             ("frame_detours", self.counts.detours),
+            ("moves_refused", self.coordinator.moves_refused()),
             ("route_buffered", self.region.buffered() as u64),
             ("lane_held", self.region.held() as u64),
             ("handoff_unacknowledged", self.relay.unacknowledged() as u64),

@@ -110,6 +110,9 @@ pub trait Host {
     fn hand_over(&mut self, at: &Place, key: &[u8], entity: &mut Self::Entity, out: &mut Vec<u8>) -> Result<bool, Box<str>>;
     /// Last call before the instance of `key` is dropped.
     fn stop(&mut self, at: &Place, key: &[u8], entity: Self::Entity, why: StopReason);
+    /// So many starts of that entity have failed in a row that nothing waits for it until its back-off has ended: why the last one did, which those whose
+    /// messages are given up do not hear.
+    fn circuit_opened(&mut self, _at: &Place, _key: &[u8], _why: &str) {}
     /// An accepted message will not be handled: count it, offer it as a dead letter, answer its asker.
     fn undelivered(&mut self, shard: ShardKey, parcel: Self::Parcel, reason: DropReason);
     /// Passes a report on to the network thread, behind everything reported before. Never fails: the ring keeps a reserve for it,

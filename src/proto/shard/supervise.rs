@@ -324,9 +324,12 @@ impl<H: Host> Entities<H> {
                 }
                 true
             }
-            Err(_) => {
+            Err(why) => {
                 let side = slot.side.get_or_insert_default();
                 side.start_failures += 1;
+                if side.start_failures == STARTS_MAX {
+                    t.host.circuit_opened(&place, keys.get(slot.key), &why);
+                }
                 if let Some((state, from)) = brings {
                     side.adopted = Some((state.to_vec(), from));
                 }

@@ -2,7 +2,7 @@
 
 use super::{
     Ending, MemberStatus, SEEDS, fast, millis, secs,
-    world::{World, addr, name},
+    world::{World, addr, name, pods},
 };
 use crate::{Config, NodeAddr};
 
@@ -98,5 +98,56 @@ fn members_that_go_by_the_name_of_a_seed_are_looked_for_once_in_a_while_and_whoe
         world.crash(2);
         world.run(secs(20));
         assert!(asked(&world, &name(2)) > before + 10, "seed {seed}: {:?}", world.by_name);
+    }
+}
+
+/// As they are seen from outside.
+fn seen(n: usize) -> NodeAddr {
+    NodeAddr::new(&format!("10.0.0.{n}"), addr(n).port)
+}
+
+/// Whoever is there under one name is everybody's only seed, by the addresses that they advertise or by others.
+fn behind_one_name(seed: u64, addr: fn(usize) -> NodeAddr) -> World {
+    let mut world = World::new(seed);
+    world.pods = (1..=3).map(addr).collect();
+    world
+}
+
+fn start_behind(world: &mut World, n: usize) {
+    let mut config = fast();
+    config.cluster.seeds = vec![pods().to_string()];
+    world.start_as(n, config);
+}
+
+// failures: row 22
+#[test]
+fn nodes_behind_one_name_form_one_cluster() {
+    for (seed, addr) in (0..SEEDS).flat_map(|seed| [addr, seen].map(|addr| (seed, addr))) {
+        let mut world = behind_one_name(seed, addr);
+        for step in 0..3 {
+            start_behind(&mut world, 1 + (seed as usize + step) % 3);
+            world.run(millis(400 * (seed / 3 % 6)));
+        }
+        world.run_until(secs(10), "forming", |w| w.one_cluster(&[1, 2, 3]));
+        let again = 1 + seed as usize % 3;
+        world.crash(again);
+        start_behind(&mut world, again);
+        world.run_until(secs(10), "joining again", |w| w.one_cluster(&[1, 2, 3]));
+    }
+}
+
+#[test]
+fn a_node_behind_the_name_that_is_silent_is_waited_for_until_the_name_has_it_no_more() {
+    for (seed, addr) in (0..SEEDS).flat_map(|seed| [addr, seen].map(|addr| (seed, addr))) {
+        let mut world = behind_one_name(seed, addr);
+        world.split(&[1], &[2, 3]);
+        start_behind(&mut world, 2);
+        start_behind(&mut world, 3);
+        world.run(secs(10));
+        for n in [2, 3] {
+            assert_eq!(world.view(n), [(n, MemberStatus::Joining, true)], "the silent one may have a cluster: {}", world.describe());
+        }
+        world.pods.remove(0);
+        world.run_until(secs(5), "forming", |w| w.one_cluster(&[2, 3]));
     }
 }

@@ -46,6 +46,11 @@ pub(super) fn name(n: usize) -> NodeAddr {
     NodeAddr::new("node", addr(n).port)
 }
 
+/// The name of all nodes in [`World::pods`].
+pub(super) fn pods() -> NodeAddr {
+    NodeAddr::new("pods", 7300)
+}
+
 pub(super) struct Node {
     pub(super) machine: Membership,
     pub(super) id: NodeId,
@@ -60,6 +65,8 @@ enum Delivery {
     Frame(NodeId, MemberFrame),
     Link(LinkEvent),
     Lease(u64, LeaseAnswer),
+    /// The addresses of a name, as they are when they come.
+    Resolved(NodeAddr),
 }
 
 pub(super) struct World {
@@ -76,6 +83,8 @@ pub(super) struct World {
     pub(super) max_datagram_seen: usize,
     /// Frames sent to who goes by a name that no node advertises.
     pub(super) by_name: BTreeMap<NodeAddr, u64>,
+    /// Where those are who go by one name.
+    pub(super) pods: Vec<NodeAddr>,
     /// Datagrams sent, by who and to whom.
     pub(super) sent: BTreeMap<(usize, usize), u64>,
     pub(super) leases: LeaseTable,
@@ -105,6 +114,7 @@ impl World {
             udp_blocked: false,
             max_datagram_seen: 0,
             by_name: BTreeMap::new(),
+            pods: vec![],
             sent: BTreeMap::new(),
             leases: LeaseTable::default(),
             no_lease: BTreeSet::new(),
@@ -210,6 +220,13 @@ impl World {
         match delivery {
             Delivery::Datagram(bytes) => self.with(to, |m, now| m.handle_datagram(now, &bytes)),
             Delivery::Lease(id, answer) => self.with(to, |m, now| m.handle_lease(now, id, answer)),
+            Delivery::Resolved(name) => {
+                // Every resolver has an order of its own.
+                let mut found = self.pods.clone();
+                let first = self.rng.below(found.len() as u64) as usize;
+                found.rotate_left(first);
+                self.with(to, |m, now| m.handle_resolved(now, &name, found));
+            }
             Delivery::Link(event) => self.with(to, |m, now| m.handle_link(now, &event)),
             Delivery::Frame(from, frame) => {
                 let from_addr = self.addr_of(from);
@@ -241,6 +258,7 @@ impl World {
                 }
                 MemberOutput::Frame { to, frame } => self.send_frame(n, &to, frame),
                 MemberOutput::View(_) => {}
+                MemberOutput::Resolve(name) => self.look_up(n, name),
                 MemberOutput::Lease { id, call } => self.call_lease(n, id, call),
                 MemberOutput::Event(event) => {
                     let now = self.now;
@@ -274,6 +292,15 @@ impl World {
                 None => return,
             },
         };
+        if dialled == pods() {
+            self.look_up(from, dialled.clone());
+            // Nobody is dialled before that, and this node not at all.
+            let other = self.pods.iter().map(|pod| usize::from(pod.port) - 7300).find(|n| *n != from && self.nodes.contains_key(n));
+            return match other {
+                Some(other) => self.send_frame(from, &Peer::Addr(addr(other)), frame),
+                None => self.link_event(from, LinkEvent::Down { peer: None, addr: dialled, cause: LinkDown::Refused, lost: 1 }),
+            };
+        }
         let to = usize::from(dialled.port) - 7300;
         if dialled != addr(to) {
             *self.by_name.entry(dialled.clone()).or_default() += 1;
@@ -303,6 +330,11 @@ impl World {
         self.last_frame.insert((from, to), at);
         self.order += 1;
         self.queue.insert((at, self.order), (to, Delivery::Frame(here, frame)));
+    }
+
+    fn look_up(&mut self, asker: usize, name: NodeAddr) {
+        self.order += 1;
+        self.queue.insert((self.now + self.latency / 4, self.order), (asker, Delivery::Resolved(name)));
     }
 
     fn link_event(&mut self, to: usize, event: LinkEvent) {

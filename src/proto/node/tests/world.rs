@@ -291,7 +291,12 @@ impl World {
                 Effect::TypeReady { result, .. } => node.ready.push(result),
                 Effect::HostingUntil(time) => node.hosting.push(time),
                 Effect::CloseLink { node: peer, .. } => node.closed.push(peer),
-                Effect::Datagram { .. } | Effect::View(_) | Effect::TypeSized { .. } | Effect::Lease { .. } | Effect::Ended(_) => {}
+                Effect::Datagram { .. }
+                | Effect::View(_)
+                | Effect::TypeSized { .. }
+                | Effect::Resolve(_)
+                | Effect::Lease { .. }
+                | Effect::Ended(_) => {}
             }
         }
         self.nodes[n].core.check();

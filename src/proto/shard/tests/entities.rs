@@ -154,6 +154,7 @@ fn failures_are_forgotten_when_no_message_comes() {
     assert_eq!(a.core.poll_timeout(), None);
 }
 
+// failures: row 48
 #[test]
 fn an_entity_that_keeps_failing_to_start_opens_the_circuit() {
     let mut a = home();
@@ -165,7 +166,7 @@ fn an_entity_that_keeps_failing_to_start_opens_the_circuit() {
     assert_eq!(a.log().len(), 4, "m0 waits, and four starts failed");
     a.lane(tell("k", "m1"));
     a.pass(Duration::from_secs(1));
-    assert_eq!(a.log(), ["start k@1 Restarted", "drop m0 circuit_open", "drop m1 circuit_open"], "in their order");
+    assert_eq!(a.log(), ["start k@1 Restarted", "open k cannot", "drop m0 circuit_open", "drop m1 circuit_open"], "in their order");
     a.lane(tell("k", "m2"));
     assert_eq!(a.log(), ["drop m2 circuit_open"]);
     a.host.fail_start.clear();

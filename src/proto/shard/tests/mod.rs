@@ -142,6 +142,9 @@ impl Host for Book {
     fn stop(&mut self, _: &Place, _: &[u8], entity: Self::Entity, why: StopReason) {
         self.log.push(format!("stop {} {why}", entity.0));
     }
+    fn circuit_opened(&mut self, _: &Place, key: &[u8], why: &str) {
+        self.log.push(format!("open {} {why}", text(key)));
+    }
     fn undelivered(&mut self, _: ShardKey, parcel: Letter, reason: DropReason) {
         self.log.push(format!("drop {} {}", text(parcel.envelope.payload()), reason.label()));
     }

@@ -106,7 +106,7 @@ impl Model {
                         }
                     }
                     "drop" => self.finish(words[1]),
-                    "failure" => {}
+                    "failure" | "open" => {}
                     "watch" => {
                         let number: u64 = words[1].parse().unwrap();
                         let Some(key) = self.watches.get(&number).cloned() else { self.bad("a watch ends twice") };
