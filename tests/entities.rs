@@ -531,6 +531,25 @@ fn a_type_that_nobody_hosts_is_a_typed_error() {
 
 // failures: row 55
 #[test]
+fn what_was_sent_on_a_node_has_arrived_when_that_has_left() {
+    for _ in 0..5 {
+        let (home, sender, region, _shared) = pair("leaver", |_| {});
+        let here = home.proxy::<Job>().unwrap();
+        for n in 0..20 {
+            for key in 0..50 {
+                region.get(format!("small-{key}")).tell(Cycle { left: 0 }).unwrap();
+            }
+            // They leave in parts, and what comes behind them goes past them.
+            region.get(format!("large-{}", n % 4)).tell(Blob { bytes: vec![0; 400_000] }).unwrap();
+        }
+        sender.shutdown(ShutdownReason::Requested).wait(PATIENCE).unwrap();
+        let handled = |key: String| ask(&here.get(key)) - 1;
+        assert_eq!((0..50).map(|key| handled(format!("small-{key}"))).sum::<u64>(), 1000);
+        assert_eq!((0..4).map(|key| handled(format!("large-{key}"))).sum::<u64>(), 20);
+    }
+}
+
+#[test]
 fn calls_after_the_end_are_typed_errors_and_ending_twice_is_ending_once() {
     let (cluster, region, shared) = alone("ended", |_| {});
     let entity = region.get("a");

@@ -4,7 +4,7 @@
 //! per link and one bell per worker.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     os::fd::RawFd,
     sync::Arc,
     time::Duration,
@@ -148,6 +148,8 @@ pub struct Network<N> {
     /// Small numbers of the peers that requests went to.
     peers: HashMap<NodeId, u32, FixedState>,
     next_peer: u32,
+    /// The node leaves and takes nothing from threads any more: the workers whose lanes may still hold something of theirs.
+    quiescing: Option<BTreeSet<u16>>,
     quit_at: Option<Time>,
     workers_left: usize,
     /// When counters were last copied for readers.
@@ -286,6 +288,7 @@ impl<N: Carrier> Network<N> {
             next_command: 1,
             peers: HashMap::default(),
             next_peer: 0,
+            quiescing: None,
             quit_at: None,
             counted: Time::ZERO,
             workers_left: node.workers.len(),
@@ -306,7 +309,9 @@ impl<N: Carrier> Network<N> {
             tracing::error!(target: "wingbeat::net", %error, "polling the sockets failed");
         }
         worked |= self.sockets(now);
-        worked |= self.lanes(now);
+        let passed_on = self.lanes(now);
+        worked |= passed_on;
+        worked |= !passed_on && self.is_quiesced() && self.quiesced(now);
         worked |= self.timers(now);
         if worked && now.since(self.counted) >= COUNT_EVERY {
             self.counted = now;
@@ -501,6 +506,11 @@ impl<N: Carrier> Network<N> {
                 self.net.resolved(now, &addr, result);
             }
             ToNet::Lease(id, answer) => self.core.handle_lease(now, id, answer),
+            ToNet::Quiet(worker) => {
+                if let Some(left) = &mut self.quiescing {
+                    left.remove(&worker);
+                }
+            }
             ToNet::WorkerDone => self.workers_left = self.workers_left.saturating_sub(1),
             ToNet::Quit => {
                 self.quit_at.get_or_insert(now + LINGER);
@@ -659,6 +669,7 @@ impl<N: Carrier> Network<N> {
                     Some(completion) => completion(answer),
                     None => {}
                 },
+                Effect::Quiesce => self.quiesce(),
                 Effect::Resolve(name) => self.look_up(name),
                 Effect::Lease { id, call } => self.node.ask_lease(id, call),
                 Effect::Ended(ending) => {
@@ -667,6 +678,25 @@ impl<N: Carrier> Network<N> {
                 }
             }
         }
+    }
+
+    /// From now on threads are told that the node shuts down.
+    fn quiesce(&mut self) {
+        self.node.begin_closing();
+        self.ports.iter_mut().for_each(|port| port.push(ToWorker::Quiesce));
+        self.quiescing = Some((0..).take(self.ports.len()).collect());
+    }
+
+    /// Workers have passed on what they had, and behind that nothing was in any lane in this turn.
+    fn is_quiesced(&self) -> bool {
+        self.quiescing.as_ref().is_some_and(BTreeSet::is_empty)
+    }
+
+    fn quiesced(&mut self, now: Time) -> bool {
+        self.quiescing = None;
+        self.core.handle_quiet(now);
+        self.effects(now);
+        true
     }
 
     /// Remembers which peer has the request of an ask of this node.
@@ -747,6 +777,7 @@ impl<N: Carrier> Network<N> {
             && self.lanes.iter().all(|l| l.is_empty())
             && self.ports.iter().all(|p| p.waiting.is_empty())
             && !self.net.has_work()
+            && !self.is_quiesced()
     }
 
     /// When a turn has something to do even if nothing comes in.

@@ -67,6 +67,8 @@ pub enum ToWorker {
     Answer(u64, Answered),
     /// A link to another node is new.
     LinkUp,
+    /// Threads send nothing any more: say when what they had sent has come out of the lanes.
+    Quiesce,
     /// End of the thread.
     Quit,
 }
@@ -121,6 +123,8 @@ pub enum ToNet {
     Resolved(NodeAddr, Result<Vec<SocketAddr>, String>),
     /// The lease has answered a call.
     Lease(u64, LeaseAnswer),
+    /// What threads had sent to that worker has come out of its lanes.
+    Quiet(u16),
     /// A worker's thread has come to its end.
     WorkerDone,
     /// End of the thread: workers are told, then links are flushed and closed.

@@ -76,6 +76,8 @@ pub struct Worker {
     host: WorkerHost,
     lanes: Vec<Ring<ToWorker>>,
     until: Time,
+    /// Threads send nothing any more, and the network thread waits until what they had sent has come out of the lanes.
+    quiesces: bool,
     /// A message of a sender on this node was handled in this turn.
     local: bool,
     /// The lanes of its thread are known as its own.
@@ -163,7 +165,19 @@ impl Worker {
     pub fn new(node: Arc<Node>, index: u16, seed: u64) -> Self {
         let core = ShardCore::new(node.config.clone(), node.id, index, seed);
         let host = WorkerHost::new(node.clone(), index, seed);
-        Self { index, core, host, lanes: vec![], until: Time::ZERO, local: false, known: false, abroad: false, group: GROUP, node }
+        Self {
+            index,
+            core,
+            host,
+            lanes: vec![],
+            until: Time::ZERO,
+            quiesces: false,
+            local: false,
+            known: false,
+            abroad: false,
+            group: GROUP,
+            node,
+        }
     }
 
     /// One turn without waiting, by the thread that has the worker's lanes.
@@ -217,7 +231,12 @@ impl Worker {
                 ToWorker::Run(job) => job(),
                 ToWorker::LinkUp => self.host.link_up(),
                 ToWorker::Quit => quit = true,
-                ToWorker::Lane(_) | ToWorker::Command(_) | ToWorker::Type(_) | ToWorker::Publish(..) | ToWorker::Broadcast(..) => {
+                ToWorker::Lane(_)
+                | ToWorker::Command(_)
+                | ToWorker::Type(_)
+                | ToWorker::Publish(..)
+                | ToWorker::Broadcast(..)
+                | ToWorker::Quiesce => {
                     unreachable!("what has an order comes in lanes")
                 }
             }
@@ -245,6 +264,10 @@ impl Worker {
         }
         let handled = std::mem::take(&mut self.host.handled);
         self.host.counters().messages_handled.bump(handled);
+        if self.quiesces && self.lanes.iter().all(Ring::is_empty) {
+            self.quiesces = false;
+            self.host.out.push(ToNet::Quiet(self.index));
+        }
         if self.host.out.flush_untold() {
             if self.lanes.iter().all(Ring::is_empty) {
                 // There is nothing else to do, and that is sooner than to tell another thread.
@@ -518,6 +541,7 @@ impl Worker {
             ToWorker::Publish(topic, value) => self.publish(topic, &value),
             ToWorker::Broadcast(ty, bytes) => self.broadcast(ty, &bytes),
             ToWorker::LinkUp => self.host.link_up(),
+            ToWorker::Quiesce => self.quiesces = true,
             ToWorker::Quit => {}
         }
         // Many entities may have had their turns in it.

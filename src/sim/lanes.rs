@@ -6,6 +6,7 @@ use foldhash::fast::FixedState;
 
 use super::{
     entity::{SimParcel, key_of},
+    process::Process,
     scenario::SendMode,
     world::{Event, Inner, World},
 };
@@ -18,6 +19,8 @@ use crate::{
     },
 };
 
+/// From one thread to another at most, nanoseconds.
+const LONGEST_PASSAGE: u64 = 20_000_000;
 /// One turn of a thread, nanoseconds.
 const TURN: u64 = 2_000;
 /// An ask's client gives up after this long.
@@ -37,9 +40,14 @@ impl Fifo {
             0..970 => (draw >> 32) % (2 * TURN + 1),
             970..998 => (draw >> 32) % (100 * TURN),
             // A thread that was not scheduled for a while.
-            _ => (draw >> 32) % 20_000_000,
+            _ => (draw >> 32) % LONGEST_PASSAGE,
         };
         self.last = self.last.max(now + delay);
+        self.last
+    }
+
+    /// When the last comes out that was put in.
+    pub(super) const fn end(&self) -> u64 {
         self.last
     }
 }
@@ -54,6 +62,15 @@ pub(super) struct Client {
     pub publishes: Fifo,
     to_net: Fifo,
     to_workers: Vec<Fifo>,
+}
+
+impl Process {
+    /// Its clients send nothing any more: when what they had sent has come through the lanes, workers included.
+    pub(super) fn quiesce(&mut self, now: u64) -> u64 {
+        self.quiescing = true;
+        let lanes = self.clients.iter().flat_map(|c| c.to_workers.iter().chain([&c.to_net]));
+        lanes.map(Fifo::end).fold(now, u64::max) + LONGEST_PASSAGE
+    }
 }
 
 impl World<'_> {
@@ -78,7 +95,7 @@ impl World<'_> {
         let index = self.lives[life as usize].node;
         let node = &mut self.nodes[index as usize];
         let local = node.clock.local(self.now);
-        let Some(p) = node.process.as_mut().filter(|p| !p.ending) else {
+        let Some(p) = node.process.as_mut().filter(|p| !p.ending && !p.quiescing) else {
             self.not_sent += 1;
             return;
         };

@@ -66,6 +66,8 @@ pub(super) struct Process {
     pub hosting_until: Time,
     pub removed: BTreeSet<NodeId>,
     pub ending: bool,
+    /// It leaves, and its clients send nothing any more.
+    pub quiescing: bool,
     pub steps: u64,
 }
 
@@ -149,6 +151,7 @@ impl World<'_> {
             hosting_until: Time::ZERO,
             removed: BTreeSet::new(),
             ending: false,
+            quiescing: false,
             steps: 0,
         };
         node.process = Some(Box::new(process));

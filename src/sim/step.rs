@@ -71,6 +71,10 @@ impl World<'_> {
                 self.log(12, index, 0, || format!("link: {event:?}"));
                 self.net_step(life, |core, now| core.handle_link(now, event));
             }
+            Inner::Quiet => {
+                self.log(46, index, 0, || "nothing more comes from its clients".into());
+                self.net_step(life, NodeCore::handle_quiet);
+            }
             Inner::Wake(at) => {
                 let Some(p) = node.process.as_mut().filter(|p| p.wake_at == at) else { return };
                 p.wake_at = u64::MAX;
@@ -216,6 +220,10 @@ impl World<'_> {
                     let at = worker.hosting.next(self.now, &mut self.faults);
                     self.queue.push(at, Event::Inner(p.life, Inner::Hosting(w as u16, until)));
                 }
+            }
+            Effect::Quiesce => {
+                let at = p.quiesce(self.now);
+                self.inside(p.life, at, Inner::Quiet);
             }
             Effect::Reply { correlation, body } => {
                 self.log(32, index, correlation, || format!("ask {correlation} ends: {}", brief(&body)));

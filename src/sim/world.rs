@@ -115,6 +115,8 @@ pub(super) enum Inner {
     Word(u32, ShardKey, Word),
     Hosting(u16, Time),
     Returns(u16),
+    /// What clients had sent has come through the lanes.
+    Quiet,
     Send {
         sender: u32,
         entity: u32,

@@ -81,6 +81,8 @@ impl Coordinator {
             | ControlFrame::Recount { .. }
             | ControlFrame::Sized { .. }
             | ControlFrame::MoveAnswer { .. }
+            | ControlFrame::Flush { .. }
+            | ControlFrame::Flushed { .. }
             | ControlFrame::TableAnswer { .. } => {}
         }
     }

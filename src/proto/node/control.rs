@@ -2,7 +2,7 @@
 
 use crate::{
     Epoch, NodeId, ShardKey, Term, Time,
-    proto::{shard::ShardCommand, sharding::ControlFrame},
+    proto::{shard::ShardCommand, sharding::ControlFrame, wire::Frame},
 };
 
 use super::{Members, MoveStage, NodeCore};
@@ -55,6 +55,9 @@ impl<M: Members> NodeCore<M> {
                     );
                 }
             }
+            // All frames in front of it have been taken in.
+            ControlFrame::Flush { number } => _ = self.send_frame(from, Frame::Control(ControlFrame::Flushed { number })),
+            ControlFrame::Flushed { number } => self.flushed_to(from, number),
             ControlFrame::MoveAnswer { id, result } => self.move_answered(id, result),
             ControlFrame::TableAnswer { id, last, types, rows } => self.table_answered(id, last, types, rows),
             frame => self.with_coordinator(now, |coordinator, out| coordinator.handle_frame(now, from, frame, out)),

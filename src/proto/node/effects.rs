@@ -180,6 +180,9 @@ pub enum Effect {
         /// What came of it.
         answer: Answer,
     },
+    /// This node leaves, and nothing lives here any more. Take nothing of its threads from now on, and call `handle_quiet` once all that was taken before has
+    /// come through the lanes.
+    Quiesce,
     /// Look that name up, which is answered by `handle_resolved`.
     Resolve(NodeAddr),
     /// Ask the lease that decides splits; an `Acquire` is answered by `handle_lease`.

@@ -69,6 +69,7 @@ impl<M: Members> NodeCore<M> {
     fn handle_removed(&mut self, now: Time, node: NodeId, how: Removal) {
         let (addr, news) = self.peers.remove(node);
         self.ways_round.removed(node);
+        self.flush_lost(node);
         if !news || node == self.me {
             return;
         }
@@ -144,7 +145,11 @@ impl<M: Members> NodeCore<M> {
         let runs = self.region.hosted().next().is_some();
         // Nobody takes over what runs here, but somebody may be given it the moment this node is removed: all leave, or a host of that type comes.
         let abandons = leaving && exits && (!takers || (runs && self.region.hosted().all(stranded) && handed_over()));
-        let drained = leaving && !runs && (abandons || handed_over());
+        let ready = leaving && !runs && (abandons || handed_over());
+        let drained = ready && (self.drained || self.flushed(now));
+        if !ready {
+            self.unflushed();
+        }
         self.done |= abandons || (drained && exits);
         if abandons && !std::mem::replace(&mut self.abandoned, true) {
             self.tell_workers(&ShardCommand::Stop);

@@ -3,6 +3,7 @@
 mod commands;
 mod control;
 mod effects;
+mod flush;
 mod hosting;
 mod members;
 mod membership;
@@ -26,7 +27,7 @@ use crate::{
     Config, Epoch, NodeAddr, NodeId, ShardKey, Term, Time, TypeId,
     proto::{
         coordinator::{Coordinator, CoordinatorOut},
-        handoff::{DropReason, Envelope, Forwarded, HandoffItem, ReplyBody},
+        handoff::{DropReason, Envelope, Forwarded, HandoffItem, Item, ReplyBody},
         lease::LeaseAnswer,
         link::{LinkDown, LinkEvent},
         membership::{ClusterView, Identity, MemberFrame, Membership, Pool},
@@ -39,6 +40,7 @@ use crate::{
 };
 
 use commands::Requests;
+use flush::Flush;
 use hosting::Hosting;
 use peers::Peers;
 use registration::Registration;
@@ -100,6 +102,8 @@ pub struct NodeCore<M = Membership> {
     /// All leave, and what runs here was told to stop.
     abandoned: bool,
     ended: bool,
+    /// Of what was sent here, as this node leaves.
+    flush: Option<Flush>,
     timers: Timers<Due>,
     effects: VecDeque<Effect>,
     /// Control frames of this node to itself: handled before a verb returns, never from within another one.
@@ -119,6 +123,8 @@ enum Due {
     Request(u64),
     /// A new coordinator is answered without the workers that have not.
     Survey,
+    /// What was sent here is not waited for any longer.
+    Flush,
 }
 
 /// The newest move that was announced here.
@@ -213,6 +219,7 @@ impl<M: Members> NodeCore<M> {
             done: false,
             abandoned: false,
             ended: false,
+            flush: None,
             timers: Timers::default(),
             effects: VecDeque::new(),
             inbox: VecDeque::new(),
@@ -258,6 +265,9 @@ impl<M: Members> NodeCore<M> {
                 && let Some(addr) = self.peers.take_told(peer)
             {
                 self.effects.push_back(Effect::CloseLink { node: peer, addr });
+            }
+            if let Frame::Item { item: Item::Msg { envelope, .. }, .. } = frame {
+                self.give_up(envelope, if self.ended { DropReason::Shutdown } else { DropReason::SenderRemoved });
             }
             return;
         }
@@ -401,6 +411,7 @@ impl<M: Members> NodeCore<M> {
                         self.relay.link_down(now, peer, ended);
                     }
                     self.peers.link_down(peer);
+                    self.flush_lost(peer);
                     if ended && cause == LinkDown::TimedOut {
                         // What was said over it may not have come, and is said again only over a new one; a reset link is dialled by the membership.
                         self.send_frame(peer, Frame::Member(MemberFrame::WhoAreYou));
@@ -475,6 +486,7 @@ impl<M: Members> NodeCore<M> {
                 Due::Register => self.register(now),
                 Due::Request(id) => self.request_expired(id),
                 Due::Survey => self.answer_survey(),
+                Due::Flush => self.flush_expired(),
             }
         }
         self.finish(now);

@@ -92,6 +92,11 @@ impl Peers {
         self.told.remove(&peer)
     }
 
+    /// To whom there is a link.
+    pub fn linked(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.links.keys().copied()
+    }
+
     pub fn has_link(&self, peer: NodeId) -> bool {
         self.links.contains_key(&peer)
     }

@@ -124,6 +124,10 @@ pub enum ControlFrame {
     /// Coordinator -> region that only sends: the numbers of shards that are in force. Precedes the `Registered` of the same announcement;
     /// alone when a host has come.
     Sized { term: Term, types: Vec<(TypeId, u32)> },
+    /// Who leaves -> whom it has a link to: has all come that was in front of this?
+    Flush { number: u64 },
+    /// The answer: it has.
+    Flushed { number: u64 },
 }
 
 impl ControlFrame {
@@ -144,6 +148,8 @@ impl ControlFrame {
             | Self::MoveRefused { .. }
             | Self::MoveRequest { .. }
             | Self::MoveAnswer { .. }
+            | Self::Flush { .. }
+            | Self::Flushed { .. }
             | Self::TableRequest { .. }
             | Self::TableAnswer { .. }
             | Self::Load { .. } => None,

@@ -216,6 +216,7 @@ fn who_has_said_that_it_is_done_is_given_nothing() {
     world.set_all(MemberStatus::Up);
     world.calm();
     world.set_status(2, MemberStatus::Leaving);
+    world.drive();
     assert!(world.nodes[2].core.membership.drained);
     let term = world.nodes[0].core.coordinator.heard();
     let assign = |epoch| ControlFrame::Assign { shard: shard(0), epoch: Epoch(epoch), home: id(2), base: Epoch(epoch), term };

@@ -48,6 +48,7 @@ pub struct Node {
     published: VecDeque<(ShardKey, Word)>,
     network_ring: VecDeque<LaneItem<Envelope>>,
     worker_ring: VecDeque<LaneItem<Envelope>>,
+    quiesces: bool,
     sent: BTreeMap<ShardKey, u32>,
     pub replies: Vec<(u64, ReplyBody)>,
     pub undelivered: Vec<(Envelope, DropReason)>,
@@ -72,6 +73,13 @@ pub struct World {
     next_id: u64,
 }
 
+impl Node {
+    /// Nothing stands in a ring between its threads.
+    fn is_quiet(&self) -> bool {
+        self.to_worker.is_empty() && self.worker_ring.is_empty() && self.network_ring.is_empty() && self.worker.reports.is_empty()
+    }
+}
+
 impl World {
     pub fn new(n: usize, seed: u64) -> Self {
         Self::with(n, seed, Config::default())
@@ -90,6 +98,7 @@ impl World {
             published: VecDeque::new(),
             network_ring: VecDeque::new(),
             worker_ring: VecDeque::new(),
+            quiesces: false,
             sent: BTreeMap::new(),
             replies: vec![],
             undelivered: vec![],
@@ -291,6 +300,7 @@ impl World {
                 Effect::TypeReady { result, .. } => node.ready.push(result),
                 Effect::HostingUntil(time) => node.hosting.push(time),
                 Effect::CloseLink { node: peer, .. } => node.closed.push(peer),
+                Effect::Quiesce => node.quiesces = true,
                 Effect::Datagram { .. }
                 | Effect::View(_)
                 | Effect::TypeSized { .. }
@@ -312,6 +322,7 @@ impl World {
                 !node.network_ring.is_empty(),
                 !node.worker.reports.is_empty(),
                 !node.published.is_empty(),
+                node.quiesces && node.is_quiet(),
             ];
             choices.extend(ready.iter().enumerate().filter(|(_, r)| **r).map(|(what, _)| (n, what)));
         }
@@ -328,6 +339,10 @@ impl World {
             1 => node.worker.lane(LANE, node.worker_ring.pop_front().expect("checked")),
             2 => node.core.handle_lane(now, LANE, node.network_ring.pop_front().expect("checked")),
             3 => node.core.handle_report(now, 0, node.worker.reports.pop_front().expect("checked")),
+            5 => {
+                node.quiesces = false;
+                node.core.handle_quiet(now);
+            }
             4 => drop(node.published.pop_front().map(|(shard, word)| node.words.insert(shard, word))),
             from => {
                 let from = from - 10;
