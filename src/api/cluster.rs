@@ -7,8 +7,6 @@ use std::{
     time::Duration,
 };
 
-use crossbeam::channel::Receiver;
-
 use super::{
     context::resolve,
     hosting::host_of,
@@ -16,7 +14,7 @@ use super::{
 };
 use crate::{
     Config, Deadline, Entity, EntityId, EntityRef, EntityType, HostOptions, KeyOf, Lease, NodeAddr, NodeId, Region, ShardId, Singleton,
-    Time, Topic, TypeId, Wire,
+    Stream, Time, Topic, TypeId, Wire,
     config::ConfigErrors,
     engine::{
         self,
@@ -158,7 +156,7 @@ impl Cluster {
 
     /// A bounded stream of events that begins with the present members. A reader that is too slow misses events, and the engine never
     /// waits for it; what was missed is counted.
-    pub fn events(&self) -> Receiver<Event> {
+    pub fn events(&self) -> Stream<Event> {
         self.node().events()
     }
 
@@ -172,7 +170,7 @@ impl Cluster {
     }
 
     /// A bounded stream of the messages that are accepted and then given up on this node, from now on.
-    pub fn dead_letters(&self) -> Receiver<DeadLetter> {
+    pub fn dead_letters(&self) -> Stream<DeadLetter> {
         self.node().dead_letters()
     }
 

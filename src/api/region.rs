@@ -5,7 +5,7 @@ use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 use super::context::resolve;
 use crate::{
     Addressed, Batch, Deadline, Entity, EntityKey, EntityRef, EntityType, Event, IntoKey, Member, Message, NodeId, Refusal, ShardId,
-    TellError, TypeId, Wire,
+    Stream, TellError, TypeId, Wire,
     engine::{
         exits,
         node::{Node, ToNet, ToWorker},
@@ -111,7 +111,7 @@ impl<T: EntityType> Region<T> {
                 if here {
                     let bytes: Arc<[u8]> = bytes.into();
                     let without_room = exits.to_workers(|| ToWorker::Broadcast(self.entry.id, bytes.clone()));
-                    self.node.metrics.shared.casts_unsent.add(without_room as u64);
+                    self.node.metrics.shared.casts_unsent.add(without_room.len() as u64);
                 }
                 Ok(())
             });
@@ -199,7 +199,7 @@ impl<T: EntityType> Region<T> {
     }
 
     /// Events of the cluster, from now on; see [`Cluster::events`](crate::Cluster::events).
-    pub fn events(&self) -> crossbeam::channel::Receiver<Event> {
+    pub fn events(&self) -> Stream<Event> {
         self.node.events()
     }
 }

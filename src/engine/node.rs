@@ -10,14 +10,12 @@ use std::{
     time::Duration,
 };
 
-use crossbeam::{
-    channel::{Receiver, Sender, TrySendError, bounded},
-    utils::CachePadded,
-};
+use crossbeam::{channel::Sender, utils::CachePadded};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
-    Config, DeadLetter, NodeAddr, NodeId, Nodes, Time, TypeId, Wire,
+    Config, DeadLetter, NodeAddr, NodeId, Nodes, Stream, Time, TypeId, Wire,
+    api::Outlet,
     engine::{
         asker::Mailbox,
         clock::{Clock, Waited},
@@ -202,7 +200,7 @@ pub struct Node {
     life: Mutex<Life>,
     life_changed: Condvar,
     events: Mutex<EventHub>,
-    dead_letters: Mutex<Vec<Sender<DeadLetter>>>,
+    dead_letters: Mutex<Vec<Outlet<DeadLetter>>>,
     dead_letter_log: LogGate,
     /// Of messages that could not be read.
     pub unreadable_log: LogGate,
@@ -220,13 +218,15 @@ pub struct Node {
 
 /// Events that may wait for a subscriber before it misses some.
 const EVENTS_WAITING: usize = 1000;
+/// And dead letters.
+const LETTERS_WAITING: usize = 1024;
 
 /// Called on the helper thread with each event, as long as its owner keeps it.
 type Watcher = std::sync::Weak<dyn Fn(&Event) + Send + Sync>;
 
 #[derive(Default)]
 struct EventHub {
-    subscribers: Vec<Sender<Event>>,
+    subscribers: Vec<Outlet<Event>>,
     watchers: Vec<Watcher>,
 }
 
@@ -245,6 +245,7 @@ impl Node {
         let metrics = Arc::new(Metrics::new(workers.len()));
         let unit = if clock.is_virtual() { deadlines::EXACT } else { deadlines::COARSE };
         let busy = workers.iter().map(|_| Arc::default()).collect();
+        let topics = Topics::new(workers.len());
         let view = ClusterView { me: id, members: Members::default(), leader: None, deputies: vec![], converged: false, version: 0 };
         Self {
             id,
@@ -259,7 +260,7 @@ impl Node {
             watches: AtomicUsize::new(0),
             metrics,
             busy,
-            topics: Topics::default(),
+            topics,
             hosting_until: CachePadded::new(AtomicU64::new(0)),
             next_lane: AtomicU32::new(0),
             closing: AtomicBool::new(false),
@@ -524,21 +525,24 @@ impl Node {
             return;
         }
         let letter = DeadLetter { entity_type: entity_type(), key: key.into(), reason, bytes: bytes.map(Into::into) };
-        listeners.retain(|l| match l.try_send(letter.clone()) {
-            Ok(()) => true,
-            Err(TrySendError::Full(_)) => {
-                self.metrics.shared.dead_letters_missed.add(1);
-                true
-            }
-            Err(TrySendError::Disconnected(_)) => false,
-        });
+        listeners.retain(Outlet::is_kept);
+        let missed = listeners.iter().filter(|listener| !listener.offer(letter.clone())).count();
+        self.metrics.shared.dead_letters_missed.add(missed as u64);
     }
 
     /// A bounded stream of dead letters from now on.
-    pub fn dead_letters(&self) -> Receiver<DeadLetter> {
-        let (tx, rx) = bounded(1024);
-        self.dead_letters.lock().push(tx);
-        rx
+    pub fn dead_letters(&self) -> Stream<DeadLetter> {
+        let (outlet, stream) = Outlet::new(LETTERS_WAITING);
+        self.open(&mut self.dead_letters.lock(), outlet);
+        stream
+    }
+
+    /// Adds a stream to the others of its kind, under the lock that [`set_life`](Self::set_life) takes to end them.
+    fn open<T>(&self, streams: &mut Vec<Outlet<T>>, outlet: Outlet<T>) {
+        streams.retain(Outlet::is_kept);
+        if self.life() != Life::Stopped {
+            streams.push(outlet);
+        }
     }
 
     // ---- membership as seen from outside ----
@@ -580,15 +584,9 @@ impl Node {
         #[cfg(feature = "admin")]
         crate::api::surface::keep(&self.kept_events, &event, &self.view());
         let mut hub = self.events.lock();
-        let metrics = &self.metrics;
-        hub.subscribers.retain(|s| match s.try_send(event.clone()) {
-            Ok(()) => true,
-            Err(TrySendError::Full(_)) => {
-                metrics.shared.events_lagged.add(1);
-                true
-            }
-            Err(TrySendError::Disconnected(_)) => false,
-        });
+        hub.subscribers.retain(Outlet::is_kept);
+        let missed = hub.subscribers.iter().filter(|subscriber| !subscriber.offer(event.clone())).count();
+        self.metrics.shared.events_lagged.add(missed as u64);
         hub.watchers.retain(|w| w.strong_count() > 0);
         for watcher in hub.watchers.iter().filter_map(std::sync::Weak::upgrade) {
             let event = event.clone();
@@ -597,14 +595,14 @@ impl Node {
     }
 
     /// A bounded stream of events, which begins with the present members.
-    pub fn events(&self) -> Receiver<Event> {
-        let (tx, rx) = bounded(EVENTS_WAITING + 2 * self.view().members.len());
-        let mut hub = self.events.lock();
-        for member in &self.view().members {
-            tx.try_send(Event::Member { member: member.clone(), was: None }).expect("the channel has room for every member");
+    pub fn events(&self) -> Stream<Event> {
+        let (mut hub, view) = (self.events.lock(), self.view());
+        let (outlet, stream) = Outlet::new(EVENTS_WAITING + 2 * view.members.len());
+        for member in &view.members {
+            outlet.offer(Event::Member { member: member.clone(), was: None });
         }
-        hub.subscribers.push(tx);
-        rx
+        self.open(&mut hub.subscribers, outlet);
+        stream
     }
 
     /// Runs `f` on the helper thread for each event, for as long as the caller keeps it.
@@ -685,6 +683,9 @@ impl Node {
         if stopped {
             // They will find that the node is gone.
             self.types.read().values().for_each(|entry| entry.call_waiters(|_| true));
+            self.events.lock().subscribers.clear();
+            self.dead_letters.lock().clear();
+            self.topics.end();
         }
     }
 
@@ -700,5 +701,35 @@ impl Node {
             self.life_changed.wait_for(&mut life, left);
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_that_nobody_reads_are_freed_though_nothing_happens() {
+        let node = Node::lone(None);
+        let kept = (node.events(), node.dead_letters());
+        (0..100).for_each(|_| drop((node.events(), node.dead_letters())));
+        assert_eq!(
+            (node.events.lock().subscribers.len(), node.dead_letters.lock().len()),
+            (2, 2),
+            "one of each is kept, and the last to go is seen next"
+        );
+        drop(kept);
+        drop((node.events(), node.dead_letters()));
+        assert_eq!((node.events.lock().subscribers.len(), node.dead_letters.lock().len()), (1, 1));
+    }
+
+    #[test]
+    fn streams_end_with_the_node_and_later_ones_have_ended() {
+        let node = Node::lone(None);
+        let (mut events, letters) = (node.events(), node.dead_letters());
+        node.publish(Event::Warning { code: "x".into(), text: "y".into() });
+        node.set_life(Life::Stopped);
+        assert_eq!((events.by_ref().count(), letters.count()), (1, 0), "the last event comes first");
+        assert_eq!((node.events().count(), node.dead_letters().count()), (0, 0));
     }
 }
