@@ -151,6 +151,9 @@ pub enum AskError {
     /// A blocking ask on a thread that would have to run the answer.
     #[error("not sent: waiting on a worker thread would deadlock, use `cx.ask`")]
     WouldDeadlock,
+    /// This node stopped before the answer came.
+    #[error("this node stopped before the answer came; it may have run")]
+    Shutdown,
 }
 
 /// Whether a request was handled.
@@ -172,7 +175,7 @@ impl AskError {
             // It may have arrived, and the word of that not.
             Self::Dropped(DropReason::LinkLost | DropReason::RouteLost) => Ran::Maybe,
             Self::Refused(_) | Self::Dropped(_) | Self::Timeout { maybe_ran: false } | Self::WouldDeadlock => Ran::No,
-            Self::Timeout { maybe_ran: true } | Self::OwnerLost | Self::Moved => Ran::Maybe,
+            Self::Timeout { maybe_ran: true } | Self::OwnerLost | Self::Moved | Self::Shutdown => Ran::Maybe,
             Self::NoReply | Self::EntityFailed | Self::Rejected(_) | Self::NotSaved | Self::Undecodable(_) => Ran::Yes,
         }
     }
@@ -243,7 +246,7 @@ codes! {
     AskError {
         Refused = "E-ASK-001", Dropped = "E-ASK-002", Timeout = "E-ASK-003", OwnerLost = "E-ASK-004", Moved = "E-ASK-005",
         NoReply = "E-ASK-006", EntityFailed = "E-ASK-007", Rejected = "E-ASK-008", NotSaved = "E-ASK-009", Undecodable = "E-ASK-010",
-        WouldDeadlock = "E-ASK-011",
+        WouldDeadlock = "E-ASK-011", Shutdown = "E-ASK-012",
     }
     CodecError { Encode = "E-WIRE-001", Decode = "E-WIRE-002", UnknownMessage = "E-WIRE-003", Version = "E-WIRE-004" }
 }
@@ -270,6 +273,7 @@ mod tests {
         assert_eq!(AskError::Timeout { maybe_ran: false }.ran(), Ran::No);
         assert_eq!(AskError::Timeout { maybe_ran: true }.ran(), Ran::Maybe);
         assert_eq!(AskError::OwnerLost.ran(), Ran::Maybe);
+        assert_eq!(AskError::Shutdown.ran(), Ran::Maybe);
         assert_eq!(AskError::NoReply.ran(), Ran::Yes);
     }
 

@@ -463,11 +463,11 @@ impl Node {
         None
     }
 
-    /// Ends all asks in flight: they may have run.
+    /// Ends all asks in flight, as the node has stopped: they may have run.
     pub fn end_asks(&self) {
         for correlation in self.slots.open_asks() {
             if let Some(waiter) = self.slots.take(correlation) {
-                waiter.answer(correlation, Answered::Timeout, &self.workers);
+                waiter.answer(correlation, Answered::Stopped, &self.workers);
             }
         }
     }

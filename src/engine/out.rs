@@ -221,7 +221,9 @@ impl Out {
         }
         let body = match answered {
             Answered::Wire(body) => body,
-            Answered::Typed(_) | Answered::Timeout => unreachable!("answers for other nodes are encoded where they are given"),
+            Answered::Typed(_) | Answered::Timeout | Answered::Stopped => {
+                unreachable!("answers for other nodes are encoded where they are given")
+            }
         };
         self.push(ToNet::Reply { to: ask.node, correlation: ask.correlation, body });
     }
