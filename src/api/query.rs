@@ -66,7 +66,7 @@ impl<T: EntityType> Region<T> {
         }
     }
 
-    /// Where the entity with this key lives, or would: its shard, as the coordinator sees it.
+    /// Where the entity with this key lives: its shard, as the coordinator sees it. One that nobody has sent to yet has no home: `owner` is `None`.
     ///
     /// # Errors
     /// [`QueryError`]: the coordinator did not answer in time, this node is shutting down, or this is a worker thread.

@@ -272,7 +272,7 @@ impl<E: Entity> HostOptions<E> {
         Self::default()
     }
 
-    /// Number of shards: about ten times the largest planned number of nodes. Fixed while any node is up.
+    /// Number of shards, 1 to 1,048,576: about ten times the largest planned number of nodes. Fixed while any node is up.
     pub fn shards(mut self, n: u32) -> Self {
         self.shards = Some(n);
         self

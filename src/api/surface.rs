@@ -128,7 +128,6 @@ fn refusal(asked: &Asked, refusal: &Refusal) -> EntityOutcome {
     };
     let next = match refusal {
         Refusal::Full | Refusal::NoCredit | Refusal::Overloaded => "; it did not run: repeat it later",
-        Refusal::TooLarge { .. } => "; send less, or raise limits.message_bytes on all nodes",
         Refusal::Shutdown => "; it did not run: use another node",
         _ => "",
     };
