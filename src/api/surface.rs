@@ -142,8 +142,8 @@ fn problem(asked: &Asked, error: &AskError) -> EntityOutcome {
         AskError::Dropped(crate::DropReason::UnknownType | crate::DropReason::NoHost) => (503, "no node hosts the type"),
         AskError::Dropped(crate::DropReason::Expired) => (504, "dropped after its deadline"),
         AskError::Dropped(_) => (503, "not handled"),
-        AskError::Shutdown => (503, "the node stopped"),
         AskError::OwnerLost => (503, "the home was lost"),
+        AskError::Shutdown => (503, "the node stopped"),
         AskError::Rejected(_) => (409, "rejected by the entity"),
         _ => (500, "the entity gave no answer"),
     };

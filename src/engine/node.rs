@@ -4,13 +4,16 @@ use std::{
     collections::BTreeMap,
     net::SocketAddr,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use crossbeam::{channel::Sender, utils::CachePadded};
+use crossbeam::{
+    channel::{RecvTimeoutError, Sender, TryRecvError, bounded},
+    utils::CachePadded,
+};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
@@ -199,6 +202,8 @@ pub struct Node {
     view_changed: Condvar,
     life: Mutex<Life>,
     life_changed: Condvar,
+    /// How membership ended, if it has.
+    ending: OnceLock<Ending>,
     events: Mutex<EventHub>,
     dead_letters: Mutex<Vec<Outlet<DeadLetter>>>,
     dead_letter_log: LogGate,
@@ -269,6 +274,7 @@ impl Node {
             view_changed: Condvar::new(),
             life: Mutex::new(Life::Running),
             life_changed: Condvar::new(),
+            ending: OnceLock::new(),
             events: Mutex::default(),
             moving: AtomicU64::new(0),
             core_counters: Mutex::default(),
@@ -501,6 +507,21 @@ impl Node {
         self.network.post(ToNet::Command(Box::new(make), completion));
     }
 
+    /// Puts a command to the network thread and waits for its answer. `Disconnected`: the node has stopped.
+    pub fn command_and_wait(&self, make: impl FnOnce(u64) -> Command + Send + 'static, deadline: Time) -> Result<Answer, RecvTimeoutError> {
+        let (tx, rx) = bounded(1);
+        self.command(make, Some(Box::new(move |answer| drop(tx.send(answer)))));
+        let came = || match rx.try_recv() {
+            Err(TryRecvError::Empty) => None,
+            came => Some(came.map_err(|_| RecvTimeoutError::Disconnected)),
+        };
+        match self.clock.wait(deadline, came) {
+            Waited::Found(came) => came,
+            Waited::Late => Err(RecvTimeoutError::Timeout),
+            Waited::Machine => rx.recv_timeout(deadline.since(self.now())),
+        }
+    }
+
     // ---- what is given up ----
 
     /// Counts a message that is given up and offers it as a dead letter. Does not answer its asker.
@@ -558,9 +579,9 @@ impl Node {
         self.view_changed.notify_all();
     }
 
-    /// Waits until `holds` gives something for the newest snapshot; `None` at the deadline, or once the node's life is over.
+    /// Waits until `holds` gives something for the newest snapshot; `None` at the deadline, or once the node serves no more.
     pub fn wait_view<R>(&self, deadline: Time, mut holds: impl FnMut(&Arc<ClusterView>) -> Option<R>) -> Option<R> {
-        let mut look = || holds(&self.view()).map(Some).or_else(|| self.is_closing().then_some(None));
+        let mut look = || holds(&self.view()).map(Some).or_else(|| (!self.serves()).then_some(None));
         match self.clock.wait(deadline, &mut look) {
             Waited::Found(found) => return found,
             Waited::Late => return None,
@@ -572,7 +593,7 @@ impl Node {
                 return Some(found);
             }
             let left = deadline.since(self.now());
-            if left.is_zero() || self.is_closing() {
+            if left.is_zero() || !self.serves() {
                 return None;
             }
             self.view_changed.wait_for(&mut view, left);
@@ -661,8 +682,25 @@ impl Node {
     /// Refuses sends from now on. True for the first caller.
     pub fn begin_closing(&self) -> bool {
         let first = !self.closing.swap(true, Ordering::AcqRel);
-        self.view_changed.notify_all();
+        self.wake_waiters();
         first
+    }
+
+    /// Whether it takes messages and is a member, or may become one.
+    pub fn serves(&self) -> bool {
+        !self.is_closing() && self.life() == Life::Running
+    }
+
+    /// How membership ended, if it has; also when the node has stopped since.
+    pub fn ending(&self) -> Option<&Ending> {
+        self.ending.get()
+    }
+
+    /// Wakes who waits for what may not come any more. Nobody falls asleep between a look at the node's life and this.
+    fn wake_waiters(&self) {
+        drop(self.view.lock());
+        self.view_changed.notify_all();
+        self.types.read().values().for_each(|entry| entry.wake());
     }
 
     /// Where the node stands in its life.
@@ -674,18 +712,23 @@ impl Node {
     pub fn set_life(&self, life: Life) {
         let mut now = self.life.lock();
         if *now != Life::Stopped && (*now == Life::Running || life == Life::Stopped) {
+            if let Life::Ended(ending) = &life {
+                self.ending.get_or_init(|| ending.clone());
+            }
             *now = life;
         }
         let stopped = *now == Life::Stopped;
         drop(now);
         self.life_changed.notify_all();
-        self.view_changed.notify_all();
+        self.wake_waiters();
         if stopped {
             // They will find that the node is gone.
             self.types.read().values().for_each(|entry| entry.call_waiters(|_| true));
             self.events.lock().subscribers.clear();
             self.dead_letters.lock().clear();
             self.topics.end();
+            self.network.close();
+            self.workers.iter().for_each(Door::close);
         }
     }
 
@@ -727,7 +770,7 @@ mod tests {
     fn streams_end_with_the_node_and_later_ones_have_ended() {
         let node = Node::lone(None);
         let (mut events, letters) = (node.events(), node.dead_letters());
-        node.publish(Event::Warning { code: "x".into(), text: "y".into() });
+        node.publish(Event::Warning { code: "x", text: "y".into() });
         node.set_life(Life::Stopped);
         assert_eq!((events.by_ref().count(), letters.count()), (1, 0), "the last event comes first");
         assert_eq!((node.events().count(), node.dead_letters().count()), (0, 0));
