@@ -17,8 +17,8 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use support::{PATIENCE, http::Client, until_holds};
 use wingbeat::{
-    Addressed, AskError, Cluster, Config, Cx, DropReason, Entity, EntityRef, Event, HostOptions, Message, Promise, QueryError, Ran,
-    Refusal, Region, RegisterError, ShutdownReason,
+    ActError, Addressed, AskError, Cluster, Config, Cx, DropReason, Entity, EntityRef, Event, HostOptions, Message, Promise, QueryError,
+    Ran, Refusal, Region, RegisterError, ShutdownReason,
     config::{Preset, Span, Workers},
     messages,
 };
@@ -569,8 +569,14 @@ fn calls_after_the_end_are_typed_errors_and_ending_twice_is_ending_once() {
     assert_eq!(rx.recv_timeout(PATIENCE).unwrap(), Err(AskError::Refused(Refusal::Shutdown)));
     assert_eq!(cluster.proxy::<Other>().unwrap_err().code(), "E-REG-005");
     assert_eq!(cluster.wait_up(Duration::from_secs(5)).unwrap_err().code(), "E-JOIN-004");
-    assert_eq!(region.wait_ready(Duration::ZERO).map_err(|e| e.code()), Ok(()), "what was known stays known");
-    assert!(cluster.admin().leave(cluster.id()).is_err());
+    assert_eq!(region.wait_ready(Duration::ZERO), Err(QueryError::Shutdown), "nobody can be asked here any more");
+    let began = Instant::now();
+    assert_eq!(cluster.admin().leave(cluster.id()), Err(ActError::Shutdown));
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    let kept = Arc::new(());
+    let mine = kept.clone();
+    region.on_room(&"a".to_owned(), move || drop(mine));
+    until_holds("the callback has run, or was dropped", || Arc::strong_count(&kept) == 1);
     drop(shared);
 }
 

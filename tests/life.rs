@@ -6,12 +6,14 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    thread,
     time::Duration,
 };
 
 use parking_lot::Mutex;
 use wingbeat::{
-    Cluster, Config, Cx, Entity, Failure, HandedOver, Handoff, HostOptions, JoinError, Phase, RegisterError, ShutdownReason, channel,
+    Cluster, Config, Cx, Entity, Failure, HandedOver, Handoff, HostOptions, JoinError, Phase, QueryError, Region, RegisterError,
+    ShutdownReason, channel,
     config::{Preset, Workers},
     messages,
     testkit::{World, WorldBuilder},
@@ -103,6 +105,36 @@ fn several_clusters_in_one_process_know_nothing_of_each_other() {
     red.shutdown(ShutdownReason::Requested).wait(LONG).unwrap();
     assert_eq!(blue_pings.get(7).ask(Count, LONG), Ok(21));
     assert_eq!(red_pings.get(7).ask(Count, LONG).unwrap_err().to_string(), "not sent: this node is shutting down");
+}
+
+// failures: row 55
+#[test]
+fn who_waits_for_a_node_that_ends_is_told_so_and_why() {
+    let world = World::real(1).start();
+    let node = |seed: &str| {
+        let mut config = Config::preset(Preset::LocalTest);
+        config.cluster.name = "another".into();
+        config.node.listen = "127.0.0.1:0".parse().unwrap();
+        let node = Cluster::builder(config).seeds([seed]).start().unwrap();
+        (node.proxy::<Ping>().unwrap(), node)
+    };
+    let waits = |(pings, node): &(Region<Ping>, Cluster)| {
+        let (pings, node) = (pings.clone(), node.clone());
+        (thread::spawn(move || pings.wait_ready(Duration::MAX)), thread::spawn(move || node.wait_up(Duration::MAX).map(drop)))
+    };
+    // Another cluster refuses it.
+    let refused = node(&world.node(0).addr().to_string());
+    let (ready, up) = waits(&refused);
+    let (ready, up) = (ready.join().unwrap().unwrap_err(), up.join().unwrap().unwrap_err());
+    assert!(matches!(&ready, QueryError::Refused { why } if why.contains("another")), "{ready}");
+    assert!(matches!(&up, JoinError::Refused { why } if why.contains("another")), "{up}");
+    assert!(refused.1.shutdown(ShutdownReason::Requested).wait(LONG).is_some());
+    assert_eq!((refused.0.wait_ready(LONG), refused.1.wait_up(LONG).map(drop)), (Err(ready), Err(up)), "it is told so later as well");
+    // Nobody is where it looks.
+    let alone = node("127.0.0.1:1");
+    let (ready, up) = waits(&alone);
+    assert!(alone.1.shutdown(ShutdownReason::Requested).wait(LONG).is_some());
+    assert_eq!((ready.join().unwrap(), up.join().unwrap()), (Err(QueryError::Shutdown), Err(JoinError::Shutdown)));
 }
 
 /// Tasks run in the order of their phases; the node serves before it leaves, and refuses after.

@@ -95,7 +95,7 @@ fn settings_that_are_wrong_are_named_all_at_once() {
         "4 errors",
         "gossip_intervall (line 2): unknown key; did you mean `membership.gossip_interval`?",
         "heartbeat_interval (line 4): 0s",
-        "-1 is out of range: at least 1, at most 65536",
+        "-1 is out of range: at least 1, at most 1048576",
         "did you mean WINGBEAT_NODE__WORKERS?",
     ];
     let done = ended(wingbeat().args(["node", "--config", path]).envs(env));

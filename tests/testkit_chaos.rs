@@ -40,7 +40,7 @@ impl Entity for State {
 }
 
 fn is_over(node: &Cluster) -> bool {
-    node.wait_up(Duration::ZERO) == Err(JoinError::Shutdown)
+    matches!(node.wait_up(Duration::ZERO), Err(JoinError::Shutdown | JoinError::Refused { .. }))
 }
 
 fn up(node: &Cluster) -> usize {

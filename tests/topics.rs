@@ -25,6 +25,7 @@ messages! {
         Listen,
         Ignore,
         Leave,
+        Pause { ms: u64 },
         Seen -> Vec<String>,
     }
 }
@@ -55,6 +56,7 @@ impl Entity for ReaderState {
             ReaderMsg::Listen(_) => cx.subscribe(&self.topic),
             ReaderMsg::Ignore(_) => cx.unsubscribe(&self.topic),
             ReaderMsg::Leave(_) => cx.passivate(),
+            ReaderMsg::Pause(Pause { ms }) => std::thread::sleep(Duration::from_millis(ms)),
             ReaderMsg::Seen(_, reply) => cx.reply(reply, self.seen.clone()),
         }
     }
@@ -89,12 +91,17 @@ struct Node {
 }
 
 fn start(name: &str, n: usize) -> Vec<Node> {
+    start_with(name, n, |_| ())
+}
+
+fn start_with(name: &str, n: usize, set: impl Fn(&mut Config)) -> Vec<Node> {
     let mut nodes: Vec<Node> = vec![];
     for i in 0..n {
         let mut config = Config::preset(Preset::LocalTest);
         config.cluster.name = format!("{name}-{}", std::process::id());
         config.node.listen = "127.0.0.1:0".parse().unwrap();
         config.node.workers = Workers::Count(2);
+        set(&mut config);
         let seeds = nodes.first().map(|first| first.cluster.addr().to_string());
         let cluster = Cluster::builder(config).seeds(seeds).roles([format!("r{i}")]).start().unwrap();
         let (topic, live) = (cluster.topic::<News>("news"), Arc::new(AtomicU32::new(0)));
@@ -180,6 +187,40 @@ fn a_slow_subscriber_misses_values_which_are_counted_and_holds_up_nobody() {
     drop(slow);
     topic.publish(&news("x")).unwrap();
     assert_eq!(topic.dropped(), 97, "who is gone misses nothing");
+}
+
+#[test]
+fn what_a_worker_has_no_room_for_is_counted_for_each_of_its_subscribers() {
+    let nodes = start_with("workers", 1, |config| (config.node.workers, config.limits.ring_items) = (Workers::Count(1), 64));
+    let (topic, readers) = (nodes[0].cluster.topic::<News>("news"), &nodes[0].readers);
+    for key in ["a", "b", "c"] {
+        readers.get(key).tell(Listen).unwrap();
+        assert_eq!(seen(readers, key), [""; 0]);
+    }
+    readers.get("busy").tell(Pause { ms: 1000 }).unwrap();
+    for n in 0..300 {
+        // The ring of the network thread is as short.
+        while topic.publish(&news(&n.to_string())) == Err(Refusal::Full) {
+            std::thread::yield_now();
+        }
+    }
+    let got: usize = ["a", "b", "c"].iter().map(|key| seen(readers, key).len()).sum();
+    assert_eq!(got as u64 + topic.dropped(), 900);
+    assert!(topic.dropped() >= 3, "the ring was full");
+}
+
+#[test]
+fn streams_end_when_the_node_has_stopped() {
+    let nodes = start("ends", 1);
+    let (topic, readers) = (nodes[0].cluster.topic::<News>("news"), nodes[0].readers.clone());
+    let (values, events, letters) = (topic.subscribe(10), nodes[0].cluster.events(), nodes[0].cluster.dead_letters());
+    topic.publish(&news("last")).unwrap();
+    assert!(nodes[0].cluster.shutdown(ShutdownReason::Requested).wait(PATIENCE).is_some());
+    drop(nodes);
+    assert_eq!(values.map(|news| news.text).collect::<Vec<_>>(), ["last"]);
+    assert!(events.count() > 0, "the end comes behind what was seen");
+    assert_eq!((letters.count(), topic.subscribe(1).count()), (0, 0));
+    readers.events().for_each(drop);
 }
 
 // failures: rows 4, 55

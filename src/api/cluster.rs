@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use crossbeam::channel::Receiver;
+use crossbeam::channel::RecvTimeoutError;
 
 use super::{
     context::resolve,
@@ -16,12 +16,11 @@ use super::{
 };
 use crate::{
     Config, Deadline, Entity, EntityId, EntityRef, EntityType, HostOptions, KeyOf, Lease, NodeAddr, NodeId, Region, ShardId, Singleton,
-    Time, Topic, TypeId, Wire,
+    Stream, Time, Topic, TypeId, Wire,
     config::ConfigErrors,
     engine::{
         self,
         carrier::Carrier,
-        clock::Waited,
         node::{Life, Node, ToNet},
         sys::GiveBackPages,
         types::TypeEntry,
@@ -30,7 +29,7 @@ use crate::{
     net::Net,
     proto::{
         handoff::DropReason,
-        membership::{ClusterView, Event, MemberStatus},
+        membership::{ClusterView, Ending, Event, MemberStatus},
         node::{Answer, Command},
         sharding::SHARDS_MAX,
     },
@@ -144,21 +143,19 @@ impl Cluster {
         }
         let up = |view: &Arc<ClusterView>| view.members.iter().filter(|m| m.status == MemberStatus::Up).count();
         let myself_up = |view: &Arc<ClusterView>| view.myself().is_some_and(|m| m.status == MemberStatus::Up);
+        let node = self.node();
         // The last view of a node that has ended still shows it up.
-        let running = || !self.node().is_closing() && self.node().life() == engine::node::Life::Running;
-        let found = self
-            .node()
-            .wait_view(resolve(self.node(), deadline), |view| (running() && myself_up(view) && up(view) >= n).then(|| view.clone()));
-        found.ok_or_else(|| match self.node().life() {
-            engine::node::Life::Running if !self.node().is_closing() => JoinError::Timeout { up: up(&self.view()), wanted: n },
-            engine::node::Life::Ended(crate::proto::membership::Ending::Refused(why)) => JoinError::Refused { why },
+        let enough = |view: &Arc<ClusterView>| (node.serves() && myself_up(view) && up(view) >= n).then(|| view.clone());
+        node.wait_view(resolve(node, deadline), enough).ok_or_else(|| match node.ending() {
+            Some(Ending::Refused(why)) => JoinError::Refused { why: why.clone() },
+            None if node.serves() => JoinError::Timeout { up: up(&self.view()), wanted: n },
             _ => JoinError::Shutdown,
         })
     }
 
     /// A bounded stream of events that begins with the present members. A reader that is too slow misses events, and the engine never
     /// waits for it; what was missed is counted.
-    pub fn events(&self) -> Receiver<Event> {
+    pub fn events(&self) -> Stream<Event> {
         self.node().events()
     }
 
@@ -172,7 +169,7 @@ impl Cluster {
     }
 
     /// A bounded stream of the messages that are accepted and then given up on this node, from now on.
-    pub fn dead_letters(&self) -> Receiver<DeadLetter> {
+    pub fn dead_letters(&self) -> Stream<DeadLetter> {
         self.node().dead_letters()
     }
 
@@ -567,18 +564,15 @@ impl Admin {
         if super::reference::on_worker_thread() {
             return Err(ActError::WouldDeadlock);
         }
-        let (tx, rx) = crossbeam::channel::bounded(1);
-        self.node.command(make, Some(Box::new(move |answer| drop(tx.send(answer)))));
-        let answer = match self.node.clock.wait(self.node.now() + ACT_LIMIT, || rx.try_recv().ok()) {
-            Waited::Machine => rx.recv_timeout(ACT_LIMIT).ok(),
-            Waited::Found(answer) => Some(answer),
-            Waited::Late => None,
-        };
-        match answer {
-            Some(Answer::NoMember(node)) => Err(ActError::NoMember(node)),
-            Some(Answer::Refused(why)) => Err(ActError::Refused(why)),
-            Some(Answer::NoAuthority) | None => Err(ActError::NoAuthority),
-            Some(answer) => Ok(answer),
+        if !self.node.serves() {
+            return Err(ActError::Shutdown);
+        }
+        match self.node.command_and_wait(make, self.node.now() + ACT_LIMIT) {
+            Ok(Answer::NoMember(node)) => Err(ActError::NoMember(node)),
+            Ok(Answer::Refused(why)) => Err(ActError::Refused(why)),
+            Ok(Answer::NoAuthority) | Err(RecvTimeoutError::Timeout) => Err(ActError::NoAuthority),
+            Err(RecvTimeoutError::Disconnected) => Err(ActError::Shutdown),
+            Ok(answer) => Ok(answer),
         }
     }
 }
@@ -715,6 +709,9 @@ pub enum ActError {
     /// Called on a worker thread.
     #[error("waiting on a worker thread would deadlock")]
     WouldDeadlock,
+    /// This node is shutting down, or has ended.
+    #[error("this node is shutting down; ask another one")]
+    Shutdown,
 }
 
-codes! { ActError { NoMember = "E-ACT-001", Refused = "E-ACT-003", NoAuthority = "E-ACT-004", WouldDeadlock = "E-ACT-005" } }
+codes! { ActError { NoMember = "E-ACT-001", Refused = "E-ACT-003", NoAuthority = "E-ACT-004", WouldDeadlock = "E-ACT-005", Shutdown = "E-ACT-006" } }

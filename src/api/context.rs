@@ -451,6 +451,7 @@ pub(crate) fn read_answer<V: Wire>(answered: Answered) -> Result<V, AskError> {
             value.map_err(|e| AskError::Undecodable(e.to_string()))
         }
         Answered::Timeout => Err(AskError::Timeout { maybe_ran: true }),
+        Answered::Stopped => Err(AskError::Shutdown),
     }
 }
 

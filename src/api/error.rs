@@ -13,17 +13,17 @@ use crate::{
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The entity's queue on this node has no room. Try again when the region's `on_room` calls, or shed load.
-    #[error("the entity's queue on this node is full")]
+    /// A queue of this node on the way to the entity has no room. Try again when the region's `on_room` calls, or shed load.
+    #[error("a queue of this node on the way to the entity is full")]
     Full,
     /// The home does not read as fast as this node sends.
     #[error("the link to the entity's home has no room")]
     NoCredit,
-    /// The node holds as many unsent bytes as it may.
-    #[error("memory budget reached")]
+    /// As many asks of this node wait for answers as `limits.asks` allows.
+    #[error("as many asks wait for answers as may: try again, or raise `limits.asks`")]
     Overloaded,
     /// The message is larger than `limits.message_bytes`.
-    #[error("{size} bytes, at most {max}")]
+    #[error("{size} bytes, at most {max}: send less, or raise `limits.message_bytes` on all nodes")]
     TooLarge {
         /// Encoded size.
         size: usize,
@@ -45,7 +45,7 @@ pub enum Refusal {
     /// A blocking call was made on a thread that would have to do the work it waits for.
     #[error("waiting on a worker thread would deadlock")]
     WouldDeadlock,
-    /// This node is shutting down.
+    /// This node is shutting down, or has ended; [`Cluster::wait_up`](crate::Cluster::wait_up) tells whether it was refused, and why.
     #[error("this node is shutting down")]
     Shutdown,
     /// The message has no encoding.
@@ -151,6 +151,9 @@ pub enum AskError {
     /// A blocking ask on a thread that would have to run the answer.
     #[error("not sent: waiting on a worker thread would deadlock, use `cx.ask`")]
     WouldDeadlock,
+    /// This node stopped before the answer came.
+    #[error("this node stopped before the answer came; it may have run")]
+    Shutdown,
 }
 
 /// Whether a request was handled.
@@ -172,7 +175,7 @@ impl AskError {
             // It may have arrived, and the word of that not.
             Self::Dropped(DropReason::LinkLost | DropReason::RouteLost) => Ran::Maybe,
             Self::Refused(_) | Self::Dropped(_) | Self::Timeout { maybe_ran: false } | Self::WouldDeadlock => Ran::No,
-            Self::Timeout { maybe_ran: true } | Self::OwnerLost | Self::Moved => Ran::Maybe,
+            Self::Timeout { maybe_ran: true } | Self::OwnerLost | Self::Moved | Self::Shutdown => Ran::Maybe,
             Self::NoReply | Self::EntityFailed | Self::Rejected(_) | Self::NotSaved | Self::Undecodable(_) => Ran::Yes,
         }
     }
@@ -243,7 +246,7 @@ codes! {
     AskError {
         Refused = "E-ASK-001", Dropped = "E-ASK-002", Timeout = "E-ASK-003", OwnerLost = "E-ASK-004", Moved = "E-ASK-005",
         NoReply = "E-ASK-006", EntityFailed = "E-ASK-007", Rejected = "E-ASK-008", NotSaved = "E-ASK-009", Undecodable = "E-ASK-010",
-        WouldDeadlock = "E-ASK-011",
+        WouldDeadlock = "E-ASK-011", Shutdown = "E-ASK-012",
     }
     CodecError { Encode = "E-WIRE-001", Decode = "E-WIRE-002", UnknownMessage = "E-WIRE-003", Version = "E-WIRE-004" }
 }
@@ -255,7 +258,7 @@ mod tests {
     #[test]
     fn a_refused_message_comes_back_unchanged() {
         let error = TellError::new(Refusal::TooLarge { size: 11, max: 10 }, String::from("hello"));
-        assert_eq!(error.to_string(), "not accepted: 11 bytes, at most 10");
+        assert_eq!(error.to_string(), "not accepted: 11 bytes, at most 10: send less, or raise `limits.message_bytes` on all nodes");
         assert_eq!(error.code(), "E-TELL-004");
         assert_eq!(error.into_message(), "hello");
         assert_eq!(size_of::<TellError<[u8; 400]>>(), size_of::<usize>());
@@ -270,6 +273,7 @@ mod tests {
         assert_eq!(AskError::Timeout { maybe_ran: false }.ran(), Ran::No);
         assert_eq!(AskError::Timeout { maybe_ran: true }.ran(), Ran::Maybe);
         assert_eq!(AskError::OwnerLost.ran(), Ran::Maybe);
+        assert_eq!(AskError::Shutdown.ran(), Ran::Maybe);
         assert_eq!(AskError::NoReply.ran(), Ran::Yes);
     }
 

@@ -14,6 +14,7 @@ mod query;
 mod reference;
 mod region;
 mod shutdown;
+mod stream;
 #[cfg(feature = "admin")]
 #[doc(hidden)]
 pub mod surface;
@@ -36,6 +37,7 @@ pub use {
     reference::EntityRef,
     region::{HostOptions, Nodes, Passivation, QueryError, Region},
     shutdown::{Overrun, Phase, ShutdownHandle, ShutdownReason, ShutdownReport},
+    stream::Stream,
     topic::Topic,
     wire::{Added, Wire, wire_id},
 };
@@ -44,5 +46,6 @@ pub(crate) use {
     hosting::{Factory, host_of},
     reference::mark_worker_thread,
     shutdown::{Awaits, End, Reaper},
+    stream::Outlet,
     wire::decode_versions,
 };

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use crossbeam::channel::RecvTimeoutError;
+
 use super::context::resolve;
 use crate::{
     Deadline, EntityType, Epoch, NodeId, QueryError, Region, ShardId, ShardKey, TypeId,
-    engine::clock::Waited,
     proto::{
         node::{Answer, Command},
         sharding::{ShardState, TableRow},
@@ -66,7 +67,7 @@ impl<T: EntityType> Region<T> {
         }
     }
 
-    /// Where the entity with this key lives, or would: its shard, as the coordinator sees it.
+    /// Where the entity with this key lives: its shard, as the coordinator sees it. One that nobody has sent to yet has no home: `owner` is `None`.
     ///
     /// # Errors
     /// [`QueryError`]: the coordinator did not answer in time, this node is shutting down, or this is a worker thread.
@@ -124,24 +125,16 @@ impl<T: EntityType> Region<T> {
         if super::reference::on_worker_thread() {
             return Err(QueryError::WouldDeadlock);
         }
-        if self.node().is_closing() { Err(QueryError::Shutdown) } else { Ok(()) }
+        self.serves()
     }
 
     /// Puts a command and waits for its answer.
     fn question(&self, make: impl FnOnce(u64) -> Command + Send + 'static, deadline: impl Into<Deadline>) -> Result<Answer, QueryError> {
         self.may_wait()?;
-        let (tx, rx) = crossbeam::channel::bounded(1);
-        self.node().command(make, Some(Box::new(move |answer| drop(tx.send(answer)))));
-        self.await_one(&rx, resolve(self.node(), deadline)).ok_or(QueryError::Timeout)
-    }
-
-    fn await_one<R>(&self, from: &crossbeam::channel::Receiver<R>, deadline: crate::Time) -> Option<R> {
-        let node = self.node();
-        match node.clock.wait(deadline, || from.try_recv().ok()) {
-            Waited::Found(found) => Some(found),
-            Waited::Late => None,
-            Waited::Machine => from.recv_timeout(deadline.since(node.now())).ok(),
-        }
+        self.node().command_and_wait(make, resolve(self.node(), deadline)).map_err(|error| match error {
+            RecvTimeoutError::Timeout => QueryError::Timeout,
+            RecvTimeoutError::Disconnected => QueryError::Shutdown,
+        })
     }
 }
 

@@ -5,14 +5,14 @@ use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 use super::context::resolve;
 use crate::{
     Addressed, Batch, Deadline, Entity, EntityKey, EntityRef, EntityType, Event, IntoKey, Member, Message, NodeId, Refusal, ShardId,
-    TellError, TypeId, Wire,
+    Stream, TellError, TypeId, Wire,
     engine::{
         exits,
-        node::{Node, ToNet, ToWorker},
+        node::{Life, Node, ToNet, ToWorker},
         types::{Standing, TypeEntry},
     },
     error::codes,
-    proto::{node::Command, shard::TypeOptions, sharding::shard_of, wire::Frame},
+    proto::{membership::Ending, node::Command, shard::TypeOptions, sharding::shard_of, wire::Frame},
 };
 
 /// The entities of one type: a host on this node, or a proxy. Cheap to clone.
@@ -111,7 +111,7 @@ impl<T: EntityType> Region<T> {
                 if here {
                     let bytes: Arc<[u8]> = bytes.into();
                     let without_room = exits.to_workers(|| ToWorker::Broadcast(self.entry.id, bytes.clone()));
-                    self.node.metrics.shared.casts_unsent.add(without_room as u64);
+                    self.node.metrics.shared.casts_unsent.add(without_room.len() as u64);
                 }
                 Ok(())
             });
@@ -146,22 +146,33 @@ impl<T: EntityType> Region<T> {
     /// some node hosts it or has. What a readiness probe waits for. Messages may be sent before: they wait in a bounded buffer.
     ///
     /// # Errors
-    /// [`QueryError`]: refused (another shard count is in force), not in time, or shutting down. On a worker thread at once.
+    /// [`QueryError`]: refused (another shard count is in force, or a cluster does not take the node in), not in time, or shutting down. On a worker
+    /// thread at once.
     pub fn wait_ready(&self, deadline: impl Into<Deadline>) -> Result<(), QueryError> {
         if super::reference::on_worker_thread() {
             return Err(QueryError::WouldDeadlock);
         }
-        match self.entry.wait_standing(&self.node.clock, resolve(&self.node, deadline)) {
+        let standing = self.entry.wait_standing(&self.node, resolve(&self.node, deadline));
+        self.serves()?;
+        match standing {
             Standing::Ready => Ok(()),
             Standing::Refused(why) => Err(QueryError::Refused { why }),
-            Standing::Asked if self.node.is_closing() => Err(QueryError::Shutdown),
             Standing::Asked => Err(QueryError::Timeout),
+        }
+    }
+
+    /// What a question comes to on a node that serves no more.
+    pub(super) fn serves(&self) -> Result<(), QueryError> {
+        match self.node.ending() {
+            _ if self.node.serves() => Ok(()),
+            Some(Ending::Refused(why)) => Err(QueryError::Refused { why: why.clone() }),
+            _ => Err(QueryError::Shutdown),
         }
     }
 
     /// Runs `f` once, on the helper thread, when what had no room for a message to this key may have some again: for who was refused with `Full` or
     /// `NoCredit` and has something else to do meanwhile. At once if there is room. Room that is there may be gone again when `f` sends: it is refused
-    /// then, and may ask again.
+    /// then, and may ask again. At the end of the node `f` runs, or is dropped.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -196,10 +207,14 @@ impl<T: EntityType> Region<T> {
                 None => self.node.command(move |id| Command::Locate { id, shard }, Some(Box::new(|_| job()))),
             }
         }
+        // Nobody publishes a word any more.
+        if self.node.life() == Life::Stopped {
+            self.entry.call_waiters(|_| true);
+        }
     }
 
     /// Events of the cluster, from now on; see [`Cluster::events`](crate::Cluster::events).
-    pub fn events(&self) -> crossbeam::channel::Receiver<Event> {
+    pub fn events(&self) -> Stream<Event> {
         self.node.events()
     }
 }
@@ -272,7 +287,7 @@ impl<E: Entity> HostOptions<E> {
         Self::default()
     }
 
-    /// Number of shards: about ten times the largest planned number of nodes. Fixed while any node is up.
+    /// Number of shards, 1 to 1,048,576: about ten times the largest planned number of nodes. Fixed while any node is up.
     pub fn shards(mut self, n: u32) -> Self {
         self.shards = Some(n);
         self
@@ -361,10 +376,10 @@ pub enum QueryError {
     /// Called on a worker thread, which others wait for.
     #[error("waiting on a worker thread would deadlock")]
     WouldDeadlock,
-    /// The coordinator does not take the type in.
-    #[error("refused by the coordinator: {why}")]
+    /// The coordinator does not take the type in, or a cluster this node.
+    #[error("refused: {why}")]
     Refused {
-        /// Its reason, with both values.
+        /// The reason, with both values.
         why: String,
     },
 }

@@ -128,7 +128,6 @@ fn refusal(asked: &Asked, refusal: &Refusal) -> EntityOutcome {
     };
     let next = match refusal {
         Refusal::Full | Refusal::NoCredit | Refusal::Overloaded => "; it did not run: repeat it later",
-        Refusal::TooLarge { .. } => "; send less, or raise limits.message_bytes on all nodes",
         Refusal::Shutdown => "; it did not run: use another node",
         _ => "",
     };
@@ -144,6 +143,7 @@ fn problem(asked: &Asked, error: &AskError) -> EntityOutcome {
         AskError::Dropped(crate::DropReason::Expired) => (504, "dropped after its deadline"),
         AskError::Dropped(_) => (503, "not handled"),
         AskError::OwnerLost => (503, "the home was lost"),
+        AskError::Shutdown => (503, "the node stopped"),
         AskError::Rejected(_) => (409, "rejected by the entity"),
         _ => (500, "the entity gave no answer"),
     };

@@ -9,11 +9,11 @@ use std::{
     },
 };
 
-use crossbeam::channel::{Receiver, TrySendError, bounded};
 use parking_lot::Mutex;
 
 use super::{
     cluster::Subscription,
+    stream::{Outlet, Stream},
     wire::{decode_versions, encode_versions},
 };
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
     engine::{
         exits,
         node::{Node, ToNet},
-        topics::{Taken, TopicEntry, Value},
+        topics::{Sink, TopicEntry, Value},
     },
     proto::wire::Frame,
 };
@@ -97,18 +97,13 @@ impl<V: Wire + Clone> Topic<V> {
         Ok(())
     }
 
-    /// Values from now on, as long as the receiver lives; at least one may wait. What comes while `capacity` of them wait is dropped and counted.
-    pub fn subscribe(&self, capacity: usize) -> Receiver<V> {
-        let (tx, rx) = bounded(capacity.max(1));
-        self.entry.add(Box::new(move |value| {
-            let Some(value) = value.downcast_ref::<V>() else { return Taken::Yes };
-            match tx.try_send(value.clone()) {
-                Ok(()) => Taken::Yes,
-                Err(TrySendError::Full(_)) => Taken::Full,
-                Err(TrySendError::Disconnected(_)) => Taken::Gone,
-            }
-        }));
-        rx
+    /// Values from now on, as long as the stream is kept; at least one may wait. What comes while `capacity` of them wait is dropped and counted.
+    pub fn subscribe(&self, capacity: usize) -> Stream<V> {
+        let (outlet, stream) = Outlet::new(capacity);
+        let kept = outlet.kept();
+        let give = move |value: &Value| value.downcast_ref::<V>().is_none_or(|value| outlet.offer(value.clone()));
+        self.entry.add(&self.node, Sink { kept, give: Box::new(give) });
+        stream
     }
 
     /// Runs `f` on the helper thread for each value, until the subscription is dropped. At most 1024 values wait for it; more are dropped and
@@ -118,11 +113,11 @@ impl<V: Wire + Clone> Topic<V> {
         let f = Arc::new(Mutex::new(f));
         let (weak, node) = (Arc::downgrade(&f), Arc::downgrade(&self.node));
         let waiting = Arc::new(AtomicUsize::new(0));
-        self.entry.add(Box::new(move |value| {
-            let (Some(_), Some(node)) = (weak.upgrade(), node.upgrade()) else { return Taken::Gone };
-            let Some(value) = value.downcast_ref::<V>() else { return Taken::Yes };
+        let kept = weak.clone();
+        let give = move |value: &Value| {
+            let (Some(value), Some(node)) = (value.downcast_ref::<V>(), node.upgrade()) else { return true };
             if waiting.load(Ordering::Acquire) >= CALLBACK_WAITING_MAX {
-                return Taken::Full;
+                return false;
             }
             waiting.fetch_add(1, Ordering::AcqRel);
             let (weak, waiting, value) = (weak.clone(), waiting.clone(), value.clone());
@@ -132,8 +127,9 @@ impl<V: Wire + Clone> Topic<V> {
                     (*f.lock())(value);
                 }
             }));
-            Taken::Yes
-        }));
+            true
+        };
+        self.entry.add(&self.node, Sink { kept, give: Box::new(give) });
         Subscription::keeping(f)
     }
 

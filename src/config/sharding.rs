@@ -5,12 +5,13 @@ use super::{
     setting::{DAY, HOUR, MINUTE, Spec, table},
     value::Rule,
 };
+use crate::proto::sharding::SHARDS_MAX;
 
 table! {
     /// Shards, their homes and their moves.
     ShardingConfig in sharding {
         /// Shards per entity type, where the type does not say; about ten times the largest planned number of nodes. Fixed while any node is up.
-        shards: u32 = 100, Spec::int(1, 65_536).unit("shards").must_match_by_type().cost("8 bytes of routes per type and node");
+        shards: u32 = 100, Spec::int(1, SHARDS_MAX as i64).unit("shards").must_match_by_type().cost("8 bytes of routes per type and node");
         /// Where new shards go.
         allocation: Allocation = Allocation::LeastShards, Spec::any().unused();
         /// The coordinator looks for shards to move this often.

@@ -318,9 +318,10 @@ impl Exits {
         &self.network
     }
 
-    /// Puts an item into the ring of each worker. How many had no room.
-    pub fn to_workers(&self, mut make: impl FnMut() -> ToWorker) -> usize {
-        let full = self.workers.iter().filter(|ring| !ring.has_room(1) || ring.push(make()).is_err()).count();
+    /// Puts an item into the ring of each worker. Which of them had no room.
+    pub fn to_workers(&self, mut make: impl FnMut() -> ToWorker) -> Vec<usize> {
+        let mut takes = |ring: &LaneSender<ToWorker>| ring.has_room(1) && ring.push(make()).is_ok();
+        let full = self.workers.iter().enumerate().filter(|(_, ring)| !takes(ring)).map(|(worker, _)| worker).collect();
         self.workers.iter().for_each(|ring| _ = ring.ring_bell());
         full
     }

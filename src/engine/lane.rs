@@ -10,7 +10,7 @@ use std::{
     mem::ManuallyDrop,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering, fence},
     },
     thread::{self, ThreadId},
 };
@@ -335,13 +335,15 @@ impl<T: Item> LaneSender<T> {
 pub struct Door<T> {
     new: SegQueue<Ring<T>>,
     inbox: SegQueue<T>,
+    /// Its consumer has ended.
+    closed: AtomicBool,
     bell: Arc<Bell>,
 }
 
 impl<T: Item> Door<T> {
     /// The door of a consumer that `bell` wakes.
     pub fn new(bell: Arc<Bell>) -> Self {
-        Self { new: SegQueue::new(), inbox: SegQueue::new(), bell }
+        Self { new: SegQueue::new(), inbox: SegQueue::new(), closed: AtomicBool::new(false), bell }
     }
 
     /// Opens a lane for `capacity` user items. A ring passes through all of its bytes even if only one item is in use, so a large one falls
@@ -358,10 +360,27 @@ impl<T: Item> Door<T> {
         LaneSender { producer, items, news: Cell::new(false), bell: self.bell.clone(), outside, _items: PhantomData }
     }
 
-    /// Rare traffic without order towards any lane: shutdown, resolved names, commands. Unbounded, so never for messages of users.
+    /// Rare traffic without order towards any lane: shutdown, resolved names, commands. Unbounded, so never for messages of users. Dropped once the
+    /// consumer has ended.
     pub fn post(&self, item: T) {
         self.inbox.push(item);
         self.bell.ring();
+        // Either this sees that it is closed, or who closes it sees the item.
+        fence(Ordering::SeqCst);
+        if self.closed.load(Ordering::Relaxed) {
+            self.drop_posted();
+        }
+    }
+
+    /// The consumer has ended: drops what is posted, as somebody may wait for it to be answered or dropped.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.drop_posted();
+    }
+
+    fn drop_posted(&self) {
+        while self.inbox.pop().is_some() {}
     }
 
     /// Consumer: the next new lane.
@@ -401,6 +420,14 @@ mod tests {
         }
     }
 
+    struct Posted(#[allow(dead_code, reason = "its end is what counts")] crossbeam::channel::Sender<()>);
+
+    impl Item for Posted {
+        fn of_letter(_: Letter<'_>) -> Option<Self> {
+            None
+        }
+    }
+
     /// Numbers from here on are long messages.
     const LONG: u32 = 1 << 30;
 
@@ -416,6 +443,16 @@ mod tests {
     fn address() -> Address<'static> {
         let shard = crate::ShardKey { ty: crate::TypeId(1), shard: crate::ShardId(2) };
         Address { shard, tag: crate::Epoch::ZERO, stream: None, key: &[1; 8], hash: 3, ask: None, reads: 0 }
+    }
+
+    #[test]
+    fn what_is_posted_to_a_consumer_that_has_ended_is_dropped() {
+        let door = Door::new(Arc::new(Bell::new(|| {})));
+        let (before, after) = (crossbeam::channel::bounded::<()>(1), crossbeam::channel::bounded::<()>(1));
+        door.post(Posted(before.0));
+        door.close();
+        door.post(Posted(after.0));
+        assert!([before.1, after.1].iter().all(|sent| sent.recv().is_err()), "who waits for it is told");
     }
 
     // failures: row 51

@@ -4,20 +4,21 @@ use std::{
     collections::BTreeMap,
     net::SocketAddr,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use crossbeam::{
-    channel::{Receiver, Sender, TrySendError, bounded},
+    channel::{RecvTimeoutError, Sender, TryRecvError, bounded},
     utils::CachePadded,
 };
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
-    Config, DeadLetter, NodeAddr, NodeId, Nodes, Time, TypeId, Wire,
+    Config, DeadLetter, NodeAddr, NodeId, Nodes, Stream, Time, TypeId, Wire,
+    api::Outlet,
     engine::{
         asker::Mailbox,
         clock::{Clock, Waited},
@@ -205,8 +206,10 @@ pub struct Node {
     view_changed: Condvar,
     life: Mutex<Life>,
     life_changed: Condvar,
+    /// How membership ended, if it has.
+    ending: OnceLock<Ending>,
     events: Mutex<EventHub>,
-    dead_letters: Mutex<Vec<Sender<DeadLetter>>>,
+    dead_letters: Mutex<Vec<Outlet<DeadLetter>>>,
     dead_letter_log: LogGate,
     /// Of messages that could not be read.
     pub unreadable_log: LogGate,
@@ -224,13 +227,15 @@ pub struct Node {
 
 /// Events that may wait for a subscriber before it misses some.
 const EVENTS_WAITING: usize = 1000;
+/// And dead letters.
+const LETTERS_WAITING: usize = 1024;
 
 /// Called on the helper thread with each event, as long as its owner keeps it.
 type Watcher = std::sync::Weak<dyn Fn(&Event) + Send + Sync>;
 
 #[derive(Default)]
 struct EventHub {
-    subscribers: Vec<Sender<Event>>,
+    subscribers: Vec<Outlet<Event>>,
     watchers: Vec<Watcher>,
 }
 
@@ -249,6 +254,7 @@ impl Node {
         let metrics = Arc::new(Metrics::new(workers.len()));
         let unit = if clock.is_virtual() { deadlines::EXACT } else { deadlines::COARSE };
         let busy = workers.iter().map(|_| Arc::default()).collect();
+        let topics = Topics::new(workers.len());
         let view = ClusterView { me: id, members: Members::default(), leader: None, deputies: vec![], converged: false, version: 0 };
         Self {
             id,
@@ -263,7 +269,7 @@ impl Node {
             watches: AtomicUsize::new(0),
             metrics,
             busy,
-            topics: Topics::default(),
+            topics,
             hosting_until: CachePadded::new(AtomicU64::new(0)),
             next_lane: AtomicU32::new(0),
             closing: AtomicBool::new(false),
@@ -272,6 +278,7 @@ impl Node {
             view_changed: Condvar::new(),
             life: Mutex::new(Life::Running),
             life_changed: Condvar::new(),
+            ending: OnceLock::new(),
             events: Mutex::default(),
             moving: AtomicU64::new(0),
             core_counters: Mutex::default(),
@@ -466,11 +473,11 @@ impl Node {
         None
     }
 
-    /// Ends all asks in flight: they may have run.
+    /// Ends all asks in flight, as the node has stopped: they may have run.
     pub fn end_asks(&self) {
         for correlation in self.slots.open_asks() {
             if let Some(waiter) = self.slots.take(correlation) {
-                waiter.answer(correlation, Answered::Timeout, &self.workers);
+                waiter.answer(correlation, Answered::Stopped, &self.workers);
             }
         }
     }
@@ -504,6 +511,21 @@ impl Node {
         self.network.post(ToNet::Command(Box::new(make), completion));
     }
 
+    /// Puts a command to the network thread and waits for its answer. `Disconnected`: the node has stopped.
+    pub fn command_and_wait(&self, make: impl FnOnce(u64) -> Command + Send + 'static, deadline: Time) -> Result<Answer, RecvTimeoutError> {
+        let (tx, rx) = bounded(1);
+        self.command(make, Some(Box::new(move |answer| drop(tx.send(answer)))));
+        let came = || match rx.try_recv() {
+            Err(TryRecvError::Empty) => None,
+            came => Some(came.map_err(|_| RecvTimeoutError::Disconnected)),
+        };
+        match self.clock.wait(deadline, came) {
+            Waited::Found(came) => came,
+            Waited::Late => Err(RecvTimeoutError::Timeout),
+            Waited::Machine => rx.recv_timeout(deadline.since(self.now())),
+        }
+    }
+
     // ---- what is given up ----
 
     /// Counts a message that is given up and offers it as a dead letter. Does not answer its asker.
@@ -528,21 +550,24 @@ impl Node {
             return;
         }
         let letter = DeadLetter { entity_type: entity_type(), key: key.into(), reason, bytes: bytes.map(Into::into) };
-        listeners.retain(|l| match l.try_send(letter.clone()) {
-            Ok(()) => true,
-            Err(TrySendError::Full(_)) => {
-                self.metrics.shared.dead_letters_missed.add(1);
-                true
-            }
-            Err(TrySendError::Disconnected(_)) => false,
-        });
+        listeners.retain(Outlet::is_kept);
+        let missed = listeners.iter().filter(|listener| !listener.offer(letter.clone())).count();
+        self.metrics.shared.dead_letters_missed.add(missed as u64);
     }
 
     /// A bounded stream of dead letters from now on.
-    pub fn dead_letters(&self) -> Receiver<DeadLetter> {
-        let (tx, rx) = bounded(1024);
-        self.dead_letters.lock().push(tx);
-        rx
+    pub fn dead_letters(&self) -> Stream<DeadLetter> {
+        let (outlet, stream) = Outlet::new(LETTERS_WAITING);
+        self.open(&mut self.dead_letters.lock(), outlet);
+        stream
+    }
+
+    /// Adds a stream to the others of its kind, under the lock that [`set_life`](Self::set_life) takes to end them.
+    fn open<T>(&self, streams: &mut Vec<Outlet<T>>, outlet: Outlet<T>) {
+        streams.retain(Outlet::is_kept);
+        if self.life() != Life::Stopped {
+            streams.push(outlet);
+        }
     }
 
     // ---- membership as seen from outside ----
@@ -558,9 +583,9 @@ impl Node {
         self.view_changed.notify_all();
     }
 
-    /// Waits until `holds` gives something for the newest snapshot; `None` at the deadline, or once the node's life is over.
+    /// Waits until `holds` gives something for the newest snapshot; `None` at the deadline, or once the node serves no more.
     pub fn wait_view<R>(&self, deadline: Time, mut holds: impl FnMut(&Arc<ClusterView>) -> Option<R>) -> Option<R> {
-        let mut look = || holds(&self.view()).map(Some).or_else(|| self.is_closing().then_some(None));
+        let mut look = || holds(&self.view()).map(Some).or_else(|| (!self.serves()).then_some(None));
         match self.clock.wait(deadline, &mut look) {
             Waited::Found(found) => return found,
             Waited::Late => return None,
@@ -572,7 +597,7 @@ impl Node {
                 return Some(found);
             }
             let left = deadline.since(self.now());
-            if left.is_zero() || self.is_closing() {
+            if left.is_zero() || !self.serves() {
                 return None;
             }
             self.view_changed.wait_for(&mut view, left);
@@ -584,15 +609,9 @@ impl Node {
         #[cfg(feature = "admin")]
         crate::api::surface::keep(&self.kept_events, &event, &self.view());
         let mut hub = self.events.lock();
-        let metrics = &self.metrics;
-        hub.subscribers.retain(|s| match s.try_send(event.clone()) {
-            Ok(()) => true,
-            Err(TrySendError::Full(_)) => {
-                metrics.shared.events_lagged.add(1);
-                true
-            }
-            Err(TrySendError::Disconnected(_)) => false,
-        });
+        hub.subscribers.retain(Outlet::is_kept);
+        let missed = hub.subscribers.iter().filter(|subscriber| !subscriber.offer(event.clone())).count();
+        self.metrics.shared.events_lagged.add(missed as u64);
         hub.watchers.retain(|w| w.strong_count() > 0);
         for watcher in hub.watchers.iter().filter_map(std::sync::Weak::upgrade) {
             let event = event.clone();
@@ -601,14 +620,14 @@ impl Node {
     }
 
     /// A bounded stream of events, which begins with the present members.
-    pub fn events(&self) -> Receiver<Event> {
-        let (tx, rx) = bounded(EVENTS_WAITING + 2 * self.view().members.len());
-        let mut hub = self.events.lock();
-        for member in &self.view().members {
-            tx.try_send(Event::Member { member: member.clone(), was: None }).expect("the channel has room for every member");
+    pub fn events(&self) -> Stream<Event> {
+        let (mut hub, view) = (self.events.lock(), self.view());
+        let (outlet, stream) = Outlet::new(EVENTS_WAITING + 2 * view.members.len());
+        for member in &view.members {
+            outlet.offer(Event::Member { member: member.clone(), was: None });
         }
-        hub.subscribers.push(tx);
-        rx
+        self.open(&mut hub.subscribers, outlet);
+        stream
     }
 
     /// Runs `f` on the helper thread for each event, for as long as the caller keeps it.
@@ -675,8 +694,25 @@ impl Node {
     /// Refuses sends from now on. True for the first caller.
     pub fn begin_closing(&self) -> bool {
         let first = !self.closing.swap(true, Ordering::AcqRel);
-        self.view_changed.notify_all();
+        self.wake_waiters();
         first
+    }
+
+    /// Whether it takes messages and is a member, or may become one.
+    pub fn serves(&self) -> bool {
+        !self.is_closing() && self.life() == Life::Running
+    }
+
+    /// How membership ended, if it has; also when the node has stopped since.
+    pub fn ending(&self) -> Option<&Ending> {
+        self.ending.get()
+    }
+
+    /// Wakes who waits for what may not come any more. Nobody falls asleep between a look at the node's life and this.
+    fn wake_waiters(&self) {
+        drop(self.view.lock());
+        self.view_changed.notify_all();
+        self.types.read().values().for_each(|entry| entry.wake());
     }
 
     /// Where the node stands in its life.
@@ -688,15 +724,23 @@ impl Node {
     pub fn set_life(&self, life: Life) {
         let mut now = self.life.lock();
         if *now != Life::Stopped && (*now == Life::Running || life == Life::Stopped) {
+            if let Life::Ended(ending) = &life {
+                self.ending.get_or_init(|| ending.clone());
+            }
             *now = life;
         }
         let stopped = *now == Life::Stopped;
         drop(now);
         self.life_changed.notify_all();
-        self.view_changed.notify_all();
+        self.wake_waiters();
         if stopped {
             // They will find that the node is gone.
             self.types.read().values().for_each(|entry| entry.call_waiters(|_| true));
+            self.events.lock().subscribers.clear();
+            self.dead_letters.lock().clear();
+            self.topics.end();
+            self.network.close();
+            self.workers.iter().for_each(Door::close);
         }
     }
 
@@ -712,5 +756,35 @@ impl Node {
             self.life_changed.wait_for(&mut life, left);
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_that_nobody_reads_are_freed_though_nothing_happens() {
+        let node = Node::lone(None);
+        let kept = (node.events(), node.dead_letters());
+        (0..100).for_each(|_| drop((node.events(), node.dead_letters())));
+        assert_eq!(
+            (node.events.lock().subscribers.len(), node.dead_letters.lock().len()),
+            (2, 2),
+            "one of each is kept, and the last to go is seen next"
+        );
+        drop(kept);
+        drop((node.events(), node.dead_letters()));
+        assert_eq!((node.events.lock().subscribers.len(), node.dead_letters.lock().len()), (1, 1));
+    }
+
+    #[test]
+    fn streams_end_with_the_node_and_later_ones_have_ended() {
+        let node = Node::lone(None);
+        let (mut events, letters) = (node.events(), node.dead_letters());
+        node.publish(Event::Warning { code: "x", text: "y".into() });
+        node.set_life(Life::Stopped);
+        assert_eq!((events.by_ref().count(), letters.count()), (1, 0), "the last event comes first");
+        assert_eq!((node.events().count(), node.dead_letters().count()), (0, 0));
     }
 }

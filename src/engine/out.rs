@@ -155,7 +155,7 @@ impl Out {
         let empty = || Subscribers { entry: entry.clone(), by_entity: BTreeMap::new() };
         let subscribers = self.topics.entry(entry.id).or_insert_with(empty);
         if subscribers.by_entity.insert((shard, key.bytes().into()), convert).is_none() {
-            entry.entities.fetch_add(1, Ordering::AcqRel);
+            entry.entities[usize::from(self.index)].fetch_add(1, Ordering::AcqRel);
         }
     }
 
@@ -167,7 +167,7 @@ impl Out {
         let at = (shard, Box::from(key));
         for (_, subscribers) in self.topics.iter_mut().filter(|(id, _)| topic.is_none_or(|topic| topic == **id)) {
             if subscribers.by_entity.remove(&at).is_some() {
-                subscribers.entry.entities.fetch_sub(1, Ordering::AcqRel);
+                subscribers.entry.entities[usize::from(self.index)].fetch_sub(1, Ordering::AcqRel);
             }
         }
         self.topics.retain(|_, subscribers| !subscribers.by_entity.is_empty());
@@ -221,7 +221,9 @@ impl Out {
         }
         let body = match answered {
             Answered::Wire(body) => body,
-            Answered::Typed(_) | Answered::Timeout => unreachable!("answers for other nodes are encoded where they are given"),
+            Answered::Typed(_) | Answered::Timeout | Answered::Stopped => {
+                unreachable!("answers for other nodes are encoded where they are given")
+            }
         };
         self.push(ToNet::Reply { to: ask.node, correlation: ask.correlation, body });
     }

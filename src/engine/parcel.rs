@@ -238,4 +238,6 @@ pub enum Answered {
     Wire(ReplyBody),
     /// The deadline passed.
     Timeout,
+    /// This node has stopped.
+    Stopped,
 }

@@ -4,7 +4,7 @@ use std::{
     any::Any,
     collections::HashMap,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
@@ -14,26 +14,26 @@ use parking_lot::{Mutex, RwLock};
 
 use super::{
     exits,
-    node::{Node, ToWorker},
+    node::{Life, Node, ToWorker},
 };
 use crate::CodecError;
 
 /// A published value, shared by its readers on this node.
 pub type Value = Arc<dyn Any + Send + Sync>;
 
-/// What became of a value at one subscriber.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Taken {
-    /// It has it.
-    Yes,
-    /// It has no room.
-    Full,
-    /// It is gone.
-    Gone,
+/// One subscriber that is no entity.
+pub struct Sink {
+    /// Lives as long as it does.
+    pub kept: Weak<dyn Any + Send + Sync>,
+    /// Gives it a value. Must not block. False: it has no room.
+    pub give: Box<dyn Fn(&Value) -> bool + Send + Sync>,
 }
 
-/// Gives a value to one subscriber. Must not block.
-pub type Sink = Box<dyn Fn(&Value) -> Taken + Send + Sync>;
+impl Sink {
+    fn is_kept(&self) -> bool {
+        self.kept.strong_count() > 0
+    }
+}
 
 /// Decodes what another node has published.
 pub type Decode = fn(&[u8]) -> Result<Value, CodecError>;
@@ -49,50 +49,77 @@ pub struct TopicEntry {
     pub name: Arc<str>,
     decode: Decode,
     sinks: Mutex<Vec<Sink>>,
-    /// Entities of this node that have subscribed.
-    pub entities: AtomicUsize,
+    /// How many of them there were at the last look: the network thread does not wait for who gives them a value.
+    sinks_seen: AtomicUsize,
+    /// Entities that have subscribed, by worker.
+    pub entities: Box<[AtomicUsize]>,
     dropped: AtomicU64,
     waiting: AtomicUsize,
 }
 
 impl TopicEntry {
-    /// Adds a subscriber.
-    pub fn add(&self, sink: Sink) {
-        self.sinks.lock().push(sink);
+    /// Adds a subscriber, under the lock that [`Topics::end`] takes.
+    pub fn add(&self, node: &Node, sink: Sink) {
+        let mut sinks = self.sinks.lock();
+        sinks.retain(Sink::is_kept);
+        if node.life() != Life::Stopped {
+            sinks.push(sink);
+        }
+        self.sinks_seen.store(sinks.len(), Ordering::Relaxed);
     }
 
-    /// Values that a subscriber on this node did not get, counted once for each.
+    /// Values that subscribers on this node did not get, once for each of them.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Counts values that were dropped.
-    pub fn count_dropped(&self, n: u64) {
-        self.dropped.fetch_add(n, Ordering::Relaxed);
+    fn count_dropped(&self, n: usize) {
+        self.dropped.fetch_add(n as u64, Ordering::Relaxed);
+    }
+
+    /// A value that nobody on this node gets.
+    fn dropped_for_all(&self) {
+        self.count_dropped(self.sinks_seen.load(Ordering::Relaxed) + self.entities_of(0..self.entities.len()));
+    }
+
+    /// Subscribed entities of these workers.
+    fn entities_of(&self, workers: impl IntoIterator<Item = usize>) -> usize {
+        workers.into_iter().map(|worker| self.entities[worker].load(Ordering::Acquire)).sum()
     }
 
     /// Gives a value to everybody on this node, from the calling thread.
     pub fn deliver(&self, node: &Arc<Node>, value: &Value) {
-        self.sinks.lock().retain(|sink| {
-            let taken = sink(value);
-            self.count_dropped(u64::from(taken == Taken::Full));
-            taken != Taken::Gone
-        });
-        if self.entities.load(Ordering::Acquire) > 0 {
+        let mut sinks = self.sinks.lock();
+        sinks.retain(Sink::is_kept);
+        self.sinks_seen.store(sinks.len(), Ordering::Relaxed);
+        self.count_dropped(sinks.iter().filter(|sink| !(sink.give)(value)).count());
+        drop(sinks);
+        let all = 0..self.entities.len();
+        if self.entities_of(all.clone()) > 0 {
             let publish = || ToWorker::Publish(self.id, value.clone());
-            let without_room = exits::with(node, |exits| exits.to_workers(publish)).unwrap_or(node.workers.len());
-            self.count_dropped(without_room as u64);
+            let without_room = exits::with(node, |exits| exits.to_workers(publish)).unwrap_or_else(|| all.collect());
+            self.count_dropped(self.entities_of(without_room));
         }
     }
 }
 
 /// All topics of a node.
-#[derive(Default)]
 pub struct Topics {
     by_id: RwLock<HashMap<u64, Arc<TopicEntry>, FixedState>>,
+    workers: usize,
 }
 
 impl Topics {
+    /// None yet, on a node with so many workers.
+    pub fn new(workers: usize) -> Self {
+        Self { by_id: RwLock::default(), workers }
+    }
+
+    /// The node has stopped: nothing more comes to anybody.
+    pub fn end(&self) {
+        self.by_id.read().values().for_each(|entry| entry.sinks.lock().clear());
+    }
+
     /// The topic with this id, made if it is not there.
     pub fn enter(&self, id: u64, name: &str, decode: Decode) -> Arc<TopicEntry> {
         let make = || {
@@ -101,7 +128,8 @@ impl Topics {
                 name: name.into(),
                 decode,
                 sinks: Mutex::default(),
-                entities: AtomicUsize::new(0),
+                sinks_seen: AtomicUsize::new(0),
+                entities: (0..self.workers).map(|_| AtomicUsize::new(0)).collect(),
                 dropped: AtomicU64::new(0),
                 waiting: AtomicUsize::new(0),
             })
@@ -115,7 +143,7 @@ impl Topics {
         let Some(entry) = self.by_id.read().get(&id).cloned() else { return };
         if entry.waiting.fetch_add(1, Ordering::AcqRel) >= WAITING_MAX {
             entry.waiting.fetch_sub(1, Ordering::AcqRel);
-            return entry.count_dropped(1);
+            return entry.dropped_for_all();
         }
         let here = node.clone();
         node.help(Box::new(move || {
@@ -123,10 +151,41 @@ impl Topics {
             match (entry.decode)(&bytes) {
                 Ok(value) => entry.deliver(&here, &value),
                 Err(error) => {
-                    entry.count_dropped(1);
+                    entry.dropped_for_all();
                     tracing::warn!(target: "wingbeat::engine", topic = %entry.name, %error, "a published value could not be read");
                 }
             }
         }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sink(given: &Arc<AtomicUsize>) -> (Arc<()>, Sink) {
+        let (kept, given) = (Arc::new(()), given.clone());
+        let open = Arc::downgrade(&kept);
+        let give = move |_: &Value| given.fetch_add(1, Ordering::SeqCst) == usize::MAX;
+        (kept, Sink { kept: open, give: Box::new(give) })
+    }
+
+    #[test]
+    fn a_value_that_nobody_gets_is_counted_for_each_who_is_there() {
+        let (node, given) = (Node::lone(None), Arc::default());
+        let topic = node.topics.enter(7, "news", |_| Ok(Arc::new(())));
+        let readers = [sink(&given), sink(&given)].map(|(kept, sink)| {
+            topic.add(&node, sink);
+            kept
+        });
+        topic.entities[0].store(3, Ordering::SeqCst);
+        // Its helper has ended, so that as many as may wait do.
+        (0..WAITING_MAX).for_each(|_| node.topics.arrived(&node, 7, Box::default()));
+        assert_eq!(topic.dropped(), 0);
+        node.topics.arrived(&node, 7, Box::default());
+        assert_eq!((topic.dropped(), given.load(Ordering::SeqCst)), (5, 0));
+        drop(readers);
+        topic.add(&node, sink(&given).1);
+        assert_eq!(topic.sinks.lock().len(), 1, "who is gone makes room");
     }
 }

@@ -13,7 +13,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::{
     CodecError, NodeId, PanicInfo, ShardId, ShardKey, TypeId, Wire,
     engine::{
-        clock::{Clock, Waited},
+        clock::Waited,
         letter::Letter,
         node::{Job, Node},
         out::Out,
@@ -277,16 +277,23 @@ impl TypeEntry {
         self.standing_changed.notify_all();
     }
 
-    /// Waits until the coordinator has said something, at most until `deadline`.
-    pub fn wait_standing(&self, clock: &Clock, deadline: crate::Time) -> Standing {
-        match clock.wait(deadline, || Some(self.standing.lock().clone()).filter(|standing| *standing != Standing::Asked)) {
+    /// Wakes who waits for the standing, as the node serves no more. Nobody falls asleep between a look at that and this.
+    pub fn wake(&self) {
+        drop(self.standing.lock());
+        self.standing_changed.notify_all();
+    }
+
+    /// Waits until the coordinator has said something, at most until `deadline`, and as long as the node serves.
+    pub fn wait_standing(&self, node: &Node, deadline: crate::Time) -> Standing {
+        let said = || Some(self.standing.lock().clone()).filter(|standing| *standing != Standing::Asked || !node.serves());
+        match node.clock.wait(deadline, said) {
             Waited::Found(standing) => return standing,
             Waited::Late => return Standing::Asked,
             Waited::Machine => {}
         }
         let mut standing = self.standing.lock();
-        while *standing == Standing::Asked {
-            let left = deadline.since(clock.now());
+        while *standing == Standing::Asked && node.serves() {
+            let left = deadline.since(node.now());
             if left.is_zero() {
                 break;
             }

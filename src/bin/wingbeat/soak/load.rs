@@ -22,7 +22,6 @@ use wingbeat::{
         hosting::{Answer, CounterType, ProbeMsg, ProbeType, RegisterMsg, RegisterType},
         probe, register,
     },
-    channel::Receiver,
     proto::rng::Rng,
 };
 
@@ -164,7 +163,7 @@ struct Sender {
     fault: Arc<AtomicU32>,
     stop: Arc<AtomicBool>,
     queue: AskQueue<Answer>,
-    letters: Receiver<DeadLetter>,
+    letters: wingbeat::Stream<DeadLetter>,
     rng: Rng,
     began: Instant,
     /// Messages of a group.
