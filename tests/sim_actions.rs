@@ -98,6 +98,20 @@ fn nodes_join_leave_and_are_downed() {
 }
 
 #[test]
+fn who_takes_itself_out_was_removed_too() {
+    let all = "[config]\n\"downing.strategy\" = \"down-all\"";
+    let r = twelve(&[all, &at("30s", "do = \"crash\"\nnodes = \"7\""), "[expect]\nmembers_up = 0\nremoved = 11"]);
+    // They were well and reached each other; the dead one was removed by nobody.
+    assert_eq!(r.false_removals, 11);
+    // None of three groups has half of all.
+    let three = at("30s", "do = \"partition\"\ngroups = [\"0..5\", \"5..9\"]");
+    twelve(&[&three, "[expect]\nremoved = 12\nfalse_removals = 0"]);
+    // It finds out late what everybody else knows.
+    let pause = at("20s", "do = \"pause\"\nnodes = \"7\"") + &at("60s", "do = \"resume\"\nnodes = \"7\"");
+    twelve(&[&pause, "[expect]\nremoved = 1\nfalse_removals = 0"]);
+}
+
+#[test]
 fn partitions_cut_and_heal() {
     let cut = at("30s", "do = \"partition\"\ngroups = [\"0..6\", \"6..9\"]");
     twelve(&[&cut, &at("33s", "do = \"heal\""), "[expect]\nmembers_up = 12\nremoved = 0"]);

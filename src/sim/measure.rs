@@ -381,6 +381,14 @@ impl Measure {
         &self.live
     }
 
+    /// A member took itself out, or learned that it is out. Where all do, nobody is left to show it.
+    pub(super) fn took_itself_out(&mut self, id: NodeId, subject: Option<Subject>, in_majority: bool) {
+        if subject.is_some_and(|s| !s.expected_to_go) {
+            self.removed.insert(id);
+        }
+        self.judge(id, &|_| subject, &|_| in_majority);
+    }
+
     fn judge(&mut self, id: NodeId, subject: &impl Fn(NodeId) -> Option<Subject>, in_majority: &impl Fn(u32) -> bool) {
         if self.judged.insert(id)
             && let Some(s) = subject(id)

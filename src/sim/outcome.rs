@@ -3,7 +3,7 @@
 use super::{
     RunResult,
     measure::Subject,
-    process::{Life, Node},
+    process::{Life, Node, Process},
     world::World,
 };
 use crate::NodeId;
@@ -35,16 +35,24 @@ impl World<'_> {
 
     /// Whether that life does not stand still and reaches a majority.
     pub(super) fn in_majority(&self, life: u32) -> bool {
+        let running: Vec<u32> = self.nodes.iter().filter_map(|n| n.life).collect();
+        self.reaches_most(life, &running)
+    }
+
+    /// Whether that life does not stand still and reaches most of these.
+    fn reaches_most(&self, life: u32, lives: &[u32]) -> bool {
         let index = self.lives[life as usize].node;
-        if self.nodes[index as usize].paused {
-            return false;
-        }
-        let running: Vec<u32> = (0..self.scenario.nodes).filter(|i| self.is_running(*i)).collect();
-        let reached = running
-            .iter()
-            .filter(|i| !self.nodes[**i as usize].paused && (**i == index || !self.net.broken(index, **i) && !self.net.broken(**i, index)))
-            .count();
-        reached * 2 > running.len()
+        let runs = |i: u32| !self.nodes[i as usize].paused;
+        let reaches = |i: u32| i == index || !self.net.broken(index, i) && !self.net.broken(i, index);
+        let reached = lives.iter().map(|l| self.lives[*l as usize]).filter(|l| !l.over && runs(l.node) && reaches(l.node)).count();
+        runs(index) && reached * 2 > lives.len()
+    }
+
+    /// A process's membership is over. Whether that is right is a matter of the members it knows: when it ends, others may have ended before it.
+    pub(super) fn took_itself_out(&mut self, p: &Process) {
+        let members: Vec<u32> = p.core.view().members.iter().filter_map(|m| self.by_id.get(&m.id).copied()).collect();
+        let (subject, in_majority) = (self.subject(p.id), self.reaches_most(p.life, &members));
+        self.measure.took_itself_out(p.id, subject, in_majority);
     }
 
     /// What the membership came to at the end of the run.

@@ -17,6 +17,7 @@ use crate::{
     NodeAddr, NodeId, Time,
     proto::{
         handoff::ReplyBody,
+        membership::Ending,
         node::{Answer, Effect, NodeCore},
         shard::{ShardCommand, ShardCore},
         sharding::ControlFrame,
@@ -291,6 +292,9 @@ impl World<'_> {
                     return;
                 }
                 p.ending = true;
+                if let Ending::Downed(_) = how {
+                    self.took_itself_out(p);
+                }
                 self.measure.not_live(p.life);
                 // As the engine's shutdown: workers stop what they run, then the process ends.
                 for w in 0..p.workers.len() {
