@@ -112,6 +112,29 @@ fn who_takes_itself_out_was_removed_too() {
 }
 
 #[test]
+fn who_stands_still_hears_an_operator_when_it_runs_again() {
+    let pause = at("30s", "do = \"pause\"\nnodes = \"3\"");
+    let leave = at("31s", "do = \"leave\"\nnodes = \"3\"");
+    twelve(&[
+        &pause,
+        &leave,
+        &at("33s", "do = \"resume\"\nnodes = \"3\""),
+        "[expect]\nmembers_up = 11\nremoved = 0\nfalse_unreachable = 0",
+    ]);
+    // For good: it does not leave, but falls silent. Nobody misses it before.
+    let r = twelve(&[&pause, &leave, "[expect]\nmembers_up = 11"]);
+    assert!(r.converged_at_s.is_some_and(|at| at > 35.0), "{:?}", r.converged_at_s);
+    let pause = at("30s", "do = \"pause\"\nnodes = \"0\"\nfor = \"3s\"");
+    let down = |by: &str| twelve(&[&pause, &at("31s", &format!("do = \"down\"\nnodes = \"5\"{by}"))]);
+    for by in ["", "\nby = \"0\""] {
+        let r = down(by);
+        assert_eq!((r.members_up, r.not_done.len()), (Some(12), 1), "{by}: {:?}", r.not_done);
+        assert_eq!(r.not_done[0].why, "nobody runs who could be told to down it");
+    }
+    assert_eq!(down("\nby = \"0,4\"").members_up, Some(11), "the other one does it");
+}
+
+#[test]
 fn partitions_cut_and_heal() {
     let cut = at("30s", "do = \"partition\"\ngroups = [\"0..6\", \"6..9\"]");
     twelve(&[&cut, &at("33s", "do = \"heal\""), "[expect]\nmembers_up = 12\nremoved = 0"]);

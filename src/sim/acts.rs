@@ -7,7 +7,7 @@ use super::{
     network::{Fault, Nodes},
     selector::{Scene, Selector},
     settings, undone,
-    world::{Event, World},
+    world::{Event, Inner, World},
 };
 use crate::{
     NodeAddr, NodeId, ShardId, ShardKey,
@@ -137,7 +137,8 @@ impl World<'_> {
                 }
             }
             Act::Down { nodes, by } => {
-                let by = self.which(by).into_iter().find(|b| self.is_running(*b));
+                // Who stands still would do it late, or never.
+                let by = self.which(by).into_iter().find(|b| self.is_running(*b) && !self.nodes[*b as usize].paused);
                 for n in self.found(i, nodes) {
                     self.down(i, n, by);
                 }
@@ -245,7 +246,7 @@ impl World<'_> {
         self.nodes[n as usize].told_to_leave = true;
         self.measure.not_live(life);
         let node = self.lives[life as usize].id;
-        self.net_step(life, |core, now| core.handle_command(now, Command::Leave { id: undone::command(action, n), node }));
+        self.inner(life, Inner::Told(Command::Leave { id: undone::command(action, n), node }));
     }
 
     fn down(&mut self, action: usize, n: u32, by: Option<u32>) {
@@ -261,7 +262,7 @@ impl World<'_> {
             self.nodes[n as usize].downed.get_or_insert(action);
             self.measure.not_live(life);
         }
-        self.net_step(by, |core, now| core.handle_command(now, Command::Down { id: undone::command(action, n), node }));
+        self.inner(by, Inner::Told(Command::Down { id: undone::command(action, n), node }));
     }
 
     /// An action came to nothing: whom nobody declared dead after all counts as live again. Who was told to leave was told so nevertheless.

@@ -133,6 +133,10 @@ impl World<'_> {
                 self.log(21, index, id, || format!("the lease answers: {answer:?}"));
                 self.net_step(life, |core, now| core.handle_lease(now, id, answer));
             }
+            Inner::Told(command) => {
+                self.log(24, index, 0, || format!("is told: {}", brief(&command)));
+                self.net_step(life, |core, now| core.handle_command(now, command));
+            }
             Inner::AskEnds(id) => self.ledger.answered(id, Answered::TimedOut),
             Inner::Exit { next } => {
                 self.log(22, index, u64::from(next.is_some()), || "process ends".into());

@@ -30,6 +30,7 @@ use crate::{
         lease::{LeaseAnswer, LeaseTable},
         link::LinkEvent,
         membership::Pool,
+        node::Command,
         rng::Rng,
         shard::{LaneId, LaneItem, ShardCommand},
         wire::Frame,
@@ -122,6 +123,8 @@ pub(super) enum Inner {
         entity: u32,
     },
     AskEnds(u64),
+    /// By an operator.
+    Told(Command),
     Lease(u64, LeaseAnswer),
     /// With the settings of the next life, if there is one.
     Exit {
