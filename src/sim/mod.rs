@@ -1,6 +1,7 @@
 //! The simulator: any number of nodes in one thread and virtual time, driving the very cores that production runs.
 //!
-//! A run is a function of its scenario and its seed: faults, protocol choices and workload draw from three generators split from it.
+//! A run is a function of its scenario and its seed: faults, protocol choices, workload, clocks and roles draw from generators of their own split
+//! from it.
 
 mod action;
 mod acts;

@@ -18,8 +18,8 @@ pub(super) fn index_of(addr: &NodeAddr) -> Option<u32> {
     addr.host.strip_prefix('n')?.parse().ok()
 }
 
-/// The configuration of every node; equal ones are shared.
-pub(super) fn configs(scenario: &Scenario) -> Result<Vec<Arc<Config>>, ScenarioError> {
+/// The configuration of every node; equal ones are shared. `lots`: who has a role that is given by lot.
+pub(super) fn configs(scenario: &Scenario, lots: &mut Rng) -> Result<Vec<Arc<Config>>, ScenarioError> {
     let mut base = Config::default();
     // A preset is a set of defaults, so it goes first wherever it stands.
     let mut settings: Vec<_> = scenario.config.iter().collect();
@@ -43,7 +43,7 @@ pub(super) fn configs(scenario: &Scenario) -> Result<Vec<Arc<Config>>, ScenarioE
     base.cluster.seeds = (0..scenario.seeds).map(|i| address(i).to_string()).collect();
     let mut roles_of: Vec<Vec<String>> = vec![base.cluster.roles.clone(); scenario.nodes as usize];
     for (role, selector) in &scenario.roles {
-        for i in selector.resolve(&Unborn(scenario), &mut Rng::new(scenario.seed)) {
+        for i in selector.resolve(&Unborn(scenario), lots) {
             roles_of[i as usize].push(role.clone());
         }
     }
@@ -98,10 +98,22 @@ mod tests {
     #[test]
     fn nodes_with_the_same_roles_share_their_configuration() {
         let s = Scenario::parse("nodes = 6\nduration = \"1s\"\nroles = { backend = \"0..4\" }\n", &[]).unwrap();
-        let c = configs(&s).unwrap();
+        let c = configs(&s, &mut Rng::new(1)).unwrap();
         assert!(Arc::ptr_eq(&c[0], &c[3]) && Arc::ptr_eq(&c[4], &c[5]) && !Arc::ptr_eq(&c[3], &c[4]));
         assert_eq!(c[0].cluster.roles, ["backend"]);
         assert_eq!(c[5].cluster.seeds, [address(0).to_string()]);
+    }
+
+    #[test]
+    fn each_random_role_has_its_own_lots() {
+        let s = Scenario::parse("nodes = 40\nduration = \"1s\"\nroles = { a = \"random:9\", b = \"random:9\" }\n", &[]).unwrap();
+        let with = |role: &str, seed: u64| -> Vec<usize> {
+            let configs = configs(&s, &mut Rng::new(seed)).unwrap();
+            (0..40).filter(|i| configs[*i].cluster.roles.iter().any(|r| r == role)).collect()
+        };
+        assert_eq!((with("a", 1).len(), with("a", 1)), (9, with("a", 1)));
+        assert_ne!(with("a", 1), with("b", 1));
+        assert_ne!(with("a", 1), with("a", 2));
     }
 
     // failures: row 24
@@ -118,7 +130,7 @@ mod tests {
             ("\"sharding.shards\" = 8\n\"detector.acceptable_pause\" = \"1m\"", 5, "E-CFG-009 sharding.lease: "),
         ] {
             let s = Scenario::parse(&format!("nodes = 6\nduration = \"1s\"\n[config]\n{settings}\n"), &[]).unwrap();
-            let error = configs(&s).unwrap_err();
+            let error = configs(&s, &mut Rng::new(1)).unwrap_err();
             assert_eq!(error.line, line, "{error}");
             assert!(error.what.contains(what), "{error}");
         }
@@ -127,7 +139,7 @@ mod tests {
     #[test]
     fn an_unknown_configuration_key_names_its_line() {
         let s = Scenario::parse("nodes = 6\nduration = \"1s\"\n[config]\n\"member.gossip\" = \"1s\"\n", &[]).unwrap();
-        let error = configs(&s).unwrap_err();
+        let error = configs(&s, &mut Rng::new(1)).unwrap_err();
         assert_eq!(error.line, 4);
         assert!(error.what.contains("member.gossip"));
     }

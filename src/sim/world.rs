@@ -179,7 +179,7 @@ impl<'a> World<'a> {
     pub(super) fn new(scenario: &'a Scenario, seed: u64, options: &Options) -> Result<Self, ScenarioError> {
         let root = Rng::new(seed);
         let mut clocks = root.split(4);
-        let nodes = settings::configs(scenario)?
+        let nodes = settings::configs(scenario, &mut root.split(5))?
             .into_iter()
             .zip(0..)
             .map(|(config, i)| Node {
