@@ -82,8 +82,8 @@ pub(super) struct Measure {
     /// Views that hold a life unreachable.
     unreachable: BTreeMap<NodeId, u32>,
     first_action: Option<u64>,
-    /// Before the last of the first nodes has started, those that run are up everywhere now and then.
-    last_start: u64,
+    /// First nodes that are still to start: until then those that run are up everywhere now and then.
+    to_start: u32,
     pub sizes: BTreeSet<u32>,
     pub false_unreachable: u64,
     pub false_removals: u64,
@@ -102,8 +102,14 @@ pub(super) struct Measure {
 
 impl Measure {
     /// Changes of views count from the first action on, peaks once all are up that start by themselves.
-    pub(super) fn new(first_action: Option<u64>, last_start: u64) -> Self {
-        Self { first_action, last_start, ..Self::default() }
+    pub(super) fn new(first_action: Option<u64>, to_start: u32) -> Self {
+        Self { first_action, to_start, ..Self::default() }
+    }
+
+    /// One of the first nodes had its start.
+    pub(super) fn started(&mut self) {
+        self.to_start -= 1;
+        self.dirty = true;
     }
 
     /// A node's process began.
@@ -305,7 +311,7 @@ impl Measure {
         self.converged_since = since(self.converged_since, converged);
         self.all_reachable_since = since(self.all_reachable_since, all_up && self.holders == 0);
         self.all_up_since = since(self.all_up_since, all_up);
-        self.ever_all_up |= all_up && now >= self.last_start;
+        self.ever_all_up |= all_up && self.to_start == 0;
     }
 
     /// Live members at the end: groups that are mutually up, and the size of the largest.
@@ -580,6 +586,21 @@ mod tests {
         assert_eq!(w.measure.false_unreachable, 0);
         w.sees(1, 4, &[(0, true), (1, true), (2, false)]);
         assert_eq!(w.measure.false_unreachable, 1, "one that nothing was done to holds it too");
+    }
+
+    #[test]
+    fn all_are_up_for_the_first_time_once_all_have_started() {
+        let mut w = World::formed();
+        assert!(w.measure.ever_all_up);
+        w.measure = Measure::new(None, 2);
+        w.measure.born(0, id(0), 0);
+        w.measure.started();
+        w.sees(0, 0, &[(0, true)]);
+        assert!(w.measure.all_up_since.is_some() && !w.measure.ever_all_up, "the other one starts in the same moment");
+        w.measure.born(1, id(1), 0);
+        w.measure.started();
+        (0..2).for_each(|n| w.sees(n, 1, &[(0, true), (1, true)]));
+        assert!(w.measure.ever_all_up);
     }
 
     #[test]

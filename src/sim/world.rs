@@ -217,7 +217,7 @@ impl<'a> World<'a> {
             protocol: root.split(2),
             load: root.split(3),
             ledger: Ledger::default(),
-            measure: Measure::new(scenario.actions.first().map(|a| nanos(a.at)), start_at(scenario.started.saturating_sub(1))),
+            measure: Measure::new(scenario.actions.first().map(|a| nanos(a.at)), scenario.started),
             traffic: Traffic::new(scenario.nodes),
             instances: Instances::default(),
             observed: BTreeMap::new(),
@@ -295,7 +295,10 @@ impl<'a> World<'a> {
     fn event(&mut self, event: Event) {
         match event {
             Event::Inner(life, inner) => self.inner(life, inner),
-            Event::Start(node) => self.start_beside(node),
+            Event::Start(node) => {
+                self.start_beside(node);
+                self.measure.started();
+            }
             Event::Rejoin(node, config) => self.start(node, config),
             Event::Act(i) => self.act(i),
             Event::Join(node, seeds, action) => self.join(node, seeds, action),
