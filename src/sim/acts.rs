@@ -208,7 +208,7 @@ impl World<'_> {
     fn crash(&mut self, n: u32) {
         if let Some(life) = self.nodes[n as usize].life {
             let id = self.lives[life as usize].id;
-            self.measure.crashed(life, id, self.now);
+            self.measure.crashed(id, self.now);
             self.kill(n);
         }
     }

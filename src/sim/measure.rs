@@ -18,9 +18,10 @@ use crate::{
 /// A crash done by the scenario.
 #[derive(Debug)]
 struct Crash {
-    life: u32,
     at: u64,
-    /// When each observer's view first showed it unreachable, down or gone / gone.
+    /// Lives that there had been, which are numbered by birth: later ones do not judge it.
+    lives: u32,
+    /// When each live observer's view first showed it unreachable, down or gone / gone.
     marked: BTreeMap<u32, u64>,
     removed: BTreeMap<u32, u64>,
 }
@@ -28,7 +29,6 @@ struct Crash {
 /// One life as an observer.
 #[derive(Debug, Default)]
 struct Observer {
-    born: u64,
     view: Option<Arc<ClusterView>>,
     members: u64,
     ups: u64,
@@ -113,8 +113,8 @@ impl Measure {
     }
 
     /// A node's process began.
-    pub(super) fn born(&mut self, life: u32, id: NodeId, now: u64) {
-        let new = Observer { born: now, ..Observer::default() };
+    pub(super) fn born(&mut self, life: u32, id: NodeId) {
+        let new = Observer::default();
         self.count(&new, true);
         self.observers.insert(life, new);
         self.live.insert(life, id);
@@ -179,9 +179,10 @@ impl Measure {
         }
     }
 
-    pub(super) fn crashed(&mut self, life: u32, id: NodeId, now: u64) {
+    pub(super) fn crashed(&mut self, id: NodeId, now: u64) {
+        let lives = self.observers.last_key_value().map_or(0, |(life, _)| life + 1);
         self.crash_of.insert(id, self.crashes.len());
-        self.crashes.push(Crash { life, at: now, marked: BTreeMap::new(), removed: BTreeMap::new() });
+        self.crashes.push(Crash { at: now, lives, marked: BTreeMap::new(), removed: BTreeMap::new() });
     }
 
     /// The view of that life, as it shows it.
@@ -252,7 +253,9 @@ impl Measure {
                         self.mark(id, false);
                     }
                     self.crash_marked(id, life, now, is_live);
-                    if let Some(c) = self.crash_of.get(&id) {
+                    if let Some(c) = self.crash_of.get(&id)
+                        && is_live
+                    {
                         self.crashes[*c].removed.entry(life).or_insert(now);
                     }
                     if !self.removed.contains(&id) && subject(id).is_some_and(|s| !s.expected_to_go && s.life != life) {
@@ -370,10 +373,10 @@ impl Measure {
         let (mut detect, mut known, mut removal) = (Vec::new(), Vec::new(), Vec::new());
         for c in &self.crashes {
             let seconds = |t: u64| (t - c.at) as f64 / 1e9;
-            // Judged by those that were there at the crash and are there now.
-            let judges = || self.live.keys().filter(|l| self.observers.get(l).is_some_and(|o| o.born <= c.at) && **l != c.life);
+            // Judged by those that were there at the crash: all that are there now, and what the others showed while they were live.
             let last = |times: &BTreeMap<u32, u64>| {
-                judges().map(|l| times.get(l).copied()).try_fold(0, |m: u64, t| Some(m.max(t?))).filter(|t| *t > 0)
+                let waits = self.live.range(..c.lives).any(|(l, _)| !times.contains_key(l));
+                times.range(..c.lives).map(|(_, t)| *t).max().filter(|_| !waits)
             };
             detect.extend(c.marked.values().min().map(|t| seconds(*t)));
             known.extend(last(&c.marked).map(seconds));
@@ -543,7 +546,7 @@ mod tests {
     impl World {
         fn formed() -> Self {
             let mut w = Self { measure: Measure::new(Some(2 * SECOND), 0), blameless: true, live: true, touched: None };
-            (0..3).for_each(|n| w.measure.born(n, id(n), 0));
+            (0..3).for_each(|n| w.measure.born(n, id(n)));
             (0..3).for_each(|n| w.sees(n, 1, &[(0, true), (1, true), (2, true)]));
             w
         }
@@ -593,11 +596,11 @@ mod tests {
         let mut w = World::formed();
         assert!(w.measure.ever_all_up);
         w.measure = Measure::new(None, 2);
-        w.measure.born(0, id(0), 0);
+        w.measure.born(0, id(0));
         w.measure.started();
         w.sees(0, 0, &[(0, true)]);
         assert!(w.measure.all_up_since.is_some() && !w.measure.ever_all_up, "the other one starts in the same moment");
-        w.measure.born(1, id(1), 0);
+        w.measure.born(1, id(1));
         w.measure.started();
         (0..2).for_each(|n| w.sees(n, 1, &[(0, true), (1, true)]));
         assert!(w.measure.ever_all_up);
@@ -618,7 +621,7 @@ mod tests {
         let mut w = World::formed();
         assert_eq!(w.measure.all_up_since, Some(SECOND));
         w.live = false;
-        w.measure.crashed(2, id(2), 10 * SECOND);
+        w.measure.crashed(id(2), 10 * SECOND);
         w.measure.gone(2);
         w.sees(0, 14, &[(0, true), (1, true), (2, false)]);
         assert_eq!(w.measure.crash_times()[1].1, 1, "the other one does not know yet");
@@ -628,5 +631,21 @@ mod tests {
         let times = w.measure.crash_times();
         assert_eq!(times.each_ref().map(|(s, missing)| (s.max, *missing)), [(Some(4.0), 0), (Some(6.0), 0), (Some(11.0), 0)]);
         assert_eq!((w.measure.false_removals, w.measure.survivors()), (0, (1, 2)));
+    }
+
+    #[test]
+    fn a_crash_is_judged_by_those_that_were_live_until_they_stopped() {
+        let mut w = World::formed();
+        w.live = false;
+        w.measure.crashed(id(2), 10 * SECOND);
+        w.measure.gone(2);
+        w.sees(0, 14, &[(0, true), (1, true)]);
+        w.measure.gone(0);
+        assert_eq!(w.measure.crash_times().map(|(_, missing)| missing), [0, 1, 1], "the other one still waits");
+        w.measure.born(3, id(0));
+        w.sees(1, 16, &[(1, true)]);
+        w.measure.gone(1);
+        let times = w.measure.crash_times();
+        assert_eq!(times.map(|(s, missing)| (s.max, missing)), [(Some(4.0), 0), (Some(6.0), 0), (Some(6.0), 0)]);
     }
 }

@@ -155,7 +155,7 @@ impl World<'_> {
             steps: 0,
         };
         node.process = Some(Box::new(process));
-        self.measure.born(life, id, self.now);
+        self.measure.born(life, id);
         self.observed.insert(life, Observed::default());
         self.log(1, index, id.incarnation(), || format!("starts as {id}"));
         let info = self.scenario.workload.as_ref().map(|w| TypeInfo { name: "probe".into(), ty: self.ty, shards: w.shards, host: true });
