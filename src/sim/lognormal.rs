@@ -1,5 +1,6 @@
 //! Log-normal delays by IEEE basic operations only, so that a seed gives the same bits in every build.
 
+use super::tree::DURATION_MAX;
 use crate::proto::rng::Rng;
 
 const POINTS: usize = 1024;
@@ -22,7 +23,8 @@ impl LogNormal {
         let points = (0..=POINTS).map(|i| {
             // The outermost points stand for the tails beyond them.
             let p = (i as f64 / POINTS as f64).clamp(0.1 / POINTS as f64, 1.0 - 0.1 / POINTS as f64);
-            mean * exp(sigma * normal_quantile(p) - variance / 2.0)
+            // A deviation far above the mean has tails that no clock counts.
+            (mean * exp(sigma * normal_quantile(p) - variance / 2.0)).min(DURATION_MAX.as_nanos() as f64)
         });
         Self { quantiles: points.collect() }
     }
@@ -137,5 +139,13 @@ mod tests {
     #[test]
     fn no_jitter_is_no_jitter() {
         assert_eq!(LogNormal::new(7, 0).draw(&mut Rng::new(1)), 7);
+    }
+
+    #[test]
+    fn no_draw_is_longer_than_the_longest_run() {
+        let longest = DURATION_MAX.as_nanos() as u64;
+        let slow = LogNormal::new(longest, longest);
+        let mut rng = Rng::new(1);
+        assert_eq!((0..10_000).map(|_| slow.draw(&mut rng)).max(), Some(longest));
     }
 }

@@ -4,6 +4,9 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 
 use toml::de::{DeTable, DeValue};
 
+/// Longest run, virtual time, and longest span of anything in it: sums of some of them are still moments of the world.
+pub(super) const DURATION_MAX: Duration = Duration::from_secs(366 * 86_400);
+
 /// What is wrong with a scenario, and where.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub struct ScenarioError {
@@ -101,15 +104,19 @@ impl Item {
         if (min..=max).contains(&x) { Ok(x) } else { Err(self.error(format!("`{field}` is {x}; it must be from {min} to {max}"))) }
     }
 
-    /// A duration with a unit.
+    /// A duration with a unit, no longer than the longest run.
     pub(super) fn duration(&self, field: &str) -> Result<Duration, ScenarioError> {
         let text = match &self.value {
             Value::Text(t) => t,
             _ => return Err(self.expected(field, "a duration with its unit, like \"200ms\"")),
         };
-        parse_duration(text).ok_or_else(|| {
+        let span = parse_duration(text).ok_or_else(|| {
             self.error(format!("`{field}` is \"{text}\"; it must be a duration with its unit: ns, us, ms, s, m, h or d, like \"200ms\""))
-        })
+        })?;
+        if span > DURATION_MAX {
+            return Err(self.error(format!("`{field}` is \"{text}\"; it must be at most 366d")));
+        }
+        Ok(span)
     }
 
     pub(super) fn list(&self, field: &str) -> Result<&[Item], ScenarioError> {
