@@ -225,8 +225,8 @@ fn what_an_action_cannot_do_is_said() {
         said
     };
     let dead = |why: &str| vec![(vec![7], why.to_owned())];
-    for what in ["do = \"crash\"\nnodes = \"7\"", "do = \"pause\"\nnodes = \"7\"", "do = \"leave\"\nnodes = \"7\""] {
-        assert_eq!(none(what), dead("it is not running"), "{what}");
+    for what in ["do = \"crash\"", "do = \"pause\"", "do = \"leave\"", "do = \"deaf\"", "do = \"clock\"\nrate = 1.05"] {
+        assert_eq!(none(&format!("{what}\nnodes = \"7\"")), dead("it is not running"), "{what}");
     }
     assert_eq!(none("do = \"resume\"\nnodes = \"7\""), dead("it is not paused"));
     assert_eq!(none("do = \"join\"\nnodes = \"7\""), []);
@@ -235,7 +235,17 @@ fn what_an_action_cannot_do_is_said() {
     assert_eq!(none("do = \"down\"\nnodes = \"7\""), dead("the node that was told to down it shows no such member"));
     assert_eq!(none("do = \"down\"\nnodes = \"5\"\nby = \"7\"")[0].1, "nobody runs who could be told to down it");
     assert_eq!(none("do = \"move\"\nshards = \"1\"\nto = \"7\""), dead("it is not running"));
-    assert_eq!(none("do = \"crash\"\nnodes = \"3 - 3\""), [(vec![], "the selector means nobody".to_owned())]);
+    for what in [
+        "do = \"crash\"\nnodes = \"3 - 3\"",
+        "do = \"deaf\"\nnodes = \"3 - 3\"",
+        "do = \"clock\"\nnodes = \"3 - 3\"\nrate = 1.05",
+        "do = \"link\"\nfrom = \"leader - all\"\nto = \"3\"\ncut = true",
+        "do = \"link\"\nfrom = \"3\"\nto = \"leader - all\"\ncut = true",
+        "do = \"partition\"\ngroups = [\"leader - all\"]",
+        "do = \"join\"\nnodes = \"7\"\nto = \"leader - all\"",
+    ] {
+        assert_eq!(none(what), [(vec![], "the selector means nobody".to_owned())], "{what}");
+    }
 }
 
 #[test]

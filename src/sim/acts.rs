@@ -122,7 +122,10 @@ impl World<'_> {
                 }
             }
             Act::Join { nodes, spread, to } => {
-                let seeds: Vec<_> = to.iter().flat_map(|s| self.which(s)).map(settings::address).collect();
+                let seeds: Vec<_> = to.iter().flat_map(|s| self.found(i, s)).map(settings::address).collect();
+                if to.is_some() && seeds.is_empty() {
+                    return;
+                }
                 let all = self.found(i, nodes);
                 for (k, n) in all.iter().enumerate() {
                     let at = self.now + nanos(*spread) / all.len() as u64 * k as u64;
@@ -144,8 +147,10 @@ impl World<'_> {
                 }
             }
             Act::Partition { groups } => {
-                let groups: Vec<Vec<u32>> = groups.iter().map(|g| self.which(g)).collect();
-                self.net.partition(&groups, self.scenario.nodes);
+                let groups: Vec<Vec<u32>> = groups.iter().map(|g| self.found(i, g)).filter(|g| !g.is_empty()).collect();
+                if !groups.is_empty() {
+                    self.net.partition(&groups, self.scenario.nodes);
+                }
             }
             Act::Heal => {
                 self.net.heal();
@@ -155,17 +160,19 @@ impl World<'_> {
             }
             Act::Link(link) => self.link(i, link),
             Act::Deaf { nodes, span } => {
-                let all = self.which(nodes);
-                self.net.touch(&all);
-                for n in all {
-                    self.deafen(n, span.map(nanos));
+                for n in self.found(i, nodes) {
+                    match self.is_running(n) {
+                        true => self.deafen(n, span.map(nanos)),
+                        false => self.not_done(i, &[n], NOT_RUNNING),
+                    }
                 }
             }
             Act::Clock { nodes, rate, suspend } => {
-                for n in self.which(nodes) {
-                    let now = self.now;
-                    self.nodes[n as usize].clock.set(now, *rate, suspend.map_or(0, nanos));
-                    self.rearm(n);
+                for n in self.found(i, nodes) {
+                    match self.is_running(n) {
+                        true => self.set_clock(n, *rate, suspend.map_or(0, nanos)),
+                        false => self.not_done(i, &[n], NOT_RUNNING),
+                    }
                 }
             }
             Act::Move { shards, to } => {
@@ -298,17 +305,29 @@ impl World<'_> {
 
     /// The entry `i` of the scenario lays its fault over the links.
     fn link(&mut self, i: usize, link: &LinkAct) {
-        let (from, to) = (self.which(&link.from), self.which(&link.to));
+        let (from, to) = (self.found(i, &link.from), self.found(i, &link.to));
+        if !from.is_empty() && !to.is_empty() {
+            self.lay(i, link, &from, &to);
+        }
+        if let Some(span) = link.span {
+            self.queue.push(self.now + nanos(span), Event::Lift(i as u64 + 1));
+        }
+        if let Some(every) = link.every {
+            self.repeating.insert(i);
+            self.queue.push(self.now + nanos(every), Event::Repeat(i));
+        }
+    }
+
+    fn lay(&mut self, i: usize, link: &LinkAct, from: &[u32], to: &[u32]) {
         // Of all nodes and some the fault is those ones', among themselves too; whoever else sees them silent is not to blame.
         if !link.from.is_all() || link.to.is_all() {
-            self.net.touch(&from);
+            self.net.touch(from);
         }
         if !link.to.is_all() || link.from.is_all() {
-            self.net.touch(&to);
+            self.net.touch(to);
         }
-        let id = i as u64 + 1;
         let fault = |from: &[u32], to: &[u32]| Fault {
-            id,
+            id: i as u64 + 1,
             from: Nodes::of(from),
             to: Nodes::of(to),
             loss: link.loss,
@@ -317,23 +336,16 @@ impl World<'_> {
             reorder: link.reorder,
             cut: link.cut,
         };
-        self.net.add(fault(&from, &to));
+        self.net.add(fault(from, to));
         if link.both {
-            self.net.add(fault(&to, &from));
+            self.net.add(fault(to, from));
         }
         if link.tcp_reset {
-            for a in &from {
-                for b in &to {
+            for a in from {
+                for b in to {
                     self.reset(*a, *b);
                 }
             }
-        }
-        if let Some(span) = link.span {
-            self.queue.push(self.now + nanos(span), Event::Lift(id));
-        }
-        if let Some(every) = link.every {
-            self.repeating.insert(i);
-            self.queue.push(self.now + nanos(every), Event::Repeat(i));
         }
     }
 

@@ -230,6 +230,7 @@ impl World<'_> {
     /// Heartbeat replies do not reach it, for a span or until a heal.
     pub(super) fn deafen(&mut self, index: u32, span: Option<u64>) {
         let until = span.map_or(u64::MAX, |span| self.now.saturating_add(span));
+        self.net.touch(&[index]);
         let node = &mut self.nodes[index as usize];
         node.deaf_until = node.deaf_until.max(until);
         if span.is_some() {

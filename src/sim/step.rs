@@ -175,9 +175,11 @@ impl World<'_> {
         node.process = Some(p);
     }
 
-    /// A clock was set: what the cores wait for comes at another moment of the world.
-    pub(super) fn rearm(&mut self, index: u32) {
-        let Some(p) = self.nodes[index as usize].process.as_mut() else { return };
+    /// Sets a node's clock: what the cores wait for comes at another moment of the world.
+    pub(super) fn set_clock(&mut self, index: u32, rate: Option<f64>, leap: u64) {
+        let node = &mut self.nodes[index as usize];
+        node.clock.set(self.now, rate, leap);
+        let Some(p) = node.process.as_mut() else { return };
         p.wake_at = u64::MAX;
         p.workers.iter_mut().for_each(|w| w.wake_at = u64::MAX);
         let (life, workers) = (p.life, p.workers.len() as u16);
