@@ -135,7 +135,7 @@ fn read(document: &Item) -> Result<Scenario, ScenarioError> {
     let duration_item = top.get("duration").ok_or_else(|| missing("duration", "\"60s\""))?;
     let duration = duration_item.duration("duration")?;
     if duration.is_zero() {
-        return Err(duration_item.error("`duration` is 0; it must be above that"));
+        return Err(duration_item.expected("duration", "above 0"));
     }
     let network = top.get("network").map_or_else(|| Ok(NetworkSpec::default()), |n| read_network(n, nodes))?;
     let workload = top.get("workload").map(|w| read_workload(w, nodes, duration)).transpose()?;
@@ -159,6 +159,11 @@ fn read(document: &Item) -> Result<Scenario, ScenarioError> {
     let mut config = Vec::new();
     if let Some(item) = top.get("config") {
         flatten(item.table("config")?, "", &mut config);
+        for (i, (key, line, _)) in config.iter().enumerate() {
+            if let Some((_, other, _)) = config[..i].iter().find(|(k, ..)| k == key) {
+                return Err(ScenarioError { line: *line, what: format!("`{key}` is written twice, in line {other} too") });
+            }
+        }
     }
     let mut actions = Vec::new();
     if let Some(item) = top.get("at") {
@@ -378,6 +383,9 @@ converged_by = "60s"
             (("regions = 2", "regions = 3"), 18, "for 3 regions"),
             (("jitter = \"0.2ms\"", "jitter = \"18446744073s\""), 15, "`jitter` is \"18446744073s\"; it must be at most 366d"),
             (("duration = \"120s\"", "duration = \"400d\""), 8, "`duration` is \"400d\"; it must be at most 366d"),
+            (("duration = \"120s\"", "duration = \"0s\""), 8, "`duration` is \"0s\"; it must be above 0"),
+            (("nodes = 1000", "nodes = 3.5"), 3, "`nodes` is 3.5; it must be an integer"),
+            (("threshold = 12", "threshold = 12\n\"detector.threshold\" = 9"), 13, "`detector.threshold` is written twice, in line 12 too"),
             (("until = \"100s\"", "until = \"200s\""), 20, "within the run"),
             (("time = \"30s\"", "time = \"300s\""), 28, "after the end"),
             (("bad = 0.02, ", ""), 18, "lacks `bad`"),
@@ -409,6 +417,9 @@ converged_by = "60s"
             Scenario::parse(CONTRACT, &["nodes=2000".into(), "started=2000".into(), "membership.gossip_interval=200ms".into()]).unwrap();
         assert_eq!((s.nodes, s.started), (2000, 2000));
         assert!(s.config.iter().any(|(k, _, v)| k == "membership.gossip_interval" && v.as_str() == Some("200ms")));
+        let s = Scenario::parse(CONTRACT, &["detector.threshold=9".into()]).unwrap();
+        let found: Vec<_> = s.config.iter().filter(|(k, ..)| k == "detector.threshold").map(|(_, _, v)| v.as_integer()).collect();
+        assert_eq!(found, [Some(9)], "however it is written there");
         let error = Scenario::parse(CONTRACT, &["nodes=many".into()]).unwrap_err();
         assert!(error.what.contains("`nodes`"), "{error}");
     }

@@ -55,20 +55,21 @@ impl Item {
         ScenarioError { line: self.line, what: what.into() }
     }
 
-    fn kind(&self) -> &'static str {
-        match self.value {
-            Value::Text(_) => "a text",
-            Value::Int(_) => "an integer",
-            Value::Float(_) => "a number",
-            Value::Bool(_) => "true or false",
-            Value::List(_) => "a list",
-            Value::Table(_) => "a table",
-            Value::Other => "a date",
+    /// The value, or of many what they are.
+    fn shown(&self) -> String {
+        match &self.value {
+            Value::Text(t) => format!("\"{t}\""),
+            Value::Int(i) => i.to_string(),
+            Value::Float(x) => format!("{x:?}"),
+            Value::Bool(b) => b.to_string(),
+            Value::List(_) => "a list".into(),
+            Value::Table(_) => "a table".into(),
+            Value::Other => "a date".into(),
         }
     }
 
-    fn expected(&self, field: &str, want: &str) -> ScenarioError {
-        self.error(format!("`{field}` is {}; it must be {want}", self.kind()))
+    pub(super) fn expected(&self, field: &str, want: &str) -> ScenarioError {
+        self.error(format!("`{field}` is {}; it must be {want}", self.shown()))
     }
 
     pub(super) fn text(&self, field: &str) -> Result<&str, ScenarioError> {
@@ -110,11 +111,10 @@ impl Item {
             Value::Text(t) => t,
             _ => return Err(self.expected(field, "a duration with its unit, like \"200ms\"")),
         };
-        let span = parse_duration(text).ok_or_else(|| {
-            self.error(format!("`{field}` is \"{text}\"; it must be a duration with its unit: ns, us, ms, s, m, h or d, like \"200ms\""))
-        })?;
+        let span = parse_duration(text)
+            .ok_or_else(|| self.expected(field, "a duration with its unit: ns, us, ms, s, m, h or d, like \"200ms\""))?;
         if span > DURATION_MAX {
-            return Err(self.error(format!("`{field}` is \"{text}\"; it must be at most 366d")));
+            return Err(self.expected(field, "at most 366d"));
         }
         Ok(span)
     }
@@ -228,6 +228,12 @@ pub(super) fn override_with(document: &mut Item, assignment: &str, scenario_tabl
         Some(name) => {
             let entry = root.entry(name.to_owned()).or_insert_with(|| Item { line: 0, value: Value::Table(BTreeMap::new()) });
             let Value::Table(inner) = &mut entry.value else { return Err(bad(format!("`{name}` is no table in this scenario"))) };
+            // Written the other way it would be there twice.
+            if let Some((part, below)) = rest.split_once('.')
+                && let Some(Item { value: Value::Table(part), .. }) = inner.get_mut(part)
+            {
+                part.remove(below);
+            }
             inner.insert(rest, value)
         }
     };
