@@ -26,7 +26,8 @@ use support::{
     valve::{Flow, Valve},
 };
 use wingbeat::{
-    AskError, Cluster, Config, Cx, DropReason, Entity, EntityRef, Event, HostOptions, MemberStatus, NodeAddr, Refusal, Region, Stream,
+    AskError, Cluster, Config, Cx, DropReason, Entity, EntityRef, Event, HostOptions, MemberStatus, NodeAddr, Refusal, Region,
+    channel::Receiver,
     config::{Preset, Span, Workers},
     messages,
 };
@@ -177,7 +178,7 @@ fn three(name: &str, change: impl Fn(&mut Config)) -> Three {
 }
 
 /// Watches that nobody is accused while pressure lasts.
-struct Calm(Vec<Stream<Event>>);
+struct Calm(Vec<Receiver<Event>>);
 
 impl Calm {
     fn of(nodes: &[&Cluster]) -> Self {
@@ -186,7 +187,7 @@ impl Calm {
 
     #[track_caller]
     fn check(&self) {
-        for event in self.0.iter().flat_map(|events| events.try_iter()) {
+        for event in self.0.iter().flat_map(Receiver::try_iter) {
             let accuses = match &event {
                 Event::Unreachable { .. } | Event::Split { .. } => true,
                 Event::Member { member, .. } => matches!(member.status, MemberStatus::Down | MemberStatus::Removed),

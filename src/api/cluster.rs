@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use crossbeam::channel::RecvTimeoutError;
+use crossbeam::channel::{Receiver, RecvTimeoutError};
 
 use super::{
     context::resolve,
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     Config, Deadline, Entity, EntityId, EntityRef, EntityType, HostOptions, KeyOf, Lease, NodeAddr, NodeId, Region, ShardId, Singleton,
-    Stream, Time, Topic, TypeId, Wire,
+    Time, Topic, TypeId, Wire,
     config::ConfigErrors,
     engine::{
         self,
@@ -155,7 +155,7 @@ impl Cluster {
 
     /// A bounded stream of events that begins with the present members. A reader that is too slow misses events, and the engine never
     /// waits for it; what was missed is counted.
-    pub fn events(&self) -> Stream<Event> {
+    pub fn events(&self) -> Receiver<Event> {
         self.node().events()
     }
 
@@ -169,7 +169,7 @@ impl Cluster {
     }
 
     /// A bounded stream of the messages that are accepted and then given up on this node, from now on.
-    pub fn dead_letters(&self) -> Stream<DeadLetter> {
+    pub fn dead_letters(&self) -> Receiver<DeadLetter> {
         self.node().dead_letters()
     }
 

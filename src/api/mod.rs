@@ -10,11 +10,11 @@ mod hosting;
 mod key;
 mod lease;
 mod messages;
+mod outlet;
 mod query;
 mod reference;
 mod region;
 mod shutdown;
-mod stream;
 #[cfg(feature = "admin")]
 #[doc(hidden)]
 pub mod surface;
@@ -37,15 +37,14 @@ pub use {
     reference::EntityRef,
     region::{HostOptions, Nodes, Passivation, QueryError, Region},
     shutdown::{Overrun, Phase, ShutdownHandle, ShutdownReason, ShutdownReport},
-    stream::Stream,
     topic::Topic,
     wire::{Added, Wire, wire_id},
 };
 pub(crate) use {
     context::encode_reply,
     hosting::{Factory, host_of},
+    outlet::{Outlet, Taken},
     reference::mark_worker_thread,
     shutdown::{Awaits, End, Reaper},
-    stream::Outlet,
     wire::decode_versions,
 };

@@ -5,7 +5,7 @@ use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 use super::context::resolve;
 use crate::{
     Addressed, Batch, Deadline, Entity, EntityKey, EntityRef, EntityType, Event, IntoKey, Member, Message, NodeId, Refusal, ShardId,
-    Stream, TellError, TypeId, Wire,
+    TellError, TypeId, Wire,
     engine::{
         exits,
         node::{Life, Node, ToNet, ToWorker},
@@ -214,7 +214,7 @@ impl<T: EntityType> Region<T> {
     }
 
     /// Events of the cluster, from now on; see [`Cluster::events`](crate::Cluster::events).
-    pub fn events(&self) -> Stream<Event> {
+    pub fn events(&self) -> crossbeam::channel::Receiver<Event> {
         self.node.events()
     }
 }

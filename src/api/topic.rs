@@ -9,11 +9,12 @@ use std::{
     },
 };
 
+use crossbeam::channel::Receiver;
 use parking_lot::Mutex;
 
 use super::{
     cluster::Subscription,
-    stream::{Outlet, Stream},
+    outlet::{Outlet, Taken},
     wire::{decode_versions, encode_versions},
 };
 use crate::{
@@ -21,7 +22,7 @@ use crate::{
     engine::{
         exits,
         node::{Node, ToNet},
-        topics::{Sink, TopicEntry, Value},
+        topics::{TopicEntry, Value},
     },
     proto::wire::Frame,
 };
@@ -97,13 +98,12 @@ impl<V: Wire + Clone> Topic<V> {
         Ok(())
     }
 
-    /// Values from now on, as long as the stream is kept; at least one may wait. What comes while `capacity` of them wait is dropped and counted.
-    pub fn subscribe(&self, capacity: usize) -> Stream<V> {
-        let (outlet, stream) = Outlet::new(capacity);
-        let kept = outlet.kept();
-        let give = move |value: &Value| value.downcast_ref::<V>().is_none_or(|value| outlet.offer(value.clone()));
-        self.entry.add(&self.node, Sink { kept, give: Box::new(give) });
-        stream
+    /// Values from now on, as long as the receiver lives; at least one may wait. What comes while `capacity` of them wait is dropped and counted.
+    pub fn subscribe(&self, capacity: usize) -> Receiver<V> {
+        let (outlet, from) = Outlet::new(capacity);
+        let give = move |value: &Value| value.downcast_ref::<V>().map_or(Taken::Yes, |value| outlet.offer(value.clone()));
+        self.entry.add(&self.node, Box::new(give));
+        from
     }
 
     /// Runs `f` on the helper thread for each value, until the subscription is dropped. At most 1024 values wait for it; more are dropped and
@@ -113,11 +113,11 @@ impl<V: Wire + Clone> Topic<V> {
         let f = Arc::new(Mutex::new(f));
         let (weak, node) = (Arc::downgrade(&f), Arc::downgrade(&self.node));
         let waiting = Arc::new(AtomicUsize::new(0));
-        let kept = weak.clone();
         let give = move |value: &Value| {
-            let (Some(value), Some(node)) = (value.downcast_ref::<V>(), node.upgrade()) else { return true };
+            let (Some(_), Some(node)) = (weak.upgrade(), node.upgrade()) else { return Taken::Gone };
+            let Some(value) = value.downcast_ref::<V>() else { return Taken::Yes };
             if waiting.load(Ordering::Acquire) >= CALLBACK_WAITING_MAX {
-                return false;
+                return Taken::Full;
             }
             waiting.fetch_add(1, Ordering::AcqRel);
             let (weak, waiting, value) = (weak.clone(), waiting.clone(), value.clone());
@@ -127,9 +127,9 @@ impl<V: Wire + Clone> Topic<V> {
                     (*f.lock())(value);
                 }
             }));
-            true
+            Taken::Yes
         };
-        self.entry.add(&self.node, Sink { kept, give: Box::new(give) });
+        self.entry.add(&self.node, Box::new(give));
         Subscription::keeping(f)
     }
 

@@ -4,7 +4,7 @@ use std::{
     any::Any,
     collections::HashMap,
     sync::{
-        Arc, Weak,
+        Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
@@ -16,24 +16,13 @@ use super::{
     exits,
     node::{Life, Node, ToWorker},
 };
-use crate::CodecError;
+use crate::{CodecError, api::Taken};
 
 /// A published value, shared by its readers on this node.
 pub type Value = Arc<dyn Any + Send + Sync>;
 
-/// One subscriber that is no entity.
-pub struct Sink {
-    /// Lives as long as it does.
-    pub kept: Weak<dyn Any + Send + Sync>,
-    /// Gives it a value. Must not block. False: it has no room.
-    pub give: Box<dyn Fn(&Value) -> bool + Send + Sync>,
-}
-
-impl Sink {
-    fn is_kept(&self) -> bool {
-        self.kept.strong_count() > 0
-    }
-}
+/// Gives a value to one subscriber that is no entity. Must not block.
+pub type Sink = Box<dyn Fn(&Value) -> Taken + Send + Sync>;
 
 /// Decodes what another node has published.
 pub type Decode = fn(&[u8]) -> Result<Value, CodecError>;
@@ -61,7 +50,6 @@ impl TopicEntry {
     /// Adds a subscriber, under the lock that [`Topics::end`] takes.
     pub fn add(&self, node: &Node, sink: Sink) {
         let mut sinks = self.sinks.lock();
-        sinks.retain(Sink::is_kept);
         if node.life() != Life::Stopped {
             sinks.push(sink);
         }
@@ -90,9 +78,12 @@ impl TopicEntry {
     /// Gives a value to everybody on this node, from the calling thread.
     pub fn deliver(&self, node: &Arc<Node>, value: &Value) {
         let mut sinks = self.sinks.lock();
-        sinks.retain(Sink::is_kept);
+        sinks.retain(|sink| {
+            let taken = sink(value);
+            self.count_dropped(usize::from(taken == Taken::Full));
+            taken != Taken::Gone
+        });
         self.sinks_seen.store(sinks.len(), Ordering::Relaxed);
-        self.count_dropped(sinks.iter().filter(|sink| !(sink.give)(value)).count());
         drop(sinks);
         let all = 0..self.entities.len();
         if self.entities_of(all.clone()) > 0 {
@@ -163,29 +154,27 @@ impl Topics {
 mod tests {
     use super::*;
 
-    fn sink(given: &Arc<AtomicUsize>) -> (Arc<()>, Sink) {
-        let (kept, given) = (Arc::new(()), given.clone());
-        let open = Arc::downgrade(&kept);
-        let give = move |_: &Value| given.fetch_add(1, Ordering::SeqCst) == usize::MAX;
-        (kept, Sink { kept: open, give: Box::new(give) })
+    fn sink(given: &Arc<AtomicUsize>) -> Sink {
+        let given = given.clone();
+        Box::new(move |_| {
+            given.fetch_add(1, Ordering::SeqCst);
+            Taken::Gone
+        })
     }
 
     #[test]
     fn a_value_that_nobody_gets_is_counted_for_each_who_is_there() {
         let (node, given) = (Node::lone(None), Arc::default());
         let topic = node.topics.enter(7, "news", |_| Ok(Arc::new(())));
-        let readers = [sink(&given), sink(&given)].map(|(kept, sink)| {
-            topic.add(&node, sink);
-            kept
-        });
+        [sink(&given), sink(&given)].into_iter().for_each(|sink| topic.add(&node, sink));
         topic.entities[0].store(3, Ordering::SeqCst);
         // Its helper has ended, so that as many as may wait do.
         (0..WAITING_MAX).for_each(|_| node.topics.arrived(&node, 7, Box::default()));
         assert_eq!(topic.dropped(), 0);
         node.topics.arrived(&node, 7, Box::default());
         assert_eq!((topic.dropped(), given.load(Ordering::SeqCst)), (5, 0));
-        drop(readers);
-        topic.add(&node, sink(&given).1);
-        assert_eq!(topic.sinks.lock().len(), 1, "who is gone makes room");
+        topic.entities[0].store(0, Ordering::SeqCst);
+        topic.deliver(&node, &(Arc::new(()) as Value));
+        assert_eq!((topic.sinks.lock().len(), topic.dropped()), (0, 5), "who is gone misses nothing");
     }
 }

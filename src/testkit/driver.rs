@@ -14,7 +14,7 @@ use super::{
     wires::{LifeNo, Paths, Wires},
 };
 use crate::{
-    Cluster, Config, DeadLetter, Event, NodeAddr, NodeId, Stream, Time,
+    Cluster, Config, DeadLetter, Event, NodeAddr, NodeId, Time,
     api::{Awaits, End, Reaper},
     engine::{
         self,
@@ -65,8 +65,8 @@ struct Seat {
     /// What the node had come to when its threads were told to end.
     ending: Option<node::Life>,
     paused_until: Time,
-    events: Stream<Event>,
-    letters: Stream<DeadLetter>,
+    events: Receiver<Event>,
+    letters: Receiver<DeadLetter>,
 }
 
 /// Whose turn it is.

@@ -2,13 +2,15 @@
 
 use std::{cell::RefCell, collections::BTreeMap, sync::Arc, time::Duration};
 
+use crossbeam::channel::Receiver;
+
 use super::{
     driver::told,
     fence::{Fence, Fenced},
     story::Story,
 };
 use crate::{
-    Cluster, Config, Event, NodeId, Stream, Time,
+    Cluster, Config, Event, NodeId, Time,
     engine::{node::ToWorker, sys},
     proto::node::Command,
 };
@@ -29,7 +31,7 @@ struct State {
     /// Where each node listens, once it has started.
     ports: Vec<Option<u16>>,
     names: Vec<(NodeId, usize)>,
-    events: Vec<(usize, Stream<Event>)>,
+    events: Vec<(usize, Receiver<Event>)>,
     story: Story,
 }
 

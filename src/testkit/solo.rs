@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     AskError, DeadLetter, Deadline, Entity, EntityKey, EntityRef, EntityType, Epoch, Failure, HostOptions, IntoKey, KeyOf, Message,
-    NodeAddr, NodeId, Request, ShardId, ShardKey, Stream, Time, Topic, TypeId, Wire,
+    NodeAddr, NodeId, Request, ShardId, ShardKey, Time, Topic, TypeId, Wire,
     api::decode_versions,
     engine::{
         clock::VirtualTime,
@@ -141,7 +141,7 @@ struct Home {
     commands: LaneSender<ToWorker>,
     /// What found no room among the commands, in order.
     waiting: VecDeque<ToWorker>,
-    letters: Stream<DeadLetter>,
+    letters: Receiver<DeadLetter>,
 }
 
 impl Home {

@@ -22,6 +22,7 @@ use wingbeat::{
         hosting::{Answer, CounterType, ProbeMsg, ProbeType, RegisterMsg, RegisterType},
         probe, register,
     },
+    channel::Receiver,
     proto::rng::Rng,
 };
 
@@ -163,7 +164,7 @@ struct Sender {
     fault: Arc<AtomicU32>,
     stop: Arc<AtomicBool>,
     queue: AskQueue<Answer>,
-    letters: wingbeat::Stream<DeadLetter>,
+    letters: Receiver<DeadLetter>,
     rng: Rng,
     began: Instant,
     /// Messages of a group.
