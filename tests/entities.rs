@@ -529,7 +529,6 @@ fn a_type_that_nobody_hosts_is_a_typed_error() {
     assert_eq!(letters.recv_timeout(PATIENCE).unwrap().reason, DropReason::NoHost);
 }
 
-// failures: row 55
 #[test]
 fn what_was_sent_on_a_node_has_arrived_when_that_has_left() {
     for _ in 0..5 {
@@ -549,6 +548,7 @@ fn what_was_sent_on_a_node_has_arrived_when_that_has_left() {
     }
 }
 
+// failures: row 55
 #[test]
 fn calls_after_the_end_are_typed_errors_and_ending_twice_is_ending_once() {
     let (cluster, region, shared) = alone("ended", |_| {});
