@@ -14,7 +14,7 @@ use std::{
 
 use support::{PATIENCE, until_holds};
 use wingbeat::{
-    Cluster, Config, Cx, Entity, HostOptions, NodeId, Nodes, Refusal, Region, ShutdownReason, Singleton, StopReason, Topic,
+    AskError, Cluster, Config, Cx, Entity, HostOptions, NodeId, Nodes, Refusal, Region, ShutdownReason, Singleton, StopReason, Topic,
     config::{Preset, Workers},
     messages, wire,
 };
@@ -203,6 +203,10 @@ fn what_a_worker_has_no_room_for_is_counted_for_each_of_its_subscribers() {
         while topic.publish(&news(&n.to_string())) == Err(Refusal::Full) {
             std::thread::yield_now();
         }
+    }
+    // Its ring is full until it goes on.
+    while readers.get("busy").ask(Seen, PATIENCE) == Err(AskError::Refused(Refusal::Full)) {
+        std::thread::yield_now();
     }
     let got: usize = ["a", "b", "c"].iter().map(|key| seen(readers, key).len()).sum();
     assert_eq!(got as u64 + topic.dropped(), 900);

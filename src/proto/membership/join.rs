@@ -136,12 +136,18 @@ impl Seeker {
         all.into_iter().flatten().take_while(|addr| !self.own.contains(*addr))
     }
 
+    /// Nobody is at that address of a name at another one of which somebody has no cluster, or this node is: `localhost` has addresses of two families.
+    fn is_spare(&self, addr: &NodeAddr) -> bool {
+        let without = |other| self.own.contains(other) || self.without.contains(self.named.get(other).unwrap_or(other));
+        self.refusing.contains(addr) && self.behind.values().any(|all| all.contains(addr) && all.iter().any(without))
+    }
+
     /// Whether a cluster is to be formed. `proves`: a refused connection proves that no process is there. It does so too where most say that they
     /// have no cluster: one that lives on without those is not to be expected.
     fn forms(&self, now: Time, proves: bool) -> bool {
         let founds = self.joining_until.is_none() && self.ahead().all(|addr| self.refusing.contains(addr));
         let Some(form_at) = self.form_at.filter(|_| founds) else { return false };
-        let asked = self.asked();
+        let asked: Vec<&NodeAddr> = self.asked().into_iter().filter(|addr| !self.is_spare(addr)).collect();
         let without = asked.iter().filter(|addr| self.without.contains(**addr)).count();
         let proves = proves || (without + 1) * 2 > asked.len() + 1;
         let gone = |addr: &&NodeAddr| self.without.contains(*addr) || (proves && self.refusing.contains(*addr));
@@ -314,7 +320,8 @@ impl Membership {
             LinkDown::Unresolved(error) => seeker.trouble = Some(format!("{addr}: the host name has no address: {error}")),
             LinkDown::Refused => {
                 seeker.trouble = Some(format!("{addr}: connection refused"));
-                if seeker.ahead().any(|ahead| ahead == addr) && seeker.forms(now, self.config.downing.proof_of_death) {
+                let counts = seeker.is_spare(addr) || seeker.ahead().any(|ahead| ahead == addr);
+                if counts && seeker.forms(now, self.config.downing.proof_of_death) {
                     self.form();
                 }
             }

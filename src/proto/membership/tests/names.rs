@@ -4,7 +4,7 @@ use super::{
     Ending, MemberStatus, SEEDS, fast, millis, secs,
     world::{World, addr, name, pods},
 };
-use crate::{Config, NodeAddr};
+use crate::{Config, NodeAddr, config::Span};
 
 /// With the names of these as seeds.
 fn seeded(seeds: &[usize]) -> Config {
@@ -133,6 +133,22 @@ fn nodes_behind_one_name_form_one_cluster() {
         world.crash(again);
         start_behind(&mut world, again);
         world.run_until(secs(10), "joining again", |w| w.one_cluster(&[1, 2, 3]));
+    }
+}
+
+#[test]
+fn an_address_of_a_name_at_which_nobody_is_is_not_waited_for() {
+    for seed in 0..SEEDS {
+        let mut world = World::new(seed);
+        let mut config = fast();
+        config.membership.seed_timeout = Span::secs(5);
+        // Of another one, or of the first that is there itself.
+        let seeds = if seed % 2 == 0 { vec![addr(1), pods()] } else { vec![pods(), addr(2)] };
+        world.pods = vec![if seed % 2 == 0 { addr(2) } else { addr(1) }, addr(9)];
+        config.cluster.seeds = seeds.iter().map(ToString::to_string).collect();
+        world.start_as(1, config.clone());
+        world.start_as(2, config);
+        world.run_until(secs(2), "forming", |w| w.one_cluster(&[1, 2]));
     }
 }
 
