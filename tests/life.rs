@@ -23,6 +23,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// A handler has begun that will not return.
 static HELD: AtomicBool = AtomicBool::new(false);
 const LONG: Duration = Duration::from_secs(60);
+const STUCK: u64 = 99;
 
 messages! { pub enum PingMsg for Ping(u64) = "life.ping" { Hello -> u64, Count -> u64, Hold } }
 
@@ -63,7 +64,8 @@ impl Entity for State {
     }
 
     fn handoff(&mut self, cx: &mut Cx<'_, Self>) -> Result<Handoff, Failure> {
-        cx.hand_over(&self.counted)
+        // The key of one that cannot be handed over.
+        if *cx.id() == STUCK { Err(Failure::new("on purpose")) } else { cx.hand_over(&self.counted) }
     }
 
     fn adopted(&mut self, state: HandedOver<'_>, _: &mut Cx<'_, Self>) -> Result<(), Failure> {
@@ -210,6 +212,19 @@ fn a_node_that_the_cluster_removes_runs_its_tasks_and_one_that_is_killed_does_no
     let report = world.node(1).shutdown(ShutdownReason::Requested).wait(LONG).unwrap();
     assert!(matches!(report.reason, ShutdownReason::Downed(_)), "{report:?}");
     assert_eq!(log.lines(), ["n1"]);
+}
+
+#[test]
+fn what_was_not_handed_over_in_time_is_in_the_report() {
+    let world = World::simulated(2).on_each(host).start();
+    assert_eq!(world.entity::<Ping>(0, STUCK).ask(Count, LONG), Ok(1));
+    let home = world.owner_of::<Ping>(STUCK);
+    let report = world.node(home).shutdown(ShutdownReason::Requested).wait(LONG).unwrap();
+    assert_eq!(report.reason, ShutdownReason::Requested);
+    let overran: Vec<_> = report.overran.iter().map(ToString::to_string).collect();
+    assert!(overran.iter().any(|line| line.starts_with("leave the cluster: hand-offs were not done")), "{overran:?}");
+    // Begun anew, once the other node knows.
+    world.eventually(LONG, || world.entity::<Ping>(1 - home, STUCK).ask(Count, LONG) == Ok(1));
 }
 
 // failures: row 47

@@ -403,8 +403,13 @@ impl End {
     }
 
     /// All threads have ended: tells who waits. `life` is what the node had come to before they did.
-    pub fn finish(self, now: Time, life: Life) {
+    pub fn finish(mut self, now: Time, life: Life) {
         self.shared.node.set_life(Life::Stopped);
+        if life == Life::Ended(Ending::Overdue) {
+            let after = self.shared.node.config.shutdown.leave_timeout;
+            let what = format!("hand-offs were not done within shutdown.leave_timeout ({after}); what was not handed over is lost");
+            self.overran.push(Overrun { phase: Phase::LeaveCluster, what });
+        }
         let reason = match (self.requested, life) {
             (_, Life::Ended(Ending::Downed(why))) => ShutdownReason::Downed(why),
             (_, Life::Ended(Ending::Refused(why))) => ShutdownReason::Refused(why),

@@ -8,6 +8,8 @@ use crate::{NodeId, Time};
 pub(crate) struct Farewell {
     /// Hand-offs are done.
     pub(crate) drained: bool,
+    /// Or are not, and are not waited for any longer.
+    overdue: bool,
     /// Since when this node is exiting.
     since: Option<Time>,
     /// Last sign that the cluster still knows this node.
@@ -62,7 +64,7 @@ impl Membership {
         let ending = match (self.state.tombstones.get(&self.me), self.status()) {
             (Some(t), _) if t.how == Gone::Left => Ending::Left,
             (Some(_), _) => Ending::Downed("this node was removed from the cluster".into()),
-            (None, Some(MemberStatus::Down)) if leaving && self.farewell.drained => Ending::Left,
+            (None, Some(MemberStatus::Down)) if leaving && self.farewell.drained => self.left(),
             (None, Some(MemberStatus::Down)) => Ending::Downed("this node was declared down".into()),
             (None, Some(MemberStatus::Exiting)) => {
                 self.farewell.since.get_or_insert(now);
@@ -80,7 +82,7 @@ impl Membership {
     /// A member says that this node was removed.
     pub(super) fn end_removed(&mut self, now: Time) {
         self.tell_own_end(now);
-        self.end(if self.farewell.drained { Ending::Left } else { Ending::Downed("this node was removed from the cluster".into()) });
+        self.end(if self.farewell.drained { self.left() } else { Ending::Downed("this node was removed from the cluster".into()) });
     }
 
     pub(super) fn farewell_due(&self) -> Option<Time> {
@@ -97,14 +99,18 @@ impl Membership {
             return;
         }
         if self.farewell.drained {
-            return self.end(Ending::Left);
+            return self.end(self.left());
         }
         let after = self.config.shutdown.leave_timeout.get();
         self.warn("W-LEAVE-001", format!("hand-offs were not done within shutdown.leave_timeout ({after:?}): this node downs itself"));
         self.state.raise(self.me, MemberStatus::Down);
         self.touch();
         self.counters.add(Count::LeaveForced);
-        self.farewell.drained = true;
+        (self.farewell.drained, self.farewell.overdue) = (true, true);
+    }
+
+    fn left(&self) -> Ending {
+        if self.farewell.overdue { Ending::Overdue } else { Ending::Left }
     }
 
     /// Something of the cluster reached this node.

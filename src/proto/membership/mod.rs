@@ -112,6 +112,8 @@ pub enum Removal {
 pub enum Ending {
     /// It left.
     Left,
+    /// It was to leave, and ended before all was handed over: `shutdown.leave_timeout` was over.
+    Overdue,
     /// It was downed, by others or by its own resolver.
     Downed(String),
     /// A cluster refused it for good.
