@@ -108,7 +108,11 @@ impl Topics {
 
     /// The node has stopped: nothing more comes to anybody.
     pub fn end(&self) {
-        self.by_id.read().values().for_each(|entry| entry.sinks.lock().clear());
+        for entry in self.by_id.read().values() {
+            // What they keep may use the topic as it is dropped.
+            let sinks = std::mem::take(&mut *entry.sinks.lock());
+            drop(sinks);
+        }
     }
 
     /// The topic with this id, made if it is not there.

@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
     time::Duration,
 };
 
@@ -136,10 +137,12 @@ impl Seeker {
         all.into_iter().flatten().take_while(|addr| !self.own.contains(*addr))
     }
 
-    /// Nobody is at that address of a name at another one of which somebody has no cluster, or this node is: `localhost` has addresses of two families.
-    fn is_spare(&self, addr: &NodeAddr) -> bool {
-        let without = |other| self.own.contains(other) || self.without.contains(self.named.get(other).unwrap_or(other));
-        self.refusing.contains(addr) && self.behind.values().any(|all| all.contains(addr) && all.iter().any(without))
+    /// Nobody is at that address of a name at another one of which somebody has no cluster, or this node is; or it is of the other family, of which each node
+    /// that has one may have an address, and no way may lead there.
+    fn is_spare(&self, addr: &NodeAddr, proves: bool) -> bool {
+        let without = |other: &NodeAddr| self.own.contains(other) || self.without.contains(self.named.get(other).unwrap_or(other));
+        let stands_in = |other: &NodeAddr| without(other) && ((proves && self.refusing.contains(addr)) || family(other) != family(addr));
+        self.behind.values().any(|all| all.contains(addr) && all.iter().any(stands_in))
     }
 
     /// Whether a cluster is to be formed. `proves`: a refused connection proves that no process is there. It does so too where most say that they
@@ -147,12 +150,14 @@ impl Seeker {
     fn forms(&self, now: Time, proves: bool) -> bool {
         let founds = self.joining_until.is_none() && self.ahead().all(|addr| self.refusing.contains(addr));
         let Some(form_at) = self.form_at.filter(|_| founds) else { return false };
-        let asked: Vec<&NodeAddr> = self.asked().into_iter().filter(|addr| !self.is_spare(addr)).collect();
+        let (spare, asked): (Vec<_>, Vec<_>) = self.asked().into_iter().partition(|addr| self.is_spare(addr, proves || !self.heard));
+        // Whoever was at the only addresses that there are may be out of reach.
+        let alone = asked.is_empty() && spare.into_iter().any(|addr| !is_loopback(addr));
         let without = asked.iter().filter(|addr| self.without.contains(**addr)).count();
         let proves = proves || (without + 1) * 2 > asked.len() + 1;
         let gone = |addr: &&NodeAddr| self.without.contains(*addr) || (proves && self.refusing.contains(*addr));
         let silent = form_at <= now && (!self.heard || asked.iter().all(gone));
-        silent || without == asked.len()
+        silent || (without == asked.len() && !alone)
     }
 
     /// What an operator is told while no cluster is found.
@@ -172,6 +177,19 @@ impl Seeker {
         }
         text
     }
+}
+
+/// Of the address of a node, if it is none of a name.
+fn ip(addr: &NodeAddr) -> Option<IpAddr> {
+    addr.host.parse().ok()
+}
+
+fn family(addr: &NodeAddr) -> Option<bool> {
+    ip(addr).map(|ip| ip.is_ipv6())
+}
+
+fn is_loopback(addr: &NodeAddr) -> bool {
+    ip(addr).is_some_and(|ip| ip.is_loopback())
 }
 
 impl Membership {
@@ -320,7 +338,7 @@ impl Membership {
             LinkDown::Unresolved(error) => seeker.trouble = Some(format!("{addr}: the host name has no address: {error}")),
             LinkDown::Refused => {
                 seeker.trouble = Some(format!("{addr}: connection refused"));
-                let counts = seeker.is_spare(addr) || seeker.ahead().any(|ahead| ahead == addr);
+                let counts = seeker.is_spare(addr, true) || seeker.ahead().any(|ahead| ahead == addr);
                 if counts && seeker.forms(now, self.config.downing.proof_of_death) {
                     self.form();
                 }

@@ -70,6 +70,7 @@ impl<M: Members> NodeCore<M> {
         let (addr, news) = self.peers.remove(node);
         self.ways_round.removed(node);
         self.flush_lost(node);
+        self.dialled_for.remove(&node);
         if !news || node == self.me {
             return;
         }
@@ -146,7 +147,8 @@ impl<M: Members> NodeCore<M> {
         // Nobody takes over what runs here, but somebody may be given it the moment this node is removed: all leave, or a host of that type comes.
         let abandons = leaving && exits && (!takers || (runs && self.region.hosted().all(stranded) && handed_over()));
         let ready = leaving && !runs && (abandons || handed_over());
-        let drained = ready && (self.drained || self.flushed(now));
+        // Not before all have heard that it leaves: it serves until then, and may be given something.
+        let drained = ready && (self.drained || (exits && self.flushed(now)));
         if !ready {
             self.unflushed();
         }

@@ -104,6 +104,8 @@ pub struct NodeCore<M = Membership> {
     ended: bool,
     /// Of what was sent here, as this node leaves.
     flush: Option<Flush>,
+    /// Nodes that messages were sent to when there was no link.
+    dialled_for: BTreeSet<NodeId>,
     timers: Timers<Due>,
     effects: VecDeque<Effect>,
     /// Control frames of this node to itself: handled before a verb returns, never from within another one.
@@ -220,6 +222,7 @@ impl<M: Members> NodeCore<M> {
             abandoned: false,
             ended: false,
             flush: None,
+            dialled_for: BTreeSet::new(),
             timers: Timers::default(),
             effects: VecDeque::new(),
             inbox: VecDeque::new(),
@@ -398,6 +401,7 @@ impl<M: Members> NodeCore<M> {
                 self.with_region(|region, peers, out| region.link_up(now, peer, peers, out));
                 self.with_relay(|relay, _, out| relay.link_up(now, peer, out));
                 self.with_coordinator(now, |coordinator, out| coordinator.handle_link_up(peer, out));
+                self.mark_again(peer);
                 if self.authority == Some(peer) {
                     self.ask_authority_again(now);
                 }
@@ -411,7 +415,6 @@ impl<M: Members> NodeCore<M> {
                         self.relay.link_down(now, peer, ended);
                     }
                     self.peers.link_down(peer);
-                    self.flush_lost(peer);
                     if ended && cause == LinkDown::TimedOut {
                         // What was said over it may not have come, and is said again only over a new one; a reset link is dialled by the membership.
                         self.send_frame(peer, Frame::Member(MemberFrame::WhoAreYou));
@@ -654,7 +657,12 @@ impl<M: Members> NodeCore<M> {
                     self.tell_worker(shard, ShardCommand::Item { stream: to, shard, item });
                 }
                 // Whether it can be sent was checked where it was stamped; a fence for a node gone since is repeated or given up.
-                RegionOut::Item { to, shard, item } => drop(self.send_frame(to, Frame::Item { shard, item })),
+                RegionOut::Item { to, shard, item } => {
+                    if !self.peers.has_link(to) {
+                        self.dialled_for.insert(to);
+                    }
+                    self.send_frame(to, Frame::Item { shard, item });
+                }
                 // Who sends to a type without having it registered has no words.
                 RegionOut::Publish { shard, .. } if self.registration.shards(shard.ty) == 0 => {}
                 RegionOut::Publish { shard, word } => self.effects.push_back(Effect::Publish { shard, word }),

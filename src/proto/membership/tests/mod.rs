@@ -235,7 +235,7 @@ fn a_leaver_whose_hand_offs_take_too_long_counts_as_downed() {
     let id = world.nodes[&2].id;
     world.with(2, |m, now| m.leave(now, id)).unwrap();
     world.run_until(secs(4), "end", |w| w.ended(2).is_some());
-    assert_eq!(world.ended(2), Some(&Ending::Left));
+    assert_eq!(world.ended(2), Some(&Ending::Overdue));
     world.run(secs(2));
     assert_eq!(world.nodes[&1].removed, [(id, Removal::Downed { proven: false })]);
 }

@@ -205,6 +205,10 @@ fn a_leaving_node_hands_everything_off_and_says_when() {
         assert!(!world.nodes[leaver].core.membership.drained, "node {leaver} still hosts");
         traffic(&mut world, 60, |_, _| {});
         assert!((0..SHARDS).all(|s| world.home(shard(s)).is_some_and(|h| h != leaver)));
+        assert!(!world.nodes[leaver].core.membership.drained, "not all know that it leaves");
+        world.set_status(leaver, MemberStatus::Exiting);
+        traffic(&mut world, 60, |_, _| {});
+        world.drive();
         assert!(world.nodes[leaver].core.membership.drained);
         world.check_order();
     }
@@ -216,16 +220,15 @@ fn who_has_said_that_it_is_done_is_given_nothing() {
     world.set_all(MemberStatus::Up);
     world.calm();
     world.set_status(2, MemberStatus::Leaving);
-    world.drive();
-    assert!(world.nodes[2].core.membership.drained);
     let term = world.nodes[0].core.coordinator.heard();
     let assign = |epoch| ControlFrame::Assign { shard: shard(0), epoch: Epoch(epoch), home: id(2), base: Epoch(epoch), term };
     world.control(2, 0, assign(1));
-    assert!(!world.nodes[2].core.membership.drained, "a worker runs it in a moment");
+    assert!(!world.nodes[2].core.membership.drained, "a worker runs it in a moment, and not all know that it leaves");
     world.calm();
     let home = world.home(shard(0));
     assert!(home.is_some_and(|home| home < 2), "it ran, and the authority took it away: {home:?}");
     world.set_status(2, MemberStatus::Exiting);
+    world.drive();
     assert!(world.nodes[2].core.membership.drained);
     world.control(2, 0, assign(9));
     world.calm();
@@ -301,4 +304,30 @@ fn a_new_home_learns_of_it_also_if_the_shard_overtakes_the_news() {
     world.drive();
     assert_eq!(world.home(key), Some(2));
     assert_eq!(world.word(2, key), Word::local(0, Epoch(2)));
+}
+
+#[test]
+fn who_leaves_waits_until_the_others_have_what_was_sent_but_not_for_ever() {
+    for link_breaks in [false, true] {
+        let mut world = World::settled(3, 1);
+        world.lose = |_, to, frame| to == 0 && matches!(frame, Frame::Control(ControlFrame::Flush { .. }));
+        world.set_status(2, MemberStatus::Leaving);
+        world.calm();
+        world.set_status(2, MemberStatus::Exiting);
+        world.pass(Duration::from_secs(4));
+        assert!(!world.nodes[2].core.membership.drained, "node 0 has not confirmed");
+        if link_breaks {
+            world.lose = |_, _, _| false;
+            world.break_link(2, 0);
+            world.send(0, shard(0));
+            world.send(2, shard(0));
+            world.drive();
+            world.pass(Duration::from_millis(900));
+        } else {
+            world.pass(Duration::from_secs(1));
+        }
+        assert!(world.nodes[2].core.membership.drained, "{link_breaks}");
+        let warned = world.nodes[2].events.iter().any(|event| matches!(event, Event::Warning { code: "W-LEAVE-002", .. }));
+        assert_eq!(warned, !link_breaks);
+    }
 }
