@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::{Condvar, Mutex};
 use support::{PATIENCE, until_holds};
 use wingbeat::{
     AskError, Cluster, Config, Cx, Entity, HostOptions, NodeId, Nodes, Refusal, Region, ShutdownReason, Singleton, StopReason, Topic,
@@ -19,13 +20,16 @@ use wingbeat::{
     messages, wire,
 };
 
+/// Whether who holds its worker goes on.
+static GATE: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
+
 messages! {
     pub enum ReaderMsg for Reader(String) = "test.reader" {
         News { text: String },
         Listen,
         Ignore,
         Leave,
-        Pause { ms: u64 },
+        Hold,
         Seen -> Vec<String>,
     }
 }
@@ -56,7 +60,7 @@ impl Entity for ReaderState {
             ReaderMsg::Listen(_) => cx.subscribe(&self.topic),
             ReaderMsg::Ignore(_) => cx.unsubscribe(&self.topic),
             ReaderMsg::Leave(_) => cx.passivate(),
-            ReaderMsg::Pause(Pause { ms }) => std::thread::sleep(Duration::from_millis(ms)),
+            ReaderMsg::Hold(_) => GATE.1.wait_while(&mut GATE.0.lock(), |open| !*open),
             ReaderMsg::Seen(_, reply) => cx.reply(reply, self.seen.clone()),
         }
     }
@@ -197,13 +201,15 @@ fn what_a_worker_has_no_room_for_is_counted_for_each_of_its_subscribers() {
         readers.get(key).tell(Listen).unwrap();
         assert_eq!(seen(readers, key), [""; 0]);
     }
-    readers.get("busy").tell(Pause { ms: 1000 }).unwrap();
+    readers.get("busy").tell(Hold).unwrap();
     for n in 0..300 {
         // The ring of the network thread is as short.
         while topic.publish(&news(&n.to_string())) == Err(Refusal::Full) {
             std::thread::yield_now();
         }
     }
+    *GATE.0.lock() = true;
+    GATE.1.notify_all();
     // Its ring is full until it goes on.
     while readers.get("busy").ask(Seen, PATIENCE) == Err(AskError::Refused(Refusal::Full)) {
         std::thread::yield_now();
