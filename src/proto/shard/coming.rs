@@ -67,7 +67,7 @@ impl<H: Host> Entities<H> {
             self.adopt(t, xxhash_rust::xxh3::xxh3_64(record.key), record.key, record.state, coming.from);
         }
         self.coming = Some(coming);
-        t.env.timers.insert((t.env.now + Duration::from_nanos(1), Timer::Coming { shard: t.number }));
+        t.env.timers.insert(t.env.now + Duration::from_nanos(1), Timer::Coming { shard: t.number });
     }
 
     /// All of them start.

@@ -273,8 +273,7 @@ impl<H: Host> Entities<H> {
     pub fn stop_all(&mut self, t: &mut Turns<'_, H>, why: StopReason, mut cargo: Option<&mut Cargo>) -> Vec<H::Parcel> {
         let (place, mut waiting) = (t.place(), vec![]);
         self.coming = None;
-        for (slot, at) in std::mem::take(&mut self.slots).into_iter().zip(0..) {
-            let Some(mut slot) = slot else { continue };
+        for mut slot in std::mem::take(&mut self.slots).into_iter().flatten() {
             if let Some(entity) = slot.entity {
                 t.host.stop(&place, self.keys.get(slot.key), entity, why);
                 t.env.ran = true;
@@ -282,7 +281,7 @@ impl<H: Host> Entities<H> {
                 self.count_live(t.env, t.number, false);
             }
             if let Some(side) = &mut slot.side {
-                let watchers = side.end_own(t.env, t.number, at, self.keys.get(slot.key), cargo.as_deref_mut());
+                let watchers = side.end_own(t.env, self.keys.get(slot.key), cargo.as_deref_mut());
                 watchers.into_iter().for_each(|watch| t.host.watched_ended(watch));
             }
             for parcel in slot.side.map(|side| side.mailbox).into_iter().flatten() {

@@ -8,7 +8,10 @@ use std::{
 use super::{Host, Parcel, Place, ShardReport, gate::Room, index};
 use crate::{
     Config, Epoch, NodeId, ShardKey, Time, TypeId,
-    proto::handoff::{DropReason, Envelope},
+    proto::{
+        handoff::{DropReason, Envelope},
+        wheel::Wheel,
+    },
 };
 
 /// Mailboxes of one worker hold this many times `limits.mailbox` in all: a few entities may be at their limit, not all of them.
@@ -139,7 +142,7 @@ pub(super) struct Env {
     pub secret: u64,
     pub removed: BTreeSet<NodeId>,
     pub hosted: BTreeSet<TypeId>,
-    pub timers: BTreeSet<(Time, Timer)>,
+    pub timers: Wheel<Timer>,
     /// Entities with something to do when the right to run is back.
     pub resume: VecDeque<(u32, u32)>,
     /// By then it has been gone for too long, and their messages are given up.

@@ -48,6 +48,7 @@ use crate::{
     proto::{
         handoff::{DropReason, Forwarded, HandoffItem, Item},
         rng::Rng,
+        wheel::Wheel,
     },
 };
 
@@ -112,7 +113,7 @@ impl<H: Host> ShardCore<H> {
             secret: rng.next_u64(),
             removed: BTreeSet::new(),
             hosted: BTreeSet::new(),
-            timers: BTreeSet::new(),
+            timers: Wheel::new(Time::ZERO),
             resume: VecDeque::new(),
             give_up_at: None,
             stops: vec![],
@@ -336,8 +337,7 @@ impl<H: Host> ShardCore<H> {
     pub fn handle_timeout(&mut self, now: Time, host: &mut H) {
         self.env.now = now;
         for _ in 0..TIMERS_AT_ONCE {
-            let Some(&(due, timer)) = self.env.timers.first().filter(|(due, _)| *due <= now) else { break };
-            self.env.timers.pop_first();
+            let Some((due, timer)) = self.env.timers.pop(now) else { break };
             let mut cx = Cx { env: &mut self.env, host };
             match timer {
                 Timer::Entity { shard, slot } => {
@@ -348,12 +348,12 @@ impl<H: Host> ShardCore<H> {
                 Timer::Own { shard, slot, key } => {
                     let shard = &mut self.shards[shard as usize];
                     let mut turns = shard.turns(&mut cx);
-                    shard.entities.fire(&mut turns, slot, key, due);
+                    shard.entities.fire(&mut turns, slot, key);
                 }
                 Timer::Idle { shard, slot } => {
                     let shard = &mut self.shards[shard as usize];
                     let mut turns = shard.turns(&mut cx);
-                    shard.entities.idle(&mut turns, slot, due);
+                    shard.entities.idle(&mut turns, slot);
                 }
                 Timer::Sweep { shard } => {
                     let shard = &mut self.shards[shard as usize];
@@ -379,8 +379,7 @@ impl<H: Host> ShardCore<H> {
 
     /// When `handle_timeout` has something to do.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let timer = self.env.timers.first().map(|(due, _)| *due);
-        [timer, self.env.load_due, self.env.give_up_at].into_iter().flatten().min()
+        [self.env.timers.next(), self.env.load_due, self.env.give_up_at].into_iter().flatten().min()
     }
 
     /// Live instances.

@@ -16,7 +16,10 @@ use super::{
 };
 use crate::{
     NodeId, Time,
-    proto::handoff::{DropReason, Envelope},
+    proto::{
+        handoff::{DropReason, Envelope},
+        wheel::TimerId,
+    },
 };
 
 /// A timer that is due while the right to run is suspended is looked at again after so long.
@@ -34,8 +37,8 @@ const SWEEP_SLOTS: usize = 1024;
 pub(super) struct Own<P> {
     pub(super) timers: BTreeMap<u64, OwnTimer>,
     pub(super) stash: VecDeque<P>,
-    idle: Option<Duration>,
-    idle_due: Time,
+    /// For how long it may be idle, and when it is looked at again.
+    idle: Option<(Duration, TimerId)>,
     pub(super) nodes: BTreeMap<NodeId, Envelope>,
     /// Who is to hear when the instance ends.
     watchers: BTreeSet<WatchId>,
@@ -43,14 +46,7 @@ pub(super) struct Own<P> {
 
 impl<P> Default for Own<P> {
     fn default() -> Self {
-        Self {
-            timers: BTreeMap::new(),
-            stash: VecDeque::new(),
-            idle: None,
-            idle_due: Time::ZERO,
-            nodes: BTreeMap::new(),
-            watchers: BTreeSet::new(),
-        }
+        Self { timers: BTreeMap::new(), stash: VecDeque::new(), idle: None, nodes: BTreeMap::new(), watchers: BTreeSet::new() }
     }
 }
 
@@ -72,8 +68,8 @@ impl<P> Own<P> {
 }
 
 /// A message with a due time.
-#[derive(Clone, PartialEq, Debug)]
 pub(super) struct OwnTimer {
+    id: TimerId,
     pub(super) due: Time,
     pub(super) every: Option<Duration>,
     pub(super) message: Envelope,
@@ -109,12 +105,11 @@ impl<H: Host> Entities<H> {
                 }
                 // A period of nothing would be due again at once, for ever.
                 let every = again.then(|| after.max(Duration::from_nanos(1 << 20)));
-                let timer = OwnTimer { due: now + every.unwrap_or(after), every, message };
-                self.set_timer(t, at, key, timer);
+                self.set_timer(t, at, key, (now + every.unwrap_or(after), every), message);
             }
             Wish::Cancel { key } => {
                 if let Some(old) = own.timers.remove(&key) {
-                    t.env.timers.remove(&(old.due, Timer::Own { shard: t.number, slot: at, key }));
+                    t.env.timers.cancel(old.id);
                 }
             }
             Wish::Stash(parcel) => {
@@ -127,11 +122,11 @@ impl<H: Host> Entities<H> {
             }
             Wish::Unstash => side.unstash(),
             Wish::Idle(after) => {
-                own.idle = after;
-                own.idle_due = now + after.unwrap_or_default();
-                if after.is_some() {
-                    t.env.timers.insert((own.idle_due, Timer::Idle { shard: t.number, slot: at }));
+                let timers = &mut t.env.timers;
+                if let Some((_, before)) = own.idle.take() {
+                    timers.cancel(before);
                 }
+                own.idle = after.map(|idle| (idle, timers.insert(now + idle, Timer::Idle { shard: t.number, slot: at })));
             }
             Wish::Own(parcel) => self.queue(t, at, parcel),
             Wish::WatchNode { node, message } => {
@@ -207,34 +202,31 @@ impl<H: Host> Entities<H> {
         self.slot(at)?.side.as_mut()?.own.as_deref_mut()
     }
 
-    fn set_timer(&mut self, t: &mut Turns<'_, H>, at: u32, key: u64, timer: OwnTimer) {
-        let id = Timer::Own { shard: t.number, slot: at, key };
+    fn set_timer(&mut self, t: &mut Turns<'_, H>, at: u32, key: u64, (due, every): (Time, Option<Duration>), message: Envelope) {
         let Some(slot) = self.slot(at) else { return };
         let own = slot.side.get_or_insert_default().own.get_or_insert_default();
-        t.env.timers.insert((timer.due, id));
-        if let Some(old) = own.timers.insert(key, timer.clone())
-            && old.due != timer.due
-        {
-            t.env.timers.remove(&(old.due, id));
+        let id = t.env.timers.insert(due, Timer::Own { shard: t.number, slot: at, key });
+        if let Some(old) = own.timers.insert(key, OwnTimer { id, due, every, message }) {
+            t.env.timers.cancel(old.id);
         }
     }
 
     /// An entity's own timer is due.
-    pub fn fire(&mut self, t: &mut Turns<'_, H>, at: u32, key: u64, due: Time) {
+    pub fn fire(&mut self, t: &mut Turns<'_, H>, at: u32, key: u64) {
         let (may_run, now) = (t.may_run(), t.env.now);
-        let id = Timer::Own { shard: t.number, slot: at, key };
+        let again = Timer::Own { shard: t.number, slot: at, key };
         let Some(own) = self.own(at) else { return };
-        let Some(timer) = own.timers.get_mut(&key).filter(|x| x.due == due) else { return };
+        let Some(timer) = own.timers.get_mut(&key) else { return };
         if !may_run {
             timer.due = now + POSTPONE;
-            t.env.timers.insert((timer.due, id));
+            timer.id = t.env.timers.insert(timer.due, again);
             return;
         }
         let message = match timer.every {
             Some(every) => {
                 // Missed periods are not made up for.
                 timer.due = (timer.due + every).max(now + Duration::from_nanos(1));
-                t.env.timers.insert((timer.due, id));
+                timer.id = t.env.timers.insert(timer.due, again);
                 timer.message.clone()
             }
             None => match own.timers.remove(&key) {
@@ -270,18 +262,16 @@ impl<H: Host> Entities<H> {
     }
 
     /// The idle time that an entity chose itself may be over.
-    pub fn idle(&mut self, t: &mut Turns<'_, H>, at: u32, due: Time) {
+    pub fn idle(&mut self, t: &mut Turns<'_, H>, at: u32) {
         let now = t.env.now;
         let Some(slot) = self.slot(at) else { return };
         let used = slot.used;
-        let Some(own) = slot.side.as_mut().and_then(|s| s.own.as_mut()).filter(|own| own.idle_due == due) else { return };
-        let Some(idle) = own.idle else { return };
+        let Some((idle, timer)) = slot.side.as_mut().and_then(|s| s.own.as_mut()).and_then(|own| own.idle.as_mut()) else { return };
         let left = idle.saturating_sub(idle_for(used, now));
         if left.is_zero() && t.may_run() {
             return self.passivate(t, at);
         }
-        own.idle_due = now + left.max(Duration::from_nanos(1 << 20));
-        t.env.timers.insert((own.idle_due, Timer::Idle { shard: t.number, slot: at }));
+        *timer = t.env.timers.insert(now + left.max(Duration::from_nanos(1 << 20)), Timer::Idle { shard: t.number, slot: at });
     }
 
     /// Has the shard's entities looked through for idle ones from now on, if their type has an idle time. Whether it has a bound as well, which
@@ -293,7 +283,7 @@ impl<H: Host> Entities<H> {
         let options = t.host.options(t.shard.ty);
         if let Some(idle) = options.idle {
             self.sweeping = true;
-            t.env.timers.insert((t.env.now + (idle / SWEEPS).max(SWEEP_MIN), Timer::Sweep { shard: t.number }));
+            t.env.timers.insert(t.env.now + (idle / SWEEPS).max(SWEEP_MIN), Timer::Sweep { shard: t.number });
         }
         options.live.is_some()
     }
@@ -322,9 +312,9 @@ impl<H: Host> Entities<H> {
             self.swept = 0;
             (idle / SWEEPS).max(SWEEP_MIN)
         };
-        if self.live() > 0 {
-            self.sweeping = true;
-            t.env.timers.insert((now + next, Timer::Sweep { shard: t.number }));
+        // One that started meanwhile may have begun the next sweep.
+        if self.live() > 0 && !std::mem::replace(&mut self.sweeping, true) {
+            t.env.timers.insert(now + next, Timer::Sweep { shard: t.number });
         }
     }
 
@@ -373,7 +363,7 @@ impl<H: Host> Entities<H> {
     pub(super) fn end_own(&mut self, t: &mut Turns<'_, H>, at: u32) {
         if let Some(side) = self.slot(at).and_then(|s| s.side.as_mut()) {
             // Nothing travels, so nobody looks at the key.
-            side.end_own(t.env, t.number, at, &[], None).into_iter().for_each(|watch| t.host.watched_ended(watch));
+            side.end_own(t.env, &[], None).into_iter().for_each(|watch| t.host.watched_ended(watch));
         }
     }
 
@@ -389,7 +379,7 @@ impl<H: Host> Entities<H> {
     /// A timer that moved in. Its entity need not be live: the message starts it.
     pub fn adopt_timer(&mut self, t: &mut Turns<'_, H>, timer: TimerRecord) {
         let at = self.place_of(t, &timer.key);
-        self.set_timer(t, at, timer.timer, OwnTimer { due: timer.due, every: timer.every, message: timer.message });
+        self.set_timer(t, at, timer.timer, (timer.due, timer.every), timer.message);
     }
 
     /// A watch of a node that moved in, and was not removed meanwhile.
@@ -419,12 +409,13 @@ impl<P> Side<P> {
 
     /// Ends what is the instance's own, or puts it into what travels; returns who watched it. What it had put aside goes back to the front of
     /// the mailbox.
-    pub(super) fn end_own(&mut self, env: &mut Env, number: u32, at: u32, key: &[u8], cargo: Option<&mut Cargo>) -> BTreeSet<WatchId> {
+    pub(super) fn end_own(&mut self, env: &mut Env, key: &[u8], cargo: Option<&mut Cargo>) -> BTreeSet<WatchId> {
         self.unstash();
         let Some(mut own) = self.own.take() else { return BTreeSet::new() };
         let watchers = own.take_watchers();
-        for (key, timer) in &own.timers {
-            env.timers.remove(&(timer.due, Timer::Own { shard: number, slot: at, key: *key }));
+        let idle = own.idle.map(|(_, id)| id);
+        for id in own.timers.values().map(|timer| timer.id).chain(idle) {
+            env.timers.cancel(id);
         }
         if let Some(cargo) = cargo {
             let record =

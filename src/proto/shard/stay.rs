@@ -19,6 +19,7 @@ use crate::{
     proto::{
         handoff::{DropReason, Envelope, Forwarded, HandoffItem, Item, Mode, TransferChunk},
         sharding::{FactState, ShardFact},
+        wheel::TimerId,
     },
 };
 
@@ -94,7 +95,7 @@ pub(super) struct Shard<H: Host> {
     awaiting: VecDeque<Waiting>,
     awaiting_bytes: usize,
     /// When the first message in there is given up: its home does not come to run, or the one before it does not stop (failures, row 47).
-    gives_up_at: Option<Time>,
+    gives_up_at: Option<(Time, TimerId)>,
     incoming: Option<Box<Incoming>>,
     /// Runs here by the record, but not in fact: what came with it, and from whom.
     parked: Option<Box<(Cargo, NodeId)>>,
@@ -568,7 +569,7 @@ impl<H: Host> Shard<H> {
     fn pin(&mut self, cx: &mut Cx<'_, H>, lo: Epoch, hi: Epoch, aim: Epoch, node: NodeId) {
         let (id, used) = (cx.env.number(), cx.env.now);
         self.routes.add(Route { lo, hi, aim, node: Some(node), after: vec![], id, used, probe: None });
-        cx.env.timers.insert((used + cx.env.linger, Timer::Route { shard: self.number, route: id }));
+        cx.env.timers.insert(used + cx.env.linger, Timer::Route { shard: self.number, route: id });
     }
 
     fn ask(&mut self, cx: &mut Cx<'_, H>, aim: Epoch) {
@@ -597,19 +598,21 @@ impl<H: Host> Shard<H> {
     fn set_patience(&mut self, cx: &mut Cx<'_, H>) {
         let first = self.awaiting.iter().find(|item| item.what.is_message()).map(|item| item.since);
         let due = first.into_iter().chain(self.gate.first_held()).min().map(|since| since + cx.env.limits.patience);
-        if due == self.gives_up_at {
+        if due == self.gives_up_at.map(|(at, _)| at) {
             return;
         }
-        let timer = Timer::Wait { shard: self.number };
-        if let Some(before) = std::mem::replace(&mut self.gives_up_at, due) {
-            cx.env.timers.remove(&(before, timer));
+        let timers = &mut cx.env.timers;
+        if let Some((_, before)) = self.gives_up_at.take() {
+            timers.cancel(before);
         }
-        cx.env.timers.extend(due.map(|due| (due, timer)));
+        self.gives_up_at = due.map(|due| (due, timers.insert(due, Timer::Wait { shard: self.number })));
     }
 
     /// Gives up the messages that have waited for too long for a home, and the fences that others have waited for. Signs without a message go on waiting:
     /// their senders repeat them.
     pub fn expire(&mut self, cx: &mut Cx<'_, H>) {
+        // The timer has fired.
+        self.gives_up_at = None;
         let (now, patience) = (cx.env.now, cx.env.limits.patience);
         let late = |item: &Waiting| item.what.is_message() && item.since + patience <= now;
         let (late, kept): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.awaiting).into_iter().partition(late);
@@ -743,7 +746,7 @@ impl<H: Host> Shard<H> {
                 now + linger
             }
         };
-        cx.env.timers.insert((due, Timer::Route { shard: self.number, route: id }));
+        cx.env.timers.insert(due, Timer::Route { shard: self.number, route: id });
     }
 
     /// For good: nothing is handed over.

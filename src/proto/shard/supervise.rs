@@ -251,7 +251,7 @@ impl<H: Host> Entities<H> {
         } else if !live && side.retry_at + FORGET > t.env.now {
             let due = side.retry_at + FORGET;
             side.timer = Some(due);
-            t.env.timers.insert((due, Timer::Entity { shard: t.number, slot: at }));
+            t.env.timers.insert(due, Timer::Entity { shard: t.number, slot: at });
         } else if !live {
             (side.failures, side.start_failures, side.attempts) = (0, 0, 0);
             self.rest(t, at);
@@ -454,7 +454,7 @@ impl<H: Host> Entities<H> {
             if !live && side.failures > 0 && side.timer.is_none() {
                 let due = t.env.now + FORGET;
                 side.timer = Some(due);
-                t.env.timers.insert((due, Timer::Entity { shard: t.number, slot: at }));
+                t.env.timers.insert(due, Timer::Entity { shard: t.number, slot: at });
             }
             if !live && side.mailbox.is_empty() && side.adopted.is_none() {
                 // It was to start for what is gone now.
@@ -483,7 +483,7 @@ impl<H: Host> Entities<H> {
         let (first, longest) = pauses;
         let due = now + first.saturating_mul(1 << (side.failures - 1).min(20)).min(longest);
         (side.retry_at, side.timer) = (due, Some(due));
-        t.env.timers.insert((due, Timer::Entity { shard: t.number, slot: at }));
+        t.env.timers.insert(due, Timer::Entity { shard: t.number, slot: at });
         if side.start_failures >= STARTS_MAX {
             self.empty(t, at, DropReason::CircuitOpen);
         }

@@ -176,7 +176,7 @@ impl Host for Book {
 }
 
 /// How long messages wait for a home.
-pub(super) const PATIENCE: Duration = Duration::from_secs(365 * 86_400);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30 * 86_400);
 
 /// Settings of a world that lasts less than that, whatever it does.
 pub(super) fn patient() -> Config {

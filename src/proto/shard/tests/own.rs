@@ -166,7 +166,7 @@ fn timers_stash_and_watches_travel() {
     a.host.stateless = true;
     a.pass(20 * MS);
     a.move_to(2, B);
-    assert_eq!(a.core.env.timers.iter().filter(|(_, timer)| matches!(timer, Timer::Own { .. })).count(), 0);
+    assert_eq!(a.core.env.timers.values().filter(|timer| matches!(timer, Timer::Own { .. })).count(), 0);
     b.now = Time::from_nanos(77_000_000_000);
     b.take_from(A, a.handed_to(B));
     assert_eq!(b.log(), ["start k@2 FirstMessage", "k:aside", "k:moved", "start j@2 FirstMessage", "j:moved"]);
