@@ -137,7 +137,7 @@ impl Ledger {
         self.messages.iter().any(|m| !m.delivered && m.dropped.is_none() && !m.link_lost && !dead(m.life))
     }
 
-    /// Sums up. `dead` tells whether a life is over.
+    /// Sums up. `dead` tells whether a life is over with all that its memory held.
     pub(super) fn sums(&self, dead: impl Fn(u32) -> bool) -> Sums {
         let mut s = Sums { sent: self.messages.len() as u64, reordered: self.reordered, duplicated: self.duplicated, ..Sums::default() };
         for (id, m) in (0..).zip(&self.messages) {

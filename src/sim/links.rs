@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{
-    entity::Note,
+    entity::{Note, Outgoing, SimParcel},
     process::Node,
     settings,
     world::{Event, Inner, World},
@@ -11,8 +11,9 @@ use super::{
 use crate::{
     NodeAddr, NodeId, ShardKey, Time,
     proto::{
-        handoff::{Forwarded, HandoffItem, Item},
+        handoff::{DropReason, Forwarded, HandoffItem, Item},
         link::{LinkDown, LinkEvent, PAUSE_MIN, longest_pause},
+        shard::{LaneItem, ShardReport},
         wire::Frame,
     },
 };
@@ -461,6 +462,25 @@ impl World<'_> {
     /// A frame is thrown away; messages of the workload in it were in the session.
     pub(super) fn frame_lost(&mut self, frame: &Frame) {
         lost(&mut self.ledger, frame);
+    }
+
+    /// Something comes to a process that is gone. What was inside of it is given up, as the threads of a node do that shuts down; of one that
+    /// crashed nothing is said, and what was on its way to it is lost with the session.
+    pub(super) fn too_late(&mut self, life: u32, inner: &Inner) {
+        let envelope = match inner {
+            Inner::Frame { frame, .. } => return self.frame_lost(frame),
+            Inner::ToNet(_, LaneItem::Msg { parcel, .. })
+            | Inner::ToWorker(_, _, LaneItem::Msg { parcel: SimParcel(parcel), .. })
+            | Inner::Outgoing(_, Outgoing::Report(ShardReport::Back { envelope: parcel, .. })) => Some(parcel),
+            Inner::Command(_, command) => match command.item() {
+                Some(Item::Msg { envelope, .. }) => Some(envelope),
+                _ => None,
+            },
+            _ => None,
+        };
+        if let Some(note) = envelope.and_then(|e| Note::decode(e.payload())).filter(|_| !self.lives[life as usize].crashed) {
+            self.ledger.dropped(note.id, DropReason::Shutdown);
+        }
     }
 
     /// Messages of the workload in this frame are now in the memory of that life.

@@ -128,8 +128,8 @@ impl World<'_> {
     }
 }
 
-/// Whether what that life holds will never be seen again: its process is gone, or stays paused to the end.
+/// Whether what that life holds will never be seen again, as nobody could help: its process crashed, or stays paused to the end.
 pub(super) fn is_gone(lives: &[Life], nodes: &[Node], life: u32) -> bool {
     let l = lives[life as usize];
-    l.over || nodes[l.node as usize].paused
+    l.crashed || !l.over && nodes[l.node as usize].paused
 }

@@ -34,6 +34,8 @@ pub(super) struct Life {
     pub generation: u32,
     pub id: NodeId,
     pub over: bool,
+    /// It ended from one moment to the next, with what its memory held. Else all of that has had an end.
+    pub crashed: bool,
     /// Names the cluster that it belongs to: another one knows nothing of this one's terms and epochs, until records are durable.
     pub cluster: u64,
 }
@@ -118,7 +120,7 @@ impl World<'_> {
         let me = Identity { addr: node.addr.clone(), incarnation };
         let id = me.id();
         let life = self.lives.len() as u32;
-        self.lives.push(Life { node: index, generation: node.starts, id, over: false, cluster: 0 });
+        self.lives.push(Life { node: index, generation: node.starts, id, over: false, crashed: false, cluster: 0 });
         self.by_id.insert(id, life);
         node.starts += 1;
         node.life = Some(life);
@@ -169,15 +171,22 @@ impl World<'_> {
 
     /// The process on `node` is gone from one moment to the next, with its memory.
     pub(super) fn kill(&mut self, index: u32) {
+        if let Some(life) = self.nodes[index as usize].life {
+            self.lives[life as usize].crashed = true;
+        }
+        self.exit(index);
+    }
+
+    /// The process on `node` is gone. What is still in its rings is given up, as by the threads of a node that shuts down, unless it crashed.
+    pub(super) fn exit(&mut self, index: u32) {
         let node = &mut self.nodes[index as usize];
         let Some(life) = node.life.take() else { return };
-        node.process = None;
+        let held = node.process.take().into_iter().flat_map(|p| p.workers).flat_map(|worker| worker.late);
+        let late: Vec<Inner> = held.chain(std::mem::take(&mut node.late)).collect();
         (node.paused, node.written_off) = (false, false);
         // What its host had received for it goes with it.
-        for inner in std::mem::take(&mut node.late) {
-            if let Inner::Frame { frame, .. } = inner {
-                self.frame_lost(&frame);
-            }
+        for inner in late {
+            self.too_late(life, &inner);
         }
         self.lives[life as usize].over = true;
         self.instances.forget(life);

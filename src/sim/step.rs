@@ -37,10 +37,7 @@ impl World<'_> {
         let index = self.lives[life as usize].node;
         let node = &mut self.nodes[index as usize];
         if node.life != Some(life) {
-            if let Inner::Frame { frame, .. } = &inner {
-                self.frame_lost(frame);
-            }
-            return;
+            return self.too_late(life, &inner);
         }
         if node.paused {
             node.late.push(inner);
@@ -140,7 +137,7 @@ impl World<'_> {
             Inner::AskEnds(id) => self.ledger.answered(id, Answered::TimedOut),
             Inner::Exit { next } => {
                 self.log(22, index, u64::from(next.is_some()), || "process ends".into());
-                self.kill(index);
+                self.exit(index);
                 if let Some(config) = next {
                     self.queue.push(self.now + REJOIN_AFTER, Event::Rejoin(index, config));
                 }
