@@ -13,9 +13,8 @@ use super::{
     alloc,
     entity::{Bench, Echo, Note, Payload},
     limits,
-    local::STRIDE,
     report::Run,
-    rig::{Error, PATIENCE},
+    rig::{BATCH, Error, PATIENCE},
 };
 
 wingbeat::messages! {
@@ -66,7 +65,7 @@ impl Driver {
         if run.began.elapsed() >= run.window {
             return self.end();
         }
-        for i in run.done..run.done + STRIDE {
+        for i in run.done..run.done + BATCH {
             let to = &self.all[(i % self.all.len() as u64) as usize];
             let note = Note(Payload([i; 8]));
             match &mut run.batch {
@@ -84,7 +83,7 @@ impl Driver {
             let why = error.to_string();
             return self.fail(&why);
         }
-        run.done += STRIDE;
+        run.done += BATCH;
         if let Err(error) = cx.tell(&cx.this(), TellMore {}) {
             self.fail(&error);
         }

@@ -11,7 +11,7 @@ use wingbeat::{Answer, AskQueue, EntityRef, Refusal};
 use super::{
     alloc,
     entity::{Bench, Echo, Payload},
-    limits,
+    limits, local,
     report::Run,
     rig::{Error, PATIENCE},
 };
@@ -69,10 +69,7 @@ pub fn rate_of(rate: Rate, all: &[EntityRef<Bench>], window: Duration) -> Result
 fn taken(answers: &mut Vec<Answer<Payload>>, mut each: impl FnMut(u64)) -> Result<u64, Error> {
     let n = answers.len() as u64;
     for Answer { tag, result, .. } in answers.drain(..) {
-        let back = result?;
-        if back.0 != [tag; 8] {
-            return Err(format!("request {tag} got the answer of another: {:?}", back.0).into());
-        }
+        local::check_answer(tag, &result?)?;
         each(tag);
     }
     Ok(n)

@@ -1,6 +1,9 @@
 //! What is measured: a node, or two, with entities that count and echo. Shared with the benches under `benches/`.
 
-use std::time::{Duration, Instant};
+use std::{
+    ops::Range,
+    time::{Duration, Instant},
+};
 
 use wingbeat::{Answer, AskError, AskQueue, Batch, Cluster, Config, EntityRef, Refusal, Region, config::Preset};
 
@@ -40,6 +43,8 @@ pub fn warm<T: Told>(region: &Region<T>, n: u64) -> Result<Vec<EntityRef<T>>, Er
     Ok(all)
 }
 
+/// Notes of a batch.
+pub const BATCH: u64 = 64;
 /// Notes between two questions how far the entities have come.
 const MARK_EVERY: u64 = 8192;
 /// Questions that may be open: so many times `MARK_EVERY` notes are less than a link, and the receiver, may hold, so none is given up.
@@ -108,6 +113,12 @@ impl<'a, T: Told> Questions<'a, T> {
     }
 }
 
+/// `n` numbers from `first` on, a batch at a time.
+pub fn batches(first: u64, n: u64) -> impl Iterator<Item = Range<u64>> {
+    let end = first + n;
+    (first..end).step_by(BATCH as usize).map(move |at| at..end.min(at + BATCH))
+}
+
 /// Sends notes round robin, waiting for room where there is none, and never so many ahead that a link has to give some up.
 pub struct Teller<'a, T: Told> {
     all: &'a [EntityRef<T>],
@@ -125,23 +136,31 @@ impl<'a, T: Told> Teller<'a, T> {
 
     /// Sends `n` more.
     pub fn tell(&mut self, n: u64) -> Result<(), Error> {
-        for i in self.sent..self.sent + n {
-            let at = (i % self.all.len() as u64) as usize;
-            let note = T::note(i);
-            match &mut self.batch {
-                Some(batch) => drop(batch.push(*self.all[at].key(), note)),
-                None => self.all[at].tell_within(note, PATIENCE).map_err(|e| e.to_string())?,
+        for batch in batches(self.sent, n) {
+            for i in batch {
+                self.note(i)?;
             }
-            if i % MARK_EVERY == 0 {
-                self.flush()?;
-                while self.marks.open() >= MARKS_OPEN {
-                    self.marks.take()?;
-                }
-                self.marks.ask(at)?;
-            }
+            self.flush()?;
         }
         self.sent += n;
-        self.flush()
+        Ok(())
+    }
+
+    /// Sends one, or adds it to the batch.
+    fn note(&mut self, i: u64) -> Result<(), Error> {
+        let at = (i % self.all.len() as u64) as usize;
+        if i.is_multiple_of(MARK_EVERY) {
+            while self.marks.open() >= MARKS_OPEN {
+                self.marks.take()?;
+            }
+            self.marks.ask(at)?;
+        }
+        let note = T::note(i);
+        match &mut self.batch {
+            Some(batch) => drop(batch.push(*self.all[at].key(), note)),
+            None => self.all[at].tell_within(note, PATIENCE).map_err(|e| e.to_string())?,
+        }
+        Ok(())
     }
 
     /// Sends what is in the batch.
