@@ -81,6 +81,12 @@ fn entities_tell_and_ask_each_other() {
 }
 
 #[test]
+fn neither_the_envelope_nor_what_it_is_compared_with_allocates() {
+    let said = measured(&["codec"]);
+    assert!(number(&said, "/limit/ns_per_envelope") > 0.0 && number(&said, "/allocations_per_message") < 0.01, "{said}");
+}
+
+#[test]
 fn what_does_not_exist_is_refused_by_name() {
     for (args, named) in [
         (&["journal"][..], "no journal"),
