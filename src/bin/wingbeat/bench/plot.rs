@@ -4,10 +4,16 @@ use std::fmt::Write;
 
 /// A line of a chart.
 pub struct Series {
-    /// What it is, for the legend.
+    /// What it is, for the legend. Empty: one of many whose shape is enough, drawn in grey behind those with a name.
     pub label: String,
     /// From left to right.
     pub points: Vec<(f64, f64)>,
+}
+
+impl Series {
+    fn is_named(&self) -> bool {
+        !self.label.is_empty()
+    }
 }
 
 /// What the horizontal axis shows.
@@ -29,12 +35,25 @@ pub struct Chart {
 }
 
 const WIDTH: f64 = 760.0;
-const HEIGHT: f64 = 420.0;
+/// Without the legend.
+const HEIGHT: f64 = 394.0;
 const LEFT: f64 = 80.0;
 const RIGHT: f64 = 740.0;
 const TOP: f64 = 50.0;
 const BOTTOM: f64 = 350.0;
 const COLOURS: [&str; 6] = ["#1b6ca8", "#c8553d", "#3a7d44", "#7d4f9e", "#b8860b", "#444444"];
+/// Of the first lines, of those for which no new colour is left, and so on.
+const DASHES: [&str; 3] = ["none", "7 4", "2 3"];
+/// Of lines without a name.
+const UNNAMED: &str = "#cccccc";
+/// A row of the legend.
+const ROW: f64 = 20.0;
+/// The widest that a character of a label is expected to be.
+const CHARACTER: f64 = 7.0;
+/// The piece of line beside a label, with the room around it.
+const SAMPLE: f64 = 30.0;
+/// Between two labels.
+const GAP: f64 = 16.0;
 /// Shares beyond this are drawn at it: six nines are more than a run of seconds has values for.
 const NINES_MAX: f64 = 6.0;
 
@@ -49,12 +68,13 @@ impl Chart {
 
     /// The chart; without any points an empty frame that says so.
     pub fn svg(&self) -> String {
-        let shown: Vec<(usize, Vec<(f64, f64)>)> = self.series.iter().map(|s| self.shown(s)).enumerate().collect();
-        let all = || shown.iter().flat_map(|(_, points)| points.iter().copied());
+        let shown: Vec<Vec<(f64, f64)>> = self.series.iter().map(|series| self.shown(series)).collect();
+        let all = || shown.iter().flatten().copied();
         let right = all().map(|(x, _)| x).fold(0.0, f64::max);
         let (low, high) = all().fold((f64::MAX, f64::MIN), |(low, high), (_, y)| (low.min(y), high.max(y)));
+        let (places, rows) = self.legend();
         let mut out = String::new();
-        self.frame(&mut out);
+        self.frame(HEIGHT + ROW * rows, &mut out);
         if low > high {
             text(&mut out, (LEFT + RIGHT) / 2.0, (TOP + BOTTOM) / 2.0, "middle", "nothing was measured");
             out.push_str("</svg>\n");
@@ -73,13 +93,20 @@ impl Chart {
             line(&mut out, (px(x), TOP), (px(x), BOTTOM));
             text(&mut out, px(x), BOTTOM + 18.0, "middle", &label);
         }
-        for (number, points) in &shown {
-            let colour = COLOURS[number % COLOURS.len()];
+        let mut draw = |style: &str, points: &[(f64, f64)]| {
             let path: Vec<String> = points.iter().map(|(x, y)| format!("{:.1},{:.1}", px(*x), py(*y))).collect();
-            let _ = writeln!(out, r#"<polyline fill="none" stroke="{colour}" stroke-width="2" points="{}"/>"#, path.join(" "));
-            let x = LEFT + 132.0 * *number as f64;
-            let _ = writeln!(out, r#"<rect x="{x:.0}" y="{:.0}" width="12" height="12" fill="{colour}"/>"#, HEIGHT - 22.0);
-            text(&mut out, x + 17.0, HEIGHT - 12.0, "start", &self.series[*number].label);
+            let _ = writeln!(out, r#"<polyline fill="none" {style} points="{}"/>"#, path.join(" "));
+        };
+        let (named, unnamed): (Vec<_>, Vec<_>) = self.series.iter().zip(&shown).partition(|(series, _)| series.is_named());
+        for (_, points) in unnamed {
+            draw(&format!(r#"stroke="{UNNAMED}""#), points);
+        }
+        for (number, (_, points)) in named.iter().enumerate() {
+            draw(&style(number), points);
+        }
+        for (number, ((series, _), (x, y))) in named.iter().zip(places).enumerate() {
+            let _ = writeln!(out, r#"<path d="M{x:.1} {:.1}h{:.1}" {}/>"#, y - 4.0, SAMPLE - 6.0, style(number));
+            text(&mut out, x + SAMPLE, y, "start", &series.label);
         }
         out.push_str("</svg>\n");
         out
@@ -91,11 +118,26 @@ impl Chart {
         series.points.iter().filter_map(drawable).collect()
     }
 
-    fn frame(&self, out: &mut String) {
+    /// Where the labels of the named series stand, row by row, and how many rows that makes.
+    fn legend(&self) -> (Vec<(f64, f64)>, f64) {
+        let (mut x, mut row) = (LEFT, 0.0);
+        let mut places = vec![];
+        for series in self.series.iter().filter(|series| series.is_named()) {
+            let width = SAMPLE + CHARACTER * series.label.chars().count() as f64;
+            if x > LEFT && x + width > RIGHT {
+                (x, row) = (LEFT, row + 1.0);
+            }
+            places.push((x, HEIGHT + ROW * row + 14.0));
+            x += width + GAP;
+        }
+        (places, row + 1.0)
+    }
+
+    fn frame(&self, height: f64, out: &mut String) {
         let _ = writeln!(
             out,
-            r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">
-<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>"#
+            r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">
+<rect width="{WIDTH}" height="{height}" fill="white"/>"#
         );
         let _ = writeln!(out, r#"<text x="{LEFT}" y="20" font-size="15">{}</text>"#, escaped(&self.title));
         text(out, LEFT, 40.0, "start", &self.up_label);
@@ -116,6 +158,12 @@ impl Chart {
             Across::Linear => (0..=4).map(|n| f64::from(n) * right / 4.0).map(|x| (x, short(x))).collect(),
         }
     }
+}
+
+/// What tells a named line from the others.
+fn style(number: usize) -> String {
+    let (colour, dash) = (COLOURS[number % COLOURS.len()], DASHES[number / COLOURS.len() % DASHES.len()]);
+    format!(r#"stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}""#)
 }
 
 fn line(out: &mut String, from: (f64, f64), to: (f64, f64)) {
@@ -175,6 +223,35 @@ mod tests {
         // Higher values are further up, larger shares further right.
         assert!(lines[0].windows(2).all(|w| w[0].0 <= w[1].0 && w[0].1 >= w[1].1));
         assert!(svg.contains(">one<") && svg.contains(">two<") && svg.contains("99.9 %"));
+    }
+
+    /// An attribute of each tag that starts so.
+    fn attributes<'a>(svg: &'a str, tag: &str, name: &str) -> Vec<&'a str> {
+        let of = |rest: &'a str| rest.split_once('>').unwrap().0.split_once(&format!(" {name}=\"")).unwrap().1.split('"').next().unwrap();
+        svg.split(tag).skip(1).map(of).collect()
+    }
+
+    #[test]
+    fn a_legend_of_many_lies_within_the_picture_and_tells_them_apart() {
+        let all = |n: usize| (0..n).map(|at| Series { label: format!("remote-ask-{at:03}"), points: vec![(0.0, 1.0), (1.0, 9.0)] });
+        let svg = chart(Across::Linear, all(18).collect()).svg();
+        let height: f64 = attributes(&svg, "<svg", "viewBox")[0].split(' ').nth(3).unwrap().parse().unwrap();
+        let at = |name: &str| attributes(&svg, "<text", name).into_iter().map(|at| at.parse::<f64>().unwrap()).collect::<Vec<_>>();
+        let places: Vec<_> = at("x").into_iter().zip(at("y")).filter(|(_, y)| *y > BOTTOM + 40.0).collect();
+        assert_eq!(places.len(), 18);
+        assert!(places.iter().all(|(x, y)| x + 14.0 * CHARACTER <= WIDTH && *y < height), "{places:?} in {height}");
+        let apart = places.iter().enumerate().all(|(n, a)| places[..n].iter().all(|b| a.1 != b.1 || (a.0 - b.0).abs() > 14.0 * CHARACTER));
+        assert!(apart, "{places:?}");
+        let lines = attributes(&svg, "<polyline", "stroke").into_iter().zip(attributes(&svg, "<polyline", "stroke-dasharray"));
+        assert_eq!(lines.collect::<std::collections::BTreeSet<_>>().len(), 18);
+    }
+
+    #[test]
+    fn series_without_a_name_lie_in_grey_behind_the_others() {
+        let series = |label: &str| Series { label: label.into(), points: vec![(0.0, 1.0), (1.0, 9.0)] };
+        let svg = chart(Across::Linear, vec![series("first"), series(""), series(""), series("last")]).svg();
+        assert_eq!(attributes(&svg, "<polyline", "stroke"), [UNNAMED, UNNAMED, COLOURS[0], COLOURS[1]]);
+        assert!(svg.contains(">first<") && svg.contains(">last<") && !svg.contains("></text>"));
     }
 
     #[test]
