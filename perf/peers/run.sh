@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Builds the harnesses of the peers from package registries, runs them and this library in turns, and writes one table.
 #
-#   perf/peers/run.sh                          everything; about 45 minutes after the builds, more where others disturb
+#   perf/peers/run.sh                          everything; about 75 minutes after the builds, more where others disturb
 #   PEERS="wingbeat kameo" ROUNDS=1 perf/peers/run.sh
 #
 # PEERS          names from the list below              MODES     one, two, awake (see measure.sh)
-# GROUPS_        local, remote, population              ROUNDS    3; medians are over them
+# GROUPS_        local, remote, population              ROUNDS    5; medians are over them
 # SECS           1: time of one measurement             OUT       perf/results: where peers.md and peers.csv go
 # RUN_PREFIX     put in front of each run of a harness, for instance to hold other work still meanwhile
 # WINGBEAT       this library's program, if it is built already
-# LINES          a file that keeps the raw lines; with APPEND=1 those that it has count too, so that a run can be done in pieces
+# LINES          a file that keeps the raw lines; with APPEND=1 those that it has count too, so that a run can be done in pieces;
+#                rounds go on counting, as only what was measured close together is compared
 # RETRIES        2: a run with a void measurement, or that failed, is done again, at most so often; what was void stays in the lines and is not counted
 # BUILD_ONLY=1   builds and runs nothing; NO_BUILD=1 runs what was built before; REPORT_ONLY=1 makes the table of LINES and runs nothing
 set -euo pipefail
@@ -19,7 +20,7 @@ all_peers="wingbeat crossbeam actix coerce kameo ractor tellus pekko pekko-aeron
 peers=${PEERS:-$all_peers}
 modes=${MODES:-two one awake}
 groups=${GROUPS_:-local remote population}
-rounds=${ROUNDS:-3}
+rounds=${ROUNDS:-5}
 secs=${SECS:-1}
 retries=${RETRIES:-2}
 out=${OUT:-$root/perf/results}
@@ -61,6 +62,8 @@ command_of() {
 
 if [ -z "${REPORT_ONLY:-}" ]; then
     [ -n "${APPEND:-}" ] || : >"$lines"
+    : >>"$lines"
+    before=$(jq -s 'map(.round // 0) | max // 0' "$lines")
     built=()
     for peer in $peers; do
         echo "building $peer" >&2
@@ -83,7 +86,7 @@ if [ -z "${REPORT_ONLY:-}" ]; then
                     mapfile -t words < <(command_of "$peer")
                     for ((try = 0; try <= retries; try++)); do
                         "${prefix[@]}" "$here/measure.sh" "$mode" "$peer" "$group" "${words[@]}" "$group" "$secs" >"$target/run.jsonl" || true
-                        jq -c --arg folder "$peer" '. + {folder: $folder}' "$target/run.jsonl" >>"$lines"
+                        jq -c --arg folder "$peer" --argjson round $((before + round)) '. + {folder: $folder, round: $round}' "$target/run.jsonl" >>"$lines"
                         # What a peer lacks takes no time, so that its load means nothing.
                         jq -es 'any(.[]; .error or (.void and (.lacks | not)))' "$target/run.jsonl" >/dev/null || break
                     done

@@ -1,21 +1,23 @@
 #!/usr/bin/env bash
 # harness.sh GROUP SECS: this library by its own `wingbeat bench`, in the lines of the other harnesses; WINGBEAT is the program.
 #
-# Not tuned: the settings are those that nobody changed. On one core the idle preset `low_cpu`, which is meant for that, is tried beside the default.
+# Not tuned: the settings are those that nobody changed. On one core the idle preset `low_cpu`, which is meant for that, has a row of its own beside
+# the default, `balanced`.
 # Entities are sharded, by key, on every path; the others' local actors are reached by a reference to each. Batches are rows of their own, as no
 # other peer has them; and so is what an entity among the others on their worker tells and asks, as Pekko's driver is an actor among the actors. The raw limits that `bench` measures in the same run are printed as the peer "raw TCP".
 set -euo pipefail
 group=$1 secs=$2
 : "${WINGBEAT:?is the program to measure}"
 
-# bench MEASUREMENT VARIANT PEER NAME FLAGS...
+# bench MEASUREMENT PEER NAME FLAGS...
 bench() {
-    local measurement=$1 variant=$2 peer=$3
-    shift 3
+    local measurement=$1 peer=$2
+    shift 2
     echo '{"begin":true}'
-    "$WINGBEAT" bench "$@" --json --runs 1 --secs "$secs" | jq -c --arg measurement "$measurement" --arg variant "$variant" --arg peer "$peer" '
+    "$WINGBEAT" bench "$@" --json --runs 1 --secs "$secs" | jq -c --arg measurement "$measurement" --arg peer "$peer" '
         (.environment.version) as $version
-        | {peer: $peer, version: $version, variant: $variant, measurement: $measurement} as $head
+        | (if .config.idle == "balanced" then $peer else "\($peer), \(.config.idle)" end) as $row
+        | {peer: $row, version: $version, variant: .config.idle, measurement: $measurement} as $head
         | if $measurement == "memory" then
             $head + {unit: "bytes", value: .details.bytes_in_all, p50: null, p99: null, p999: null, n: .config.entities}
           else
@@ -24,7 +26,7 @@ bench() {
                      n: (if $measurement == "start" then .config.entities else (.throughput_per_s * .config.secs | round) end)}
           end,
           # Two that poll on one core would measure the scheduler.
-          if $measurement == "remote-ask" and $variant == "" and .environment.cores > 1 then
+          if $measurement == "remote-ask" and $peer == "wingbeat" and .environment.cores > 1 then
             {peer: "raw TCP", version: "", variant: "", measurement: "remote-ask", unit: "asks/s", value: null,
              p50: .limit.latency_ns.p50, p99: .limit.latency_ns.p99, p999: null, n: null}
           elif $measurement == "remote-tell" and $peer == "wingbeat" then
@@ -33,30 +35,30 @@ bench() {
           else empty end'
 }
 
-idle=("")
-[ "$(nproc)" -gt 1 ] || idle=("" low_cpu)
+presets=(balanced)
+[ "$(nproc)" -gt 1 ] || presets+=(low_cpu)
 case $group in
 local)
-    bench local-tell "" wingbeat local-tell --single
-    bench local-tell "" "wingbeat, batches" local-tell
-    bench local-tell "" "wingbeat, inside" local-tell --inside --single
-    bench local-ask "" "wingbeat, inside" local-ask --inside
-    for preset in "${idle[@]}"; do
-        bench local-ask "$preset" wingbeat local-ask ${preset:+--idle "$preset"}
+    bench local-tell wingbeat local-tell --single
+    bench local-tell "wingbeat, batches" local-tell
+    bench local-tell "wingbeat, inside" local-tell --inside --single
+    bench local-ask "wingbeat, inside" local-ask --inside
+    for preset in "${presets[@]}"; do
+        bench local-ask wingbeat local-ask --idle "$preset"
     done
     ;;
 remote)
-    bench remote-tell "" wingbeat remote-tell --single
-    bench remote-tell "" "wingbeat, batches" remote-tell
-    for preset in "${idle[@]}"; do
-        bench remote-ask "$preset" wingbeat remote-ask ${preset:+--idle "$preset"}
-        bench remote-ask-128 "$preset" wingbeat remote-ask --window 128 ${preset:+--idle "$preset"}
+    bench remote-tell wingbeat remote-tell --single
+    bench remote-tell "wingbeat, batches" remote-tell
+    for preset in "${presets[@]}"; do
+        bench remote-ask wingbeat remote-ask --idle "$preset"
+        bench remote-ask-128 wingbeat remote-ask --window 128 --idle "$preset"
     done
     ;;
 population)
-    bench memory "" wingbeat memory --entities 250000
-    bench start "" wingbeat start --entities 250000 --single
-    bench start "" "wingbeat, batches" start --entities 250000
+    bench memory wingbeat memory --entities 250000
+    bench start wingbeat start --entities 250000 --single
+    bench start "wingbeat, batches" start --entities 250000
     ;;
 *) echo "$group is no group" >&2; exit 1 ;;
 esac

@@ -41,7 +41,7 @@ use std::{
 };
 
 pub use alloc::Counting;
-use clap::{Args, ValueEnum};
+use clap::{Args, FromArgMatches, ValueEnum};
 
 use open_loop::Rate;
 use report::Report;
@@ -80,7 +80,7 @@ pub struct BenchArgs {
     /// Directory for the page, the pictures and the files of each row, for `all`
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
-    /// One message at a time instead of batches of 64, for `local-tell` and `remote-tell`
+    /// One message at a time instead of batches of 64, for `local-tell`, `remote-tell`, `start` and `memory`
     #[arg(long)]
     single: bool,
     /// Sent by an entity among the others on their worker instead of a thread of its own, for `local-tell` and `local-ask`
@@ -204,6 +204,12 @@ impl Name {
 }
 
 impl BenchArgs {
+    /// What the words behind `wingbeat bench` ask for.
+    fn of<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Self, clap::Error> {
+        let command = Self::augment_args(clap::Command::new("bench").no_binary_name(true));
+        Self::from_arg_matches(&command.try_get_matches_from(words)?)
+    }
+
     fn entities(&self) -> u64 {
         self.entities.unwrap_or(if matches!(self.name, Name::Start | Name::Memory) { 1_000_000 } else { 1000 })
     }
@@ -257,8 +263,11 @@ impl BenchArgs {
         if self.window > 1 && self.inside {
             return Some("--inside asks one after the other; leave --window out".into());
         }
-        if self.single && !matches!(self.name, Name::LocalTell | Name::RemoteTell | Name::Peer | Name::All) {
-            return Some(format!("--single is for local-tell and remote-tell, which send in batches without it; {name} sends none"));
+        let tells = matches!(self.name, Name::LocalTell | Name::RemoteTell | Name::Start | Name::Memory);
+        if self.single && !tells && self.name != Name::All {
+            return Some(format!(
+                "--single is for local-tell, remote-tell, start and memory, which send in batches without it; {name} sends none"
+            ));
         }
         if self.name == Name::Soak && (self.csv.is_some() || !self.set.is_empty() || self.entities.is_some() || self.runs.is_some()) {
             return Some("soak takes --secs, --idle and --json here; `wingbeat soak --report DIR` writes its files".into());
@@ -389,4 +398,36 @@ fn report(args: &BenchArgs) -> Report {
         "set": args.set.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>(), "payload_bytes": entity::PAYLOAD_BYTES,
     });
     Report::new(args.name.text(), config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The words of a line as a shell has them that knows `$preset` only; quotes stand around whole words.
+    fn words(line: &str) -> Vec<String> {
+        let parts = line.split('"').enumerate();
+        let of = |(at, part): (usize, &str)| match at % 2 {
+            0 => part.split_whitespace().map(str::to_owned).collect(),
+            _ => vec![part.replace("$preset", "low_cpu")],
+        };
+        parts.flat_map(of).collect()
+    }
+
+    /// Harnesses of other systems run for an hour before one of these lines would be seen to be refused.
+    #[test]
+    fn every_line_of_the_harness_beside_peers_is_a_measurement() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/perf/peers/wingbeat/harness.sh");
+        let text = std::fs::read_to_string(file).unwrap();
+        let lines: Vec<_> = text.lines().filter_map(|line| line.trim().strip_prefix("bench ")).map(words).collect();
+        assert!(lines.len() >= 10, "{lines:?}");
+        for line in lines {
+            // Two words are of the harness itself; it adds these.
+            let flags = line.iter().skip(2).map(String::as_str).chain(["--json", "--runs", "1", "--secs", "1"]);
+            BenchArgs::of(flags)
+                .unwrap_or_else(|error| panic!("{line:?}: {error}"))
+                .check()
+                .unwrap_or_else(|error| panic!("{line:?}: {error}"));
+        }
+    }
 }
