@@ -63,7 +63,14 @@ fn outcome(args: &BenchArgs, dir: &Path, row: &'static Row) -> Outcome {
     if has_latencies(row.args) {
         more.extend(["--hgrm".to_owned(), file("hgrm")]);
     }
-    Outcome { row, said: measured(args, row.args, args.runs, &more).map_err(|error| error.to_string()) }
+    let said = runs(args, row).and_then(|runs| measured(args, row.args, runs, &more));
+    Outcome { row, said: said.map_err(|error| error.to_string()) }
+}
+
+/// Runs of a row: its own number, which its figures need, or more.
+fn runs(args: &BenchArgs, row: &Row) -> Result<Option<u32>, Error> {
+    let own = BenchArgs::of(row.args.iter().copied())?.runs();
+    Ok(args.runs.map(|runs| runs.max(own)))
 }
 
 /// The command that made the page.
@@ -164,20 +171,27 @@ fn curve(steps: &[Step]) -> Chart {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
 
     #[test]
     fn the_flags_of_a_row_win_over_those_of_the_user() {
-        let args =
-            ["x", "bench", "all", "--report", "d", "--set", "node.workers=1", "--idle", "low_latency", "--entities", "50", "--secs", "1"];
-        let crate::Command::Bench(args) = crate::Cli::parse_from(args).command else { panic!("it is `bench`") };
+        let line = ["all", "--report", "d", "--set", "node.workers=1", "--idle", "low_latency", "--entities", "50", "--secs", "1"];
+        let args = BenchArgs::of(line).unwrap();
         let row = flags(&args, &["local-ask", "--set", "node.workers=2"], None).join(" ");
         assert_eq!(row, "local-ask --json --secs 1 --idle low_latency --entities 50 --set node.workers=1 --set node.workers=2");
         assert_eq!(flags(&args, &["remote-ask", "--idle", "low_cpu"], Some(1)).join(" ").matches("--idle").count(), 1);
         assert_eq!(flags(&args, &["codec"], None).join(" "), "codec --json --secs 1", "it has no nodes");
         assert_eq!(how(&args), "wingbeat bench all --secs 1 --entities 50 --idle low_latency --set node.workers=1");
+    }
+
+    #[test]
+    fn the_user_may_raise_the_runs_of_a_row_but_not_lower_them() {
+        let row = |id: &str| ROWS.iter().find(|row| row.id == id).unwrap();
+        let of = |all: &[&str], id: &str| runs(&BenchArgs::of(["all"].iter().chain(all).copied()).unwrap(), row(id)).unwrap();
+        assert_eq!(of(&["--runs", "5"], "remote-ask"), Some(9), "its p99 wants nine");
+        assert_eq!(of(&["--runs", "12"], "remote-ask"), Some(12));
+        assert_eq!((of(&["--runs", "1"], "codec"), of(&["--runs", "7"], "codec")), (Some(5), Some(7)));
+        assert_eq!(of(&[], "remote-ask"), None);
     }
 
     #[test]

@@ -60,8 +60,8 @@ pub struct BenchArgs {
     /// Seconds of one run: 2, and 180 for `soak`, which is one run
     #[arg(long)]
     secs: Option<f64>,
-    /// Runs: 5, and 9 for `remote-ask`, whose p99 wants more. The figures are medians over them, interleaved with runs of the limit. Those
-    /// disturbed by others are repeated, once each
+    /// Runs: 5, and 9 for `remote-ask`, whose p99 wants more; `all` makes no fewer of a row. The figures are medians over them, interleaved
+    /// with runs of the limit. Those disturbed by others are repeated, once each
     #[arg(long)]
     runs: Option<u32>,
     /// Requests in flight, for `remote-ask`; above 1 its throughput is compared

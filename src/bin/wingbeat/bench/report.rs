@@ -138,7 +138,7 @@ impl Report {
 
     /// Too few rounds were quiet: the figures are those of all rounds, and prove nothing.
     fn is_void(&self) -> bool {
-        self.quiet() < self.wanted.min(5)
+        self.quiet() < self.wanted
     }
 
     fn counted(&self) -> impl Iterator<Item = &Round> {
@@ -332,8 +332,36 @@ impl fmt::Display for Report {
         }
         if self.is_void() {
             let load = self.foreign().unwrap_or(0.0) * 100.0;
-            writeln!(f, "void: others used {load:.0} % of the machine in the median round; repeat it when it is quiet")?;
+            let (quiet, all, wanted) = (self.quiet(), self.rounds.len(), self.wanted);
+            writeln!(
+                f,
+                "void: {quiet} of {all} rounds were quiet, and {wanted} are needed; others used {load:.0} % of the machine in the median one"
+            )?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(wanted: usize, rounds: impl IntoIterator<Item = Round>) -> Report {
+        let mut report = Report::new("idle", json!({}));
+        report.figure("cpu");
+        (report.wanted, report.rounds) = (wanted, rounds.into_iter().collect());
+        report
+    }
+
+    fn round(foreign: f64) -> Round {
+        let ours = Run { details: vec![("formed_ms", 550.5), ("failed", 0.0)], ..Run::figure(0.3) };
+        let limit = Run { details: vec![("failed", 1.0), ("copies", 2.0)], ..Run::default() };
+        Round { limit, ours, foreign: Some(foreign) }
+    }
+
+    #[test]
+    fn as_many_rounds_must_be_quiet_as_are_wanted() {
+        let of = |quiet: usize| report(9, (0..18).map(|at| round(if at < quiet { 0.0 } else { 0.2 }))).is_void();
+        assert!(of(8) && !of(9));
     }
 }
