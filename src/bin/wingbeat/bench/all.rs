@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::{
     BenchArgs, Name,
+    environment::commit,
     page::{self, Outcome, Step},
     percentiles,
     plot::{Across, Chart, Series},
@@ -25,8 +26,10 @@ use crate::{
 /// Shares of the peak at which latency is measured.
 const STEPS: [f64; 6] = [0.1, 0.25, 0.5, 0.75, 0.9, 1.1];
 const PAGE: &str = "bench.md";
-const PERCENTILES: &str = "ask-percentiles.svg";
-const CURVE: &str = "ask-throughput-latency.svg";
+/// Files of the pictures, and their titles.
+const PERCENTILES: (&str, &str) = ("ask-percentiles.svg", "Latency of asks by percentile");
+const CURVE: (&str, &str) = ("ask-throughput-latency.svg", "Latency of remote asks as the rate grows");
+const PICTURES: [(&str, &str); 2] = [PERCENTILES, CURVE];
 
 /// Runs all rows and writes the page.
 pub fn run(args: &BenchArgs, dir: &Path) -> Result<ExitCode, Failure> {
@@ -34,15 +37,12 @@ pub fn run(args: &BenchArgs, dir: &Path) -> Result<ExitCode, Failure> {
         let what = format!("the report could not be written to {}: {error}", dir.display());
         Failure::usage("E-CLI-054", what, "name another directory")
     };
-    // Before an hour is spent on what it is to hold.
-    std::fs::create_dir_all(dir)
-        .and_then(|()| OpenOptions::new().append(true).create(true).open(dir.join(PAGE)).map(drop))
-        .map_err(|error| unwritable(error.into()))?;
+    look(dir).map_err(unwritable)?;
+    let commit = commit();
     let outcomes: Vec<Outcome> = ROWS.iter().map(|row| outcome(args, dir, row)).collect();
     let steps = steps(args, &outcomes);
     let failed = outcomes.iter().filter(|outcome| outcome.said.is_err()).count();
-    let pictures = pictures(dir, &outcomes, &steps).map_err(unwritable)?;
-    let page = page::markdown(&outcomes, &steps, &pictures, &how(args));
+    let page = page::markdown(&outcomes, &steps, &PICTURES, &how(args), commit.as_deref());
     std::fs::write(dir.join(PAGE), page).map_err(|error| unwritable(error.into()))?;
     say(&if args.json {
         let row = |o: &Outcome| json!({"id": o.row.id, "said": o.said.as_ref().ok(), "error": o.said.as_ref().err()});
@@ -50,6 +50,8 @@ pub fn run(args: &BenchArgs, dir: &Path) -> Result<ExitCode, Failure> {
     } else {
         dir.join(PAGE).display().to_string()
     })?;
+    // Last: what was measured stands without them.
+    pictures(dir, &outcomes, &steps).map_err(unwritable)?;
     match failed {
         0 => Ok(ExitCode::SUCCESS),
         _ => Err(Failure::unreachable("E-CLI-051", format!("{failed} rows could not be measured"), "the page says which and why")),
@@ -134,8 +136,17 @@ fn steps(args: &BenchArgs, outcomes: &[Outcome]) -> Vec<Step> {
     steps
 }
 
-/// Writes the pictures; their files and titles.
-fn pictures(dir: &Path, outcomes: &[Outcome], steps: &[Step]) -> Result<Vec<(&'static str, &'static str)>, Error> {
+/// Makes the directory and the files that it is to hold, before an hour is spent on them.
+fn look(dir: &Path) -> Result<(), Error> {
+    std::fs::create_dir_all(dir)?;
+    for file in [PAGE, PERCENTILES.0, CURVE.0] {
+        OpenOptions::new().append(true).create(true).open(dir.join(file)).map_err(|error| format!("{file}: {error}"))?;
+    }
+    Ok(())
+}
+
+/// Writes the pictures.
+fn pictures(dir: &Path, outcomes: &[Outcome], steps: &[Step]) -> Result<(), Error> {
     let mut series = Vec::new();
     for outcome in outcomes.iter().filter(|outcome| has_latencies(outcome.row.args) && outcome.said.is_ok()) {
         let lines = percentiles::parse(&std::fs::read_to_string(dir.join(format!("{}.hgrm", outcome.row.id)))?);
@@ -144,15 +155,15 @@ fn pictures(dir: &Path, outcomes: &[Outcome], steps: &[Step]) -> Result<Vec<(&'s
         series.push(Series { label: outcome.row.id.to_owned(), points });
     }
     let percentiles = Chart {
-        title: "Latency of asks by percentile".into(),
+        title: PERCENTILES.1.into(),
         across: Across::Percentiles,
         across_label: "percentile".into(),
         up_label: "microseconds".into(),
         series,
     };
-    std::fs::write(dir.join(PERCENTILES), percentiles.svg())?;
-    std::fs::write(dir.join(CURVE), curve(steps).svg())?;
-    Ok(vec![(PERCENTILES, "Latency of asks by percentile"), (CURVE, "Latency of remote asks as the rate grows")])
+    std::fs::write(dir.join(PERCENTILES.0), percentiles.svg())?;
+    std::fs::write(dir.join(CURVE.0), curve(steps).svg())?;
+    Ok(())
 }
 
 fn curve(steps: &[Step]) -> Chart {
@@ -161,7 +172,7 @@ fn curve(steps: &[Step]) -> Chart {
         Series { label: label.into(), points: steps.iter().filter_map(point).collect() }
     };
     Chart {
-        title: "Latency of remote asks as the rate grows".into(),
+        title: CURVE.1.into(),
         across: Across::Linear,
         across_label: "requests per second, reached".into(),
         up_label: "microseconds from the intended send time".into(),
@@ -192,6 +203,17 @@ mod tests {
         assert_eq!(of(&["--runs", "12"], "remote-ask"), Some(12));
         assert_eq!((of(&["--runs", "1"], "codec"), of(&["--runs", "7"], "codec")), (Some(5), Some(7)));
         assert_eq!(of(&[], "remote-ask"), None);
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_seen_before_anything_is_measured() {
+        let dir = std::env::temp_dir().join(format!("wingbeat-all-{}", std::process::id()));
+        look(&dir).unwrap();
+        std::fs::remove_file(dir.join(CURVE.0)).unwrap();
+        std::fs::create_dir(dir.join(CURVE.0)).unwrap();
+        let error = look(&dir).unwrap_err().to_string();
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert!(error.starts_with(CURVE.0), "{error}");
     }
 
     #[test]

@@ -1,5 +1,10 @@
 //! The machine that is measured on, and who else uses it.
 
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+};
+
 use serde_json::{Value, json};
 
 /// What the machine and this program have used so far.
@@ -41,6 +46,18 @@ fn own_ticks() -> u64 {
     };
     let children = std::fs::read_to_string(format!("/proc/self/task/{}/children", std::process::id())).unwrap_or_default();
     own("self").unwrap_or(0) + children.split_whitespace().filter_map(own).sum::<u64>()
+}
+
+/// The commit of the working directory, if that is the repository of this program, and whether its sources differ from it.
+pub fn commit() -> Option<String> {
+    let git = |args: &[&str]| Command::new("git").args(args).stderr(Stdio::null()).output().ok();
+    if !Path::new("src/bin/wingbeat/bench").is_dir() {
+        return None;
+    }
+    let head = git(&["rev-parse", "--short=12", "HEAD"]).filter(|head| head.status.success())?;
+    let same = git(&["diff", "--quiet", "HEAD", "--", "src", "Cargo.toml", "Cargo.lock"])?.status.success();
+    let head = String::from_utf8(head.stdout).ok()?;
+    Some(format!("{}{}", head.trim(), if same { "" } else { " with changes" }))
 }
 
 /// The machine, the build, and the share of the machine that others used.

@@ -22,13 +22,13 @@ pub struct Step {
 const ABSENT: &str = "Not measured by this command: TLS, the direct write, peers beside us, longest turn of the network thread, foreign \
                       load, soak.";
 
-/// The page, in Markdown. `pictures` are file names beside it, each with its title.
-pub fn markdown(outcomes: &[Outcome], steps: &[Step], pictures: &[(&str, &str)], how: &str) -> String {
+/// The page, in Markdown. `pictures` are file names beside it, each with its title; `commit` is what was built, if that is known.
+pub fn markdown(outcomes: &[Outcome], steps: &[Step], pictures: &[(&str, &str)], how: &str, commit: Option<&str>) -> String {
     let mut page = String::from("# What was measured\n\n");
     let _ = writeln!(page, "`{how}`\n");
-    environment(&mut page, outcomes);
+    environment(&mut page, outcomes, commit);
     page += "Each figure is the median of its rounds, measured in turns with its limit; the ratio is that of the round. Spread is the largest deviation of a \
-             round's figure from the median. `void`: others used more than 15 % of the machine, so the row proves nothing and holds nothing.\n\n\
+             round's figure from the median. `void`: others used more than 15 % of the machine in too many rounds, so the row proves nothing and holds nothing.\n\n\
              | measurement | figure | limit | ratio | spread | void rounds | foreign load | must | aim | holds |\n\
              | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
     for outcome in outcomes {
@@ -67,19 +67,21 @@ fn cell(text: &str) -> String {
     text.trim().replace('|', "/").lines().collect::<Vec<_>>().join(" ")
 }
 
-fn environment(page: &mut String, outcomes: &[Outcome]) {
-    let Some(said) = outcomes.iter().find_map(|outcome| outcome.said.as_ref().ok()) else { return };
+fn environment(page: &mut String, outcomes: &[Outcome], commit: Option<&str>) {
+    let all = || outcomes.iter().filter_map(|outcome| outcome.said.as_ref().ok());
+    let Some(said) = all().next() else { return };
+    let runs = all().filter_map(|said| said["config"]["runs"].as_u64()).min().unwrap_or(0);
+    let commit = commit.map_or_else(String::new, |commit| format!(" of commit {commit}"));
     let of = |name: &str| said["environment"][name].as_str().unwrap_or("unknown").to_owned();
     let debug = if said["environment"]["debug_build"] == true { ", **debug build: figures mean nothing**" } else { "" };
     let (cores, config) = (&said["environment"]["cores"], &said["config"]);
     let _ = writeln!(
         page,
-        "{}, {cores} cores, {} {}, wingbeat {}{debug}; {} rounds of {} s, idle preset {}, messages of {} bytes.\n",
+        "{}, {cores} cores, {} {}, wingbeat {}{commit}{debug}; at least {runs} rounds of {} s, idle preset {}, messages of {} bytes.\n",
         of("cpu"),
         of("os"),
         of("arch"),
         of("version"),
-        config["runs"],
         config["secs"],
         config["idle"].as_str().unwrap_or("unknown"),
         config["payload_bytes"],
@@ -166,13 +168,23 @@ mod tests {
 
     #[test]
     fn a_row_says_figure_limit_ratio_and_what_it_holds() {
-        let page = markdown(&[Outcome { row: row("remote-tell"), said: Ok(said()) }], &[], &[("a.svg", "asks")], "wingbeat bench all");
+        let page = markdown(
+            &[Outcome { row: row("remote-tell"), said: Ok(said()) }],
+            &[],
+            &[("a.svg", "asks")],
+            "wingbeat bench all",
+            Some("12ab"),
+        );
         assert!(
             page.contains("| remote tell, batches | 2.37 M/s | 20.40 M/s | 0.119 | 5 % | 1 of 6 | 4 % | >= 0.15 | >= 0.3 | **missed** |"),
             "{page}"
         );
         assert!(page.contains("| allocations per remote tell, sender | 0 | - | - |"), "{page}");
-        assert!(page.contains("a cpu, 2 cores") && page.contains("![asks](a.svg)") && page.contains("rate_per_s 1000"));
+        assert!(
+            page.contains("a cpu, 2 cores, linux x86_64, wingbeat 1 of commit 12ab; at least 5 rounds")
+                && page.contains("![asks](a.svg)")
+                && page.contains("rate_per_s 1000")
+        );
     }
 
     #[test]
@@ -180,8 +192,13 @@ mod tests {
         let mut void = said();
         void["void"] = true.into();
         let failed = Err("no\nanswer | in time".to_owned());
-        let page =
-            markdown(&[Outcome { row: row("remote-tell"), said: Ok(void) }, Outcome { row: row("codec"), said: failed }], &[], &[], "x");
+        let page = markdown(
+            &[Outcome { row: row("remote-tell"), said: Ok(void) }, Outcome { row: row("codec"), said: failed }],
+            &[],
+            &[],
+            "x",
+            None,
+        );
         assert!(page.contains(">= 0.3 | void |"), "{page}");
         assert!(page.contains("| failed: no answer / in time |") && page.contains("**failed**"), "{page}");
     }
@@ -191,7 +208,7 @@ mod tests {
         let outcomes: Vec<_> =
             ROWS.iter().map(|row| Outcome { row, said: if row.id == "idle" { Err("x".into()) } else { Ok(said()) } }).collect();
         let step = Step { rate: 1000.0, said: said() };
-        let page = markdown(&outcomes, &[step], &[], "x");
+        let page = markdown(&outcomes, &[step], &[], "x", None);
         for line in page.lines().filter(|line| line.starts_with('|')) {
             let columns = line.matches('|').count() - 1;
             assert!(columns == 10 || columns == 7, "{columns}: {line}");
