@@ -234,17 +234,25 @@ impl Report {
         all
     }
 
-    /// A line for each round and part, limit first, void rounds included; empty where there is no such figure.
+    /// A line for each round and part, limit first, void rounds included; empty where there is no such figure. Details come last, by name.
     pub fn csv(&self) -> String {
+        let mut names: Vec<&str> = vec![];
+        for (name, _) in self.rounds.iter().flat_map(|round| round.ours.details.iter().chain(&round.limit.details)) {
+            if !names.contains(name) {
+                names.push(name);
+            }
+        }
         let mut text = String::from("round,part,void,throughput_per_s,p50_ns,p90_ns,p99_ns,p999_ns,max_ns,allocations_per_message,");
-        text += self.figure.unwrap_or("figure");
+        text += &[&[self.figure.unwrap_or("figure")], &names[..]].concat().join(",");
         text.push('\n');
         let optional = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
         for (number, round) in self.rounds.iter().enumerate() {
             for (part, run) in [("limit", &round.limit), (self.name, &round.ours)] {
                 let latency = run.latency.map_or_else(|| ",,,,".to_owned(), |all| all.map(|ns| ns.to_string()).join(","));
                 let (rate, allocations, figure) = (optional(run.throughput), optional(run.allocations), optional(run.figure));
-                text += &format!("{},{part},{},{rate},{latency},{allocations},{figure}\n", number + 1, round.is_void());
+                text += &format!("{},{part},{},{rate},{latency},{allocations},{figure}", number + 1, round.is_void());
+                text.extend(names.iter().map(|name| format!(",{}", optional(run.detail(name)))));
+                text.push('\n');
             }
         }
         text
@@ -363,5 +371,14 @@ mod tests {
     fn as_many_rounds_must_be_quiet_as_are_wanted() {
         let of = |quiet: usize| report(9, (0..18).map(|at| round(if at < quiet { 0.0 } else { 0.2 }))).is_void();
         assert!(of(8) && !of(9));
+    }
+
+    #[test]
+    fn what_figures_are_made_of_has_columns() {
+        let text = report(1, [round(0.0)]).csv();
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[0].ends_with(",allocations_per_message,cpu,formed_ms,failed,copies"), "{text}");
+        assert_eq!(lines[1..], ["1,limit,false,,,,,,,,,,1,2", "1,idle,false,,,,,,,,0.3,550.5,0,"]);
+        assert!(lines.iter().all(|line| line.matches(',').count() == lines[0].matches(',').count()), "{text}");
     }
 }
