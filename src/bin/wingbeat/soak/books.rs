@@ -11,6 +11,10 @@ use super::ledger::{Arrived, Faults, Stream};
 const EXAMPLES_MAX: usize = 20;
 /// A dead letter may come a moment after the answer to a later request: what an entity says is judged so much later.
 const JUDGED_AFTER: Duration = Duration::from_secs(2);
+/// After a fault has healed, shards are handed back and buffers returned for so long; behind that all is calm.
+pub const CALM_AFTER: Duration = Duration::from_secs(3);
+/// A request that had no answer for so long when a fault began had failed without it.
+const OVERDUE: Duration = Duration::from_secs(5);
 
 /// The built-in types that are sent to.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -26,6 +30,14 @@ pub struct Entity {
     pub key: String,
     pub shard: ShardId,
     pub stream: Stream,
+    /// Numbers above this one were sent since all is calm; `None` while it is not.
+    calm_from: Option<u64>,
+}
+
+impl Entity {
+    pub fn new(ty: Type, key: String, shard: ShardId) -> Self {
+        Self { ty, key, shard, stream: Stream::default(), calm_from: None }
+    }
 }
 
 /// What was asked.
@@ -43,10 +55,12 @@ pub struct Flight {
     pub entity: usize,
     pub what: What,
     era: u32,
-    /// When it was meant to go, since the beginning; `None` for looks, which are not of the load.
-    due: Option<Duration>,
-    /// The state of faults when it was meant to go.
+    /// When it was meant to go, since the beginning.
+    due: Duration,
+    /// The state of faults then.
     fault: u32,
+    /// Looks are not.
+    of_the_load: bool,
 }
 
 /// What an answer says of the entity.
@@ -61,6 +75,15 @@ pub enum Said {
 /// Latencies of a part of the run.
 pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are constants that the crate accepts")
+}
+
+/// The same, in memory from the beginning: the load's process is judged for its growth, and the histogram of the last third is none.
+fn resident() -> Histogram<u64> {
+    let mut all = histogram();
+    all.saturating_record(1);
+    // Writes to all of it.
+    all.clear();
+    all
 }
 
 /// What happened since it was last taken.
@@ -92,6 +115,10 @@ pub struct Sums {
     pub failed: BTreeMap<&'static str, u64>,
     /// Given up on the sender's node, by reason.
     pub dead_letters: BTreeMap<&'static str, u64>,
+    /// Requests and looks whose answer was that they were given up, by reason.
+    pub told: BTreeMap<&'static str, u64>,
+    /// Requests and looks that failed, and messages that were given up, though no fault explains it.
+    pub calm_failures: u64,
     /// Looks at what entities have that were judged.
     pub looks: u64,
     /// The load has ended, and each entity is looked at for the last time.
@@ -118,6 +145,9 @@ pub struct Books {
     pub interval: Interval,
     flights: BTreeMap<u64, Flight>,
     next_tag: u64,
+    /// When each fault began, and when it had healed, in turns.
+    turns: Vec<Duration>,
+    calm: bool,
     /// Answers to looks that are judged later: when, whose, era, behind which number, what.
     unjudged: std::collections::VecDeque<(Duration, usize, u32, u64, Arrived)>,
     /// The time that latencies are kept of.
@@ -130,12 +160,14 @@ impl Books {
         Self {
             entities,
             sums: Sums::default(),
-            quiet: [histogram(), histogram(), histogram()],
-            faulted: histogram(),
-            lateness: histogram(),
+            quiet: [resident(), resident(), resident()],
+            faulted: resident(),
+            lateness: resident(),
             interval: Interval::default(),
             flights: BTreeMap::new(),
             next_tag: 0,
+            turns: Vec::new(),
+            calm: false,
             unjudged: std::collections::VecDeque::new(),
             from,
             upto,
@@ -155,6 +187,22 @@ impl Books {
         self.next_tag
     }
 
+    /// The state of faults as of now, which is odd while one is not healed.
+    pub fn faults_are(&mut self, fault: u32, now: Duration) {
+        self.turns.resize(fault as usize, now);
+        let calm = self.is_calm(fault, now);
+        if calm != self.calm {
+            self.calm = calm;
+            self.entities.iter_mut().for_each(|entity| entity.calm_from = calm.then(|| entity.stream.sent()));
+        }
+    }
+
+    /// Whether no fault was open then, in that state of faults, and none had healed only just before.
+    fn is_calm(&self, fault: u32, at: Duration) -> bool {
+        let healed = fault.checked_sub(1).and_then(|healed| self.turns.get(healed as usize));
+        fault.is_multiple_of(2) && healed.is_none_or(|healed| at >= *healed + CALM_AFTER)
+    }
+
     /// A message of the load was accepted, as a request under the next tag or not.
     pub fn accepted(&mut self, entity: usize, what: What, asked: bool, due: Duration, fault: u32) {
         let stream = &mut self.entities[entity].stream;
@@ -166,14 +214,15 @@ impl Books {
         self.interval.sent += 1;
         if asked {
             self.sums.asked += 1;
-            self.fly(Flight { entity, what, era, due: Some(due), fault });
+            self.fly(Flight { entity, what, era, due, fault, of_the_load: true });
         }
     }
 
     /// A look at what an entity has was accepted, under the next tag.
-    pub fn looking(&mut self, entity: usize) {
+    pub fn looking(&mut self, entity: usize, now: Duration, fault: u32) {
         let stream = &self.entities[entity].stream;
-        self.fly(Flight { entity, what: What::Look(stream.sent()), era: stream.era(), due: None, fault: 0 });
+        let (what, era) = (What::Look(stream.sent()), stream.era());
+        self.fly(Flight { entity, what, era, due: now, fault, of_the_load: false });
     }
 
     fn fly(&mut self, flight: Flight) {
@@ -216,7 +265,7 @@ impl Books {
     }
 
     fn timed(&mut self, flight: &Flight, now: Duration, fault: u32) {
-        let Some(due) = flight.due else { return };
+        let Flight { due, of_the_load: true, .. } = *flight else { return };
         self.sums.answered += 1;
         self.interval.answered += 1;
         let took = now.saturating_sub(due).as_nanos() as u64;
@@ -240,7 +289,15 @@ impl Books {
         if let What::Numbered(seq) = flight.what {
             self.entities[flight.entity].stream.failed(seq, ran);
         }
-        if flight.due.is_some() {
+        if let AskError::Dropped(reason) = error {
+            *self.sums.told.entry(reason.label()).or_default() += 1;
+        }
+        let next_fault = self.turns.get(flight.fault as usize);
+        if self.is_calm(flight.fault, flight.due) && next_fault.is_none_or(|began| *began >= flight.due + OVERDUE) {
+            let due = flight.due.as_secs_f64();
+            self.calm_failure(flight.entity, || format!("{:?} of {due:.1} s: {}, {error}", flight.what, error.code()));
+        }
+        if flight.of_the_load {
             *self.sums.failed.entry(error.code()).or_default() += 1;
             self.interval.failed += 1;
         } else if self.sums.ending {
@@ -248,12 +305,21 @@ impl Books {
         }
     }
 
-    /// A message was given up on this node after it had been accepted.
+    /// A message was given up on this node after it had been accepted. One without a number may be of any time.
     pub fn given_up(&mut self, entity: Option<usize>, seq: Option<u64>, reason: &'static str) {
         *self.sums.dead_letters.entry(reason).or_default() += 1;
-        if let Some(entity) = entity {
-            self.entities[entity].stream.given_up(seq);
+        let Some(at) = entity else { return };
+        let Entity { stream, calm_from, .. } = &mut self.entities[at];
+        let told = stream.given_up(seq);
+        if let Some(seq) = seq.filter(|seq| told && calm_from.is_some_and(|from| *seq > from)) {
+            self.calm_failure(at, || format!("number {seq} was given up: {reason}"));
         }
+    }
+
+    /// What has no fault to explain it failed.
+    fn calm_failure(&mut self, entity: usize, how: impl FnOnce() -> String) {
+        self.sums.calm_failures += 1;
+        self.show(entity, || format!("{}, and no fault was open", how()));
     }
 
     /// Judges what entities said long enough ago.
@@ -277,9 +343,13 @@ impl Books {
             return;
         }
         self.sums.faults.add(faults);
+        self.show(entity, || format!("{}: {faults:?}", how()));
+    }
+
+    fn show(&mut self, entity: usize, how: impl FnOnce() -> String) {
         if self.sums.examples.len() < EXAMPLES_MAX {
             let Entity { ty, key, shard, .. } = &self.entities[entity];
-            self.sums.examples.push(format!("{ty:?} {key} of shard {}: {}: {faults:?}", shard.0, how()));
+            self.sums.examples.push(format!("{ty:?} {key} of shard {}: {}", shard.0, how()));
         }
     }
 
@@ -297,13 +367,14 @@ impl Books {
 
 #[cfg(test)]
 mod tests {
+    use wingbeat::DropReason;
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn books(ty: Type) -> Books {
-        let entity = Entity { ty, key: "e".into(), shard: ShardId(3), stream: Stream::default() };
-        Books::new(vec![entity], Duration::ZERO, 30 * SECOND)
+        Books::new(vec![Entity::new(ty, "e".into(), ShardId(3))], Duration::ZERO, 30 * SECOND)
     }
 
     #[test]
@@ -322,7 +393,7 @@ mod tests {
     fn a_probe_is_judged_once_all_answers_are_in_and_not_over_a_lost_home() {
         let mut books = books(Type::Probe);
         books.accepted(0, What::Numbered(1), false, SECOND, 0);
-        books.looking(0);
+        books.looking(0, SECOND, 0);
         let nothing = Said::Arrived(Arrived::default());
         books.answered(0, nothing, (1, "a"), SECOND, 0);
         books.judge(2 * SECOND);
@@ -331,7 +402,7 @@ mod tests {
         assert_eq!((books.sums.faults.lost, books.sums.looks, books.sums.examples.len()), (1, 1, 1));
 
         books.accepted(0, What::Numbered(2), false, SECOND, 0);
-        books.looking(0);
+        books.looking(0, SECOND, 0);
         assert_eq!(books.risk_begins(|ty, shard| (ty, shard) == (Type::Probe, ShardId(3))), 1);
         books.risk_ends();
         books.answered(1, nothing, (1, "a"), SECOND, 0);
@@ -351,5 +422,65 @@ mod tests {
         books.accepted(0, What::Numbered(3), true, SECOND, 0);
         books.answered(2, Said::Total(1), (1, "a"), SECOND, 0);
         assert_eq!(books.sums.faults.lost, 1);
+    }
+
+    /// A request that was meant to go in that second, in that state of faults, and failed in the other.
+    fn failing(books: &mut Books, due: u32, fault: u32, failed: u32, fault_then: u32) -> u64 {
+        let before = books.sums.calm_failures;
+        books.faults_are(fault, due * SECOND);
+        books.accepted(0, What::Numbered(books.entities[0].stream.next()), true, due * SECOND, fault);
+        books.faults_are(fault_then, failed * SECOND);
+        books.failed(books.next_tag() - 1, &AskError::Timeout { maybe_ran: true });
+        books.sums.calm_failures - before
+    }
+
+    #[test]
+    fn a_request_that_failed_while_all_was_calm_is_told_apart() {
+        let mut books = books(Type::Probe);
+        assert_eq!(failing(&mut books, 2, 0, 3, 0), 1, "no fault was ever open");
+        assert_eq!(failing(&mut books, 4, 0, 6, 1), 0, "a fault began");
+        assert_eq!(failing(&mut books, 7, 1, 27, 2), 0, "it was asked in a fault");
+        assert_eq!(failing(&mut books, 29, 2, 60, 2), 0, "the fault had healed only just before");
+        assert_eq!(failing(&mut books, 61, 2, 62, 2), 1);
+        assert_eq!(failing(&mut books, 63, 2, 69, 3), 1, "the fault began when it had long been due");
+        assert_eq!(books.sums.examples.len(), 3);
+        books.faults_are(4, 80 * SECOND);
+        books.looking(0, 90 * SECOND, 4);
+        books.failed(books.next_tag() - 1, &AskError::NoReply);
+        assert_eq!(books.sums.calm_failures, 4, "a look is a request, too");
+    }
+
+    #[test]
+    fn a_message_given_up_counts_if_it_was_sent_since_all_is_calm() {
+        let mut books = books(Type::Probe);
+        let tell = |books: &mut Books, second: u32, fault: u32| {
+            books.faults_are(fault, second * SECOND);
+            books.accepted(0, What::Numbered(books.entities[0].stream.next()), false, second * SECOND, fault);
+        };
+        tell(&mut books, 1, 0);
+        books.given_up(Some(0), Some(1), "no_credit");
+        assert_eq!(books.sums.calm_failures, 1);
+        tell(&mut books, 2, 0);
+        tell(&mut books, 3, 1);
+        books.given_up(Some(0), Some(2), "home_lost");
+        tell(&mut books, 9, 2);
+        books.faults_are(2, 20 * SECOND);
+        books.given_up(Some(0), Some(3), "expired");
+        books.given_up(Some(0), Some(4), "expired");
+        books.given_up(Some(0), None, "expired");
+        assert_eq!(books.sums.calm_failures, 1, "those were sent in a fault, behind one, or nobody knows when");
+        tell(&mut books, 21, 2);
+        books.given_up(Some(0), Some(5), "expired");
+        assert_eq!(books.sums.calm_failures, 2);
+    }
+
+    #[test]
+    fn a_request_that_was_given_up_is_counted_once_and_by_reason() {
+        let mut books = books(Type::Probe);
+        books.faults_are(0, SECOND);
+        books.accepted(0, What::Numbered(1), true, SECOND, 0);
+        books.given_up(Some(0), Some(1), "no_credit");
+        books.failed(0, &AskError::Dropped(DropReason::NoCredit));
+        assert_eq!((books.sums.calm_failures, books.sums.told.get("no_credit")), (1, Some(&1)));
     }
 }

@@ -9,7 +9,7 @@ fn life(seconds: u32, rss: impl Fn(f64) -> f64) -> Life {
         // Looks near a fault are not calm, and are far off.
         let calm = second % 20 >= 8;
         let rss = rss(at) + if calm { f64::from(second * 7 % 5) * 8.0 } else { 9_000.0 };
-        Sample { at, calm, rss, anon: rss / 2.0, pss: rss, descriptors: 30.0, threads: 9.0 }
+        Sample { at, calm, rss, record: 0.0, anon: rss / 2.0, pss: rss, descriptors: 30.0, threads: 9.0 }
     };
     Life { name: "place 4, node-4".into(), anchor: true, samples: (0..seconds).map(look).collect() }
 }
@@ -103,6 +103,19 @@ fn a_process_that_lived_shortly_is_not_judged() {
 }
 
 #[test]
+fn what_the_soak_writes_down_is_no_leak_of_its_process() {
+    let own = |written_down: f64| {
+        with(30, |found| {
+            let mut own = life(1_800, |at| 20_000.0 + at * 1.4);
+            own.samples.iter_mut().for_each(|sample| sample.record = sample.at * written_down);
+            found.lives.push(own);
+        })
+    };
+    assert!(failed(&own(0.6)).is_empty(), "the books grow a little");
+    assert_eq!(failed(&own(0.05)), ["memory"], "there is more than that");
+}
+
+#[test]
 fn descriptors_and_threads_that_pile_up_are_seen() {
     let pile = |samples: &mut Vec<Sample>, of: fn(&mut Sample) -> &mut f64| {
         samples.iter_mut().for_each(|sample| *of(sample) += (sample.at / 20.0).floor());
@@ -131,6 +144,29 @@ fn a_loss_that_a_node_counted_is_explained() {
     };
     assert!(failed(&counted(2)).is_empty());
     assert_eq!(failed(&counted(1)), ["losses"]);
+}
+
+#[test]
+fn a_drop_that_its_sender_was_told_of_explains_no_loss() {
+    let told = |told, letters| {
+        with(3, |found| {
+            found.sums.faults.lost = 2;
+            found.drops.insert("late".into(), 5);
+            found.sums.told.insert("late", told);
+            found.sums.dead_letters.insert("late", letters);
+        })
+    };
+    assert!(failed(&told(3, 0)).is_empty());
+    assert_eq!(failed(&told(4, 0)), ["losses"]);
+    assert!(failed(&told(4, 1)).is_empty(), "one of them may have been dropped on the sender's node, where nobody counts it as a drop");
+}
+
+#[test]
+fn what_fails_while_all_is_calm_fails_it_on_a_quiet_machine() {
+    let calm = with(3, |found| found.sums.calm_failures = 1);
+    assert_eq!(failed(&calm), ["calm failures"]);
+    let noise = Noise { foreign: Some(0.4), ..Noise::default() };
+    assert_eq!(outcome(&Findings { noise, ..calm }, "calm failures"), Outcome::Open);
 }
 
 #[test]
@@ -190,6 +226,16 @@ fn latency_that_drifts_is_seen_in_a_long_run_and_much_of_it_in_a_short_one() {
 }
 
 #[test]
+fn latency_is_not_judged_to_be_well_either_where_others_used_the_machine() {
+    for minutes in [3, 30] {
+        let noise = Noise { foreign: Some(0.22), ..Noise::default() };
+        let open: Vec<_> =
+            judge(&with(minutes, |found| found.noise = noise)).into_iter().filter(|verdict| verdict.outcome != Outcome::Held).collect();
+        assert_eq!(open.iter().map(|verdict| verdict.name).collect::<Vec<_>>(), ["latency"], "{open:?}");
+    }
+}
+
+#[test]
 fn a_fault_that_did_not_heal_or_went_otherwise_fails() {
     assert_eq!(failed(&with(3, |found| found.faults[0].healed = Err("a shard has no home".into()))), ["healing"]);
     assert_eq!(failed(&with(3, |found| found.faults[1].wrong = Some("it ended with 1".into()))), ["healing"]);
@@ -198,7 +244,10 @@ fn a_fault_that_did_not_heal_or_went_otherwise_fails() {
 
 #[test]
 fn a_load_that_is_not_taken_or_not_sent_in_time_fails() {
-    assert_eq!(failed(&with(3, |found| found.sums.accepted = 340_000)), ["rate"]);
+    let refused = with(3, |found| found.sums.accepted = 340_000);
+    assert_eq!(failed(&refused), ["rate"]);
+    let noise = Noise { foreign: Some(0.89), ..Noise::default() };
+    assert_eq!(outcome(&Findings { noise, ..refused }, "rate"), Outcome::Open, "the nodes had no cores");
     assert_eq!(failed(&with(3, |found| found.lateness.p99_ns = 90_000_000)), ["rate"]);
 }
 

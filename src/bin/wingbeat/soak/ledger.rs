@@ -123,14 +123,14 @@ impl Stream {
         }
     }
 
-    /// A message was given up and its sender told, in a dead letter.
-    pub fn given_up(&mut self, seq: Option<u64>) {
+    /// A message was given up and its sender told, in a dead letter; false if it is a request, whose own answer says more.
+    pub fn given_up(&mut self, seq: Option<u64>) -> bool {
         match seq {
-            // A request's own answer says more.
-            Some(seq) if self.pending.contains(&seq) => {}
+            Some(seq) if self.pending.contains(&seq) => return false,
             Some(seq) => _ = self.excused.insert(seq),
             None => self.nameless += 1,
         }
+        true
     }
 
     /// Its home is about to be lost, and with it the state and what was under way.

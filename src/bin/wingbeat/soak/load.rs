@@ -28,7 +28,7 @@ use wingbeat::{
 
 use super::{
     books::{Books, Entity, Said, Type, What},
-    ledger::{Arrived, Stream},
+    ledger::Arrived,
 };
 
 /// Entities of each type.
@@ -117,7 +117,7 @@ impl Load {
                     Type::Register => (To::Register(regions.register.get(key.as_str())), regions.register.shard_of(&key)),
                 };
                 refs.push(to);
-                entities.push(Entity { ty, key, shard: shard.unwrap_or(ShardId(0)), stream: Stream::default() });
+                entities.push(Entity::new(ty, key, shard.unwrap_or(ShardId(0))));
             }
         }
         let books = Arc::new(Mutex::new(Books::new(entities, from, upto)));
@@ -251,7 +251,7 @@ impl Sender {
             To::Register(to) => sent(to, register::Op::Read, true, tag, queue),
         };
         if asked.is_ok() {
-            books.looking(at);
+            books.looking(at, self.began.elapsed(), self.fault.load(Ordering::Relaxed));
         }
         asked.is_ok()
     }
@@ -269,6 +269,7 @@ impl Sender {
         let fault = self.fault.load(Ordering::Relaxed);
         let now = self.began.elapsed();
         let mut books = self.books.lock();
+        books.faults_are(fault, now);
         // Letters first: one of a message that was given up is there before the answer to what was sent behind it.
         for letter in self.letters.try_iter() {
             let ty = [Type::Probe, Type::Counter, Type::Register].into_iter().find(|ty| name(*ty) == &*letter.entity_type);

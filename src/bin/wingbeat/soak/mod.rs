@@ -38,6 +38,7 @@ use self::{
 use crate::{
     bench::environment,
     fail::{Exit, Failure},
+    heap,
     out::{note, say},
 };
 
@@ -175,12 +176,14 @@ pub fn soak(options: Options, interrupted: Arc<AtomicUsize>, shown: bool) -> Res
         }
     };
     let broken = |why: String| Failure::unhealthy("E-CLI-031", why, "this is a fault of the program");
+    // This process is a node, too, and is judged like the others.
+    heap::keep_small();
     let (length, warm_up) = (options.length, warm_up(options.length));
     let plan = Plan::new(options.seed, length);
     let spacing = plan.spacing();
     let (least, most) = (spacing.0.as_secs(), spacing.1.as_secs());
     tell(format!("seed {}: {} messages/s for {:.0} s, a fault each {least} to {most} s", options.seed, options.rate, length.as_secs_f64()));
-    let mut stage = Stage::set(&options.idle, Instant::now(), interrupted)?;
+    let mut stage = Stage::set(&options.idle, plan.coordinators(), Instant::now(), interrupted)?;
     tell(format!("{} node processes and the load's node are up; logs in {}", plan::NODES, stage.nodes.dir().display()));
     let machine = environment::Load::now();
     let load = Load::start(&stage.cluster, &stage.regions, options.seed, options.rate, warm_up, length).map_err(broken)?;

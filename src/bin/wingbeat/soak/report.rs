@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 
 use super::{
     Soaked,
-    judge::{Fault, Latency, Outcome, ends},
+    judge::{Fault, Latency, Outcome, ends, judged},
     plan::KINDS,
+    watch::{Life, Sample},
 };
 use crate::{
     bench::plot::{Across, Chart, Series},
@@ -131,10 +132,10 @@ pub fn json(soaked: &Soaked) -> Value {
         json!({"at_s": fault.at, "kind": fault.kind.name(), "whom": fault.whom, "entities_lost": fault.entities_lost,
                "healed_s": fault.healed.as_ref().ok(), "missing": fault.healed.as_ref().err(), "wrong": fault.wrong})
     };
-    let life = |life: &super::watch::Life| {
-        let of = |get: fn(&super::watch::Sample) -> f64| ends(found, life, get).map(|ends| json!([ends.first, ends.last]));
-        json!({"name": life.name, "anchor": life.anchor, "looks": life.samples.len(), "rss_kib": of(|s| s.rss), "anon_kib": of(|s| s.anon),
-               "pss_kib": of(|s| s.pss), "descriptors": of(|s| s.descriptors), "threads": of(|s| s.threads)})
+    let life = |life: &Life| {
+        let of = |get: fn(&Sample) -> f64| ends(found, life, get).map(|ends| json!([ends.first, ends.last]));
+        json!({"name": life.name, "anchor": life.anchor, "looks": life.samples.len(), "rss_kib": of(|s| s.rss), "record_kib": of(|s| s.record),
+               "anon_kib": of(|s| s.anon), "pss_kib": of(|s| s.pss), "descriptors": of(|s| s.descriptors), "threads": of(|s| s.threads)})
     };
     json!({
         "name": "soak",
@@ -149,7 +150,7 @@ pub fn json(soaked: &Soaked) -> Value {
             "meant": sums.meant, "accepted": sums.accepted, "asked": sums.asked, "answered": sums.answered, "refused": sums.refused,
             "failed": sums.failed, "dead_letters": sums.dead_letters, "dropped": found.drops, "reordered": sums.faults.reordered,
             "duplicated": sums.faults.duplicated, "lost": sums.faults.lost, "two_homes": sums.faults.two_homes,
-            "contradicted": sums.faults.contradicted, "examples": sums.examples,
+            "contradicted": sums.faults.contradicted, "calm_failures": sums.calm_failures, "told": sums.told, "examples": sums.examples,
         },
         "latency_ns": {
             "thirds": found.quiet.iter().map(latency_json).collect::<Vec<_>>(), "faulted": latency_json(&found.faulted),
@@ -169,7 +170,6 @@ pub fn bench_json(soaked: &Soaked) -> Value {
     let (options, found) = (&soaked.options, &soaked.found);
     let [first, _, last] = found.quiet;
     let share = |a: u64, b: u64| (b > 0).then(|| a as f64 / b as f64);
-    let void = found.noise.foreign.is_some_and(|share| share > 0.15);
     json!({
         "name": "soak",
         "config": {"secs": options.length.as_secs_f64(), "seed": options.seed, "rate_per_s": options.rate, "idle": options.idle},
@@ -180,7 +180,7 @@ pub fn bench_json(soaked: &Soaked) -> Value {
         "ratio_p99": share(last.p99_ns, first.p99_ns),
         "spread": null,
         "allocations_per_message": null,
-        "void": void,
+        "void": found.noise.is_void(),
         "environment": soaked.environment,
         "soak": json(soaked),
     })
@@ -244,7 +244,8 @@ fn markdown(soaked: &Soaked) -> String {
     page.push_str(
         "`soak.csv` has each look at each process, `soak-load.csv` each second of the load. Latency counts from the moment at which a message was meant \
          to go. Of memory, descriptors and threads the medians of the first and the last third of the calm looks behind the warm-up are compared \
-         (in a long run behind the first fault of each kind too), for processes that lived through most of the run; no fault ends the one in place 4.\n",
+         (in a long run behind the first fault of each kind too), for processes that lived through most of the run, and \
+         the load's own without what it writes down of the run. No fault ends the one in place 4, which is the coordinator if the seed is odd.\n",
     );
     if !found.sums.examples.is_empty() {
         page.push_str("\nWrong:\n\n");
@@ -261,11 +262,12 @@ fn cell(text: &str) -> String {
 }
 
 fn processes_csv(soaked: &Soaked) -> String {
-    let mut text = String::from("at_s,process,calm,rss_kib,anon_kib,pss_kib,descriptors,threads\n");
+    let mut text = String::from("at_s,process,calm,rss_kib,anon_kib,pss_kib,descriptors,threads,record_kib\n");
     for life in &soaked.found.lives {
         let name = life.name.replace(',', "");
         for s in &life.samples {
-            let _ = writeln!(text, "{:.1},{name},{},{},{},{},{},{}", s.at, s.calm, s.rss, s.anon, s.pss, s.descriptors, s.threads);
+            let Sample { at, calm, rss, record, anon, pss, descriptors, threads } = s;
+            let _ = writeln!(text, "{at:.1},{name},{calm},{rss},{anon},{pss},{descriptors},{threads},{record:.1}");
         }
     }
     text
@@ -280,16 +282,17 @@ fn load_csv(soaked: &Soaked) -> String {
 }
 
 fn memory_chart(soaked: &Soaked) -> Chart {
-    let point = |s: &super::watch::Sample| (s.at, s.rss / 1024.0);
-    let series = soaked.found.lives.iter().filter(|life| life.samples.len() > 1);
+    let point = |s: &Sample| (s.at, s.rss / 1024.0);
+    let shown = soaked.found.lives.iter().filter(|life| life.samples.len() > 1);
+    // There may be hundreds of processes: those that are judged have names.
+    let named: Vec<&str> = judged(&soaked.found).map(|life| life.name.as_str()).collect();
+    let label = |life: &Life| if named.contains(&life.name.as_str()) { life.name.replace("place ", "") } else { String::new() };
     Chart {
         title: "Resident memory of each process".into(),
         across: Across::Linear,
         across_label: "seconds".into(),
         up_label: "MiB".into(),
-        series: series
-            .map(|life| Series { label: life.name.replace("place ", ""), points: life.samples.iter().map(point).collect() })
-            .collect(),
+        series: shown.map(|life| Series { label: label(life), points: life.samples.iter().map(point).collect() }).collect(),
     }
 }
 
@@ -312,7 +315,7 @@ mod tests {
     use std::time::Duration;
 
     use super::{
-        super::{Options, judge, plan::Kind, watch::Life, watch::Sample},
+        super::{Options, judge, plan::Kind},
         *,
     };
 
@@ -376,7 +379,16 @@ mod tests {
 
     #[test]
     fn series_are_written_line_by_line() {
-        assert_eq!(processes_csv(&soaked()).lines().nth(1), Some("0.0,place 4 node-4,false,2048,0,0,0,0"));
+        assert_eq!(processes_csv(&soaked()).lines().nth(1), Some("0.0,place 4 node-4,false,2048,0,0,0,0,0.0"));
         assert_eq!(load_csv(&soaked()).lines().count(), 2);
+    }
+
+    #[test]
+    fn processes_that_are_judged_have_names_in_the_picture() {
+        let mut soaked = soaked();
+        let short = Life { name: "place 1, node-7".into(), anchor: false, ..soaked.found.lives[0].clone() };
+        soaked.found.lives.insert(0, short);
+        let labels: Vec<String> = memory_chart(&soaked).series.into_iter().map(|series| series.label).collect();
+        assert_eq!(labels, ["", "4, node-4"]);
     }
 }

@@ -3,6 +3,8 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
+    ops::Range,
+    process,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -30,7 +32,7 @@ const FORMED_WITHIN: Duration = Duration::from_secs(60);
 /// How long the cluster must look whole before it counts as such: longer than the coordinator takes to look for shards to move.
 const WHOLE_FOR: Duration = Duration::from_millis(1_500);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// The role of those that may be coordinator: neither the load's node, which is never faulted, nor the anchor.
+/// The role of those that may be coordinator; the load's node, which is never faulted, is none of them.
 const DUTY: &str = "duty";
 
 /// What membership said of nodes that nothing had been done to.
@@ -85,19 +87,20 @@ pub struct Stage {
     /// Messages that nodes dropped, by process and reason: in earlier lives of the process, and in this one as last heard.
     drops: BTreeMap<(u32, String), (u64, u64)>,
     idle: String,
+    coordinators: Range<usize>,
     _events: Subscription,
 }
 
 impl Stage {
     /// Starts all nodes, the load's last, and waits until they are one cluster.
-    pub fn set(idle: &str, began: Instant, interrupted: Arc<AtomicUsize>) -> Result<Self, Failure> {
+    pub fn set(idle: &str, coordinators: Range<usize>, began: Instant, interrupted: Arc<AtomicUsize>) -> Result<Self, Failure> {
         let mut nodes = Nodes::of("soak")?;
         let gone = || interrupted.load(Ordering::Relaxed) != 0;
         let (mut slots, mut stands): (Vec<Option<Node>>, Vec<_>) = (Vec::new(), Vec::new());
         let seen = Arc::new(Mutex::new(Seen::default()));
         for number in 0..NODES {
             let seeds = slots.iter().flatten().map(|node: &Node| node.addr.clone()).collect();
-            let node = nodes.start(&Place { stands: None, seeds, config: settings(idle, number) })?.wait(gone)?;
+            let node = nodes.start(&Place { stands: None, seeds, config: settings(idle, coordinators.contains(&number)) })?.wait(gone)?;
             seen.lock().begins(node.pid(), &life(number, &node), number == ANCHOR);
             stands.push(Some((node.addr.clone(), node.admin)));
             slots.push(Some(node));
@@ -106,6 +109,7 @@ impl Stage {
         stands.push(None);
         let seeds: Vec<String> = slots.iter().flatten().map(|node| node.addr.clone()).collect();
         let cluster = own_node(idle, &seeds)?;
+        seen.lock().begins(process::id(), "the load's process", true);
         let said = Arc::new(Mutex::new(Said::default()));
         // Events speak of ids; members that were there before have no event.
         let present = cluster.view().members.iter().map(|member| (member.id, member.addr.to_string())).collect::<BTreeMap<_, _>>();
@@ -119,7 +123,8 @@ impl Stage {
         });
         let regions = Regions::of(&cluster, FORMED_WITHIN).map_err(unformed)?;
         let (idle, drops) = (idle.to_owned(), BTreeMap::new());
-        let mut stage = Self { nodes, slots, stands, cluster, regions, said, seen, interrupted, drops, idle, _events: events };
+        let mut stage =
+            Self { nodes, slots, stands, cluster, regions, said, seen, interrupted, drops, idle, coordinators, _events: events };
         stage.wait_whole(FORMED_WITHIN)?.map_err(unformed)?;
         Ok(stage)
     }
@@ -139,7 +144,11 @@ impl Stage {
     /// Starts a node in a place that is free, on the addresses that it had there before.
     pub fn start(&mut self, slot: usize) -> Result<(), Failure> {
         let others = self.slots.iter().flatten().map(|node| node.addr.clone());
-        let place = Place { stands: self.stands[slot].clone(), seeds: others.collect(), config: settings(&self.idle, slot) };
+        let place = Place {
+            stands: self.stands[slot].clone(),
+            seeds: others.collect(),
+            config: settings(&self.idle, self.coordinators.contains(&slot)),
+        };
         let interrupted = self.interrupted.clone();
         let node = self.nodes.start(&place)?.wait(|| interrupted.load(Ordering::Relaxed) != 0)?;
         self.seen.lock().begins(node.pid(), &life(slot, &node), slot == ANCHOR);
@@ -250,7 +259,12 @@ impl Stage {
             let answer = Admin::new(&node.admin.to_string(), None).and_then(|admin| admin.get("/api/v1/drops"));
             let Ok(answer) = answer else { continue };
             for (reason, count) in counts(&answer["drops"]) {
-                let (before, last) = self.drops.entry((node.pid(), reason)).or_default();
+                let key = (node.pid(), reason);
+                // There are many reasons and many processes, and hardly any drops.
+                if count == 0 && !self.drops.contains_key(&key) {
+                    continue;
+                }
+                let (before, last) = self.drops.entry(key).or_default();
                 // A node that joined again has begun to count again.
                 if count < *last {
                     *before += *last;
@@ -289,12 +303,12 @@ fn unformed(why: String) -> Failure {
 
 /// Name of the cluster: apart from any other on the machine.
 fn name() -> String {
-    format!("wingbeat-soak-{}", std::process::id())
+    format!("wingbeat-soak-{}", process::id())
 }
 
-/// Settings of the node in a place.
-fn settings(idle: &str, slot: usize) -> String {
-    let roles = if slot < ANCHOR { format!("roles = [\"{DUTY}\"]\n") } else { String::new() };
+/// Settings of a node that may be coordinator or not.
+fn settings(idle: &str, duty: bool) -> String {
+    let roles = if duty { format!("roles = [\"{DUTY}\"]\n") } else { String::new() };
     format!(
         "[cluster]\nname = \"{}\"\npreset = \"local_test\"\n{roles}\n[node]\nworkers = 1\nidle = \"{idle}\"\n\n[membership]\non_downed = \"rejoin\"\n\n\
          [sharding]\ncoordinator_role = \"{DUTY}\"\n",

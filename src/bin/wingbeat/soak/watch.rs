@@ -1,8 +1,8 @@
-//! Looks at every node process at fixed times: memory, descriptors, threads; and at the machine, whether it let anybody run.
+//! Looks at every process at fixed times, its own among them: memory, descriptors, threads; and at the machine, whether it let anybody run.
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fs, process,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -14,7 +14,7 @@ use std::{
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 
-use super::books::{Books, Interval, histogram};
+use super::books::{Books, CALM_AFTER, Interval, histogram};
 
 /// How often processes are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -29,12 +29,21 @@ pub struct Sample {
     /// No fault was open, and none had been for a while: figures of such looks are compared.
     pub calm: bool,
     pub rss: f64,
+    /// Of that what the watch itself has written down, which grows by design: 0 in any process but its own.
+    pub record: f64,
     /// Memory that is no file: heap and stacks.
     pub anon: f64,
-    /// Its share of memory that others have too; 0 where the system does not say.
+    /// Its share of memory that others have too; 0 where the system does not say, and of the own process.
     pub pss: f64,
     pub descriptors: f64,
     pub threads: f64,
+}
+
+impl Sample {
+    /// Memory that must not grow.
+    pub fn judged(&self) -> f64 {
+        self.rss - self.record
+    }
 }
 
 /// One process, from its start to its end.
@@ -82,10 +91,13 @@ impl Seen {
     pub fn ends(&mut self, pid: u32) {
         self.lives.extend(self.running.remove(&pid));
     }
-}
 
-/// After a fault has healed, shards are handed back and buffers returned for so long.
-const CALM_AFTER: Duration = Duration::from_secs(3);
+    /// What has been written down so far takes so much memory, KiB.
+    fn record(&self) -> f64 {
+        let samples: usize = self.lives.iter().chain(self.running.values()).map(|life| life.samples.len()).sum();
+        (samples * size_of::<Sample>() + self.seconds.len() * size_of::<Second>()) as f64 / 1024.0
+    }
+}
 
 /// Looks until it is told to stop.
 pub struct Watch {
@@ -139,19 +151,24 @@ fn look(seen: &Mutex<Seen>, books: &Mutex<Books>, fault: bool, began: Instant) {
     let calm_since = if fault { None } else { Some(seen.calm_since.unwrap_or_else(Instant::now)) };
     seen.calm_since = calm_since;
     let calm = calm_since.is_some_and(|since| since.elapsed() >= CALM_AFTER);
+    let record = seen.record();
     for (pid, life) in &mut seen.running {
         // One that has just ended has nothing to look at.
-        life.samples.extend(sample(*pid, at, calm));
+        let sample = sample(*pid, at, calm);
+        life.samples.extend(sample.map(|sample| if *pid == process::id() { Sample { record, ..sample } } else { sample }));
     }
 }
 
 fn sample(pid: u32, at: f64, calm: bool) -> Option<Sample> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    // The system adds it up under a lock of that process, and who holds it may wait for a core: the load must not wait with it.
+    let rollup =
+        if pid == process::id() { String::new() } else { fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default() };
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count() as f64;
     let rss = field(&status, "VmRSS:")?;
     let (anon, threads) = (field(&status, "RssAnon:").unwrap_or(0.0), field(&status, "Threads:")?);
-    Some(Sample { at, calm, rss, anon, pss: field(&rollup, "Pss:").unwrap_or(0.0), descriptors, threads })
+    let pss = field(&rollup, "Pss:").unwrap_or(0.0);
+    Some(Sample { at, calm, rss, record: 0.0, anon, pss, descriptors, threads })
 }
 
 /// The number behind a name at the beginning of a line.
@@ -183,5 +200,18 @@ mod tests {
         seen.ends(7);
         seen.ends(7);
         assert_eq!((seen.lives.len(), seen.running.len()), (1, 0));
+    }
+
+    #[test]
+    fn the_own_process_is_looked_at_and_knows_what_was_written_down() {
+        let (seen, books) = (Mutex::new(Seen::default()), Mutex::new(Books::new(Vec::new(), Duration::ZERO, LOOK_EVERY)));
+        seen.lock().begins(process::id(), "the load", true);
+        let mut other = process::Command::new("sleep").arg("60").spawn().unwrap();
+        seen.lock().begins(other.id(), "node-1", false);
+        (0..100).for_each(|_| look(&seen, &books, false, Instant::now()));
+        let of = |pid| seen.lock().running[&pid].samples.last().copied().unwrap();
+        assert!(of(process::id()).record > 10.0 && of(process::id()).judged() < of(process::id()).rss);
+        assert_eq!(of(other.id()).record, 0.0);
+        other.kill().and_then(|()| other.wait()).unwrap();
     }
 }
