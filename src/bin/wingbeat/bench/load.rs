@@ -48,8 +48,8 @@ pub struct Load<'a> {
     pub limit: Duration,
 }
 
-/// Sets it when dropped, however the thread ends.
-struct Ends<'a>(&'a AtomicBool);
+/// Sets it when dropped, however that comes.
+pub struct Ends<'a>(pub &'a AtomicBool);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {

@@ -6,6 +6,7 @@ mod codec;
 mod entity;
 pub mod environment;
 mod failover;
+mod foreign;
 mod growth;
 mod handoff;
 mod heartbeat;
@@ -57,11 +58,11 @@ pub struct BenchArgs {
     /// One JSON object on standard output
     #[arg(long)]
     json: bool,
-    /// Seconds of one run: 2, and 180 for `soak`, which is one run
+    /// Seconds of one run: 2, and 60 for `foreign-load`, 180 for `soak`, which are one run each
     #[arg(long)]
     secs: Option<f64>,
-    /// Runs: 5, and 9 for `remote-ask`, whose p99 wants more; `all` makes no fewer of a row. The figures are medians over them, interleaved
-    /// with runs of the limit. Those disturbed by others are repeated, once each
+    /// Runs: 5, 1 for `foreign-load`, and 9 for `remote-ask`, whose p99 wants more; `all` makes no fewer of a row. The figures are medians over
+    /// them, interleaved with runs of the limit. Those disturbed by others are repeated, once each
     #[arg(long)]
     runs: Option<u32>,
     /// Requests in flight, for `remote-ask`; above 1 its throughput is compared
@@ -151,6 +152,8 @@ pub enum Name {
     Failover,
     /// How late heartbeats leave while a link carries all that it can
     HeartbeatDelay,
+    /// Messages between two nodes with two workers each while others use every core, and who is suspected meanwhile
+    ForeignLoad,
     /// What a node of 1,000 sends and does between two heartbeats, beside one of 10; simulated
     Growth,
     /// Appends to the node's log
@@ -192,6 +195,7 @@ impl Name {
             Self::Rebalance => "rebalance",
             Self::Failover => "failover",
             Self::HeartbeatDelay => "heartbeat-delay",
+            Self::ForeignLoad => "foreign-load",
             Self::Growth => "growth",
             Self::Journal => "journal",
             Self::Store => "store",
@@ -315,14 +319,22 @@ impl BenchArgs {
         }
     }
 
-    /// Seconds of one run, or of a soak, which is no soak in 2 s.
+    /// Seconds of one run. A soak is none in 2 s, and a load of others has to be borne for a minute.
     fn secs(&self) -> f64 {
-        self.secs.unwrap_or(if self.name == Name::Soak { 180.0 } else { 2.0 })
+        self.secs.unwrap_or(match self.name {
+            Name::Soak => 180.0,
+            Name::ForeignLoad => 60.0,
+            _ => 2.0,
+        })
     }
 
     /// A tail is the median of more runs.
     fn runs(&self) -> u32 {
-        self.runs.unwrap_or(if self.name == Name::RemoteAsk && self.window == 1 && self.rate.is_none() { 9 } else { 5 })
+        self.runs.unwrap_or(match self.name {
+            Name::RemoteAsk if self.window == 1 && self.rate.is_none() => 9,
+            Name::ForeignLoad => 1,
+            _ => 5,
+        })
     }
 
     /// Time of one run.
@@ -361,6 +373,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         Name::Rebalance => rebalance::measure(args, &mut report),
         Name::Failover => failover::measure(args, &mut report),
         Name::HeartbeatDelay => heartbeat::measure(args, &mut report),
+        Name::ForeignLoad => foreign::measure(args, &mut report),
         Name::Growth => growth::measure(args, &mut report),
         Name::Simulator => simulator::measure(args, &mut report),
         Name::Soak => return crate::soak::bench(args.secs(), args.idle.as_deref(), args.json),

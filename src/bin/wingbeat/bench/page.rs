@@ -19,8 +19,8 @@ pub struct Step {
 }
 
 /// Rows of the targets that no row here measures.
-const ABSENT: &str = "Not measured by this command: TLS, the direct write, peers beside us, longest turn of the network thread, foreign \
-                      load, soak.";
+const ABSENT: &str = "Not measured by this command: TLS, the direct write, peers beside us, longest turn of the network thread, \
+                      soak.";
 
 /// The page, in Markdown. `pictures` are file names beside it, each with its title; `commit` is what was built, if that is known.
 pub fn markdown(outcomes: &[Outcome], steps: &[Step], pictures: &[(&str, &str)], how: &str, commit: Option<&str>) -> String {
@@ -47,7 +47,7 @@ pub fn markdown(outcomes: &[Outcome], steps: &[Step], pictures: &[(&str, &str)],
         }
     }
     page += "\nMust and aim are of the ratio, or of the figure itself: for `start`, `memory`, `idle`, `simulator`, `heartbeat-delay`, `failover` with \
-             proof of death, allocations and failed requests; for `growth` of the larger ratio of bytes and events. Limits by row:\n\n";
+             proof of death, allocations, failed requests and suspicions; for `growth` of the larger ratio of bytes and events. Limits by row:\n\n";
     for outcome in outcomes {
         if let Some(name) = outcome.said.as_ref().ok().and_then(|said| said["limit"]["name"].as_str()) {
             let _ = writeln!(page, "* `{}`: {}", outcome.row.args.join(" "), cell(name));

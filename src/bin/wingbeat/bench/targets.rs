@@ -147,6 +147,7 @@ impl Check {
 const RATE: &str = "/throughput_per_s";
 const ALLOCATIONS: &str = "/allocations_per_message";
 const FAILED: &str = "/failed";
+const SUSPICIONS: &str = "/false_suspicions";
 /// The larger one of bytes and events.
 const GROWTH: &str = "/details/growth";
 
@@ -408,6 +409,22 @@ pub const ROWS: &[Row] = &[
             limit: "/limit/details/p999_ms",
             ..milliseconds("heartbeats late under full TCP load, p99.9", "/details/p999_ms", AtMost(10.0), AtMost(2.0))
         }],
+    },
+    Row {
+        id: "foreign-load",
+        args: &["foreign-load"],
+        checks: &[
+            throughput("tell between two nodes while others use every core, to alone", AtLeast(0.3), AtLeast(0.45)),
+            Check {
+                what: "nodes suspected meanwhile",
+                figure: SUSPICIONS,
+                limit: "",
+                unit: Unit::Plain,
+                judged: SUSPICIONS,
+                must: AtMost(0.0),
+                aim: AtMost(0.0),
+            },
+        ],
     },
     Row {
         id: "growth",
