@@ -267,8 +267,12 @@ impl Net {
             Ok(stream) => stream,
             Err(e) => return self.dial_failed(addr, cause_of(&e), now),
         };
-        self.last_session += 1;
-        let dialled = Dialled { addr: addr.clone(), expects, session: self.last_session };
+        let session = expects.map_or(self.dialled, |peer| self.last_number(peer)) + 1;
+        self.dialled += 1;
+        if let Some(ended) = expects.and_then(|peer| self.ended.get_mut(&peer)) {
+            ended.last = session;
+        }
+        let dialled = Dialled { addr: addr.clone(), expects, session };
         let deadline = now + self.limits.hello_deadline;
         let serial = self.next_serial();
         let index = self.conns.next_index();

@@ -8,7 +8,7 @@ use crate::{
     NodeAddr, NodeId,
     proto::{
         link::{LinkDown, LinkEvent},
-        wire::{Greeting, Hello, Malformed, Pair, Previous, Refusal, Welcome},
+        wire::{Greeting, Hello, Malformed, Pair, Previous, Refusal, SESSION_MAX, Welcome},
     },
 };
 
@@ -52,14 +52,15 @@ impl Net {
     }
 
     fn handle_hello(&mut self, id: ConnId, hello: &Hello) {
+        let Some(ip) = self.conns.get(id).map(|conn| conn.ip) else { return };
         let old = self.sessions.get(&hello.node).copied();
         let up = old.and_then(|old| self.conns.get(old)?.session().map(|s| s.number));
         let pair = Pair { up, dialling: self.is_greeting(hello.node, &hello.addr) };
-        match self.greeter.judge(hello, pair, self.last_session) {
+        match self.greeter.judge(hello, pair, self.last_number(hello.node)) {
             Err(refusal) => {
                 self.counters.hello_refused += 1;
                 if refusal.is_final() {
-                    tracing::warn!(node = %hello.node, addr = %hello.addr, %refusal, "greeting refused");
+                    self.log_stranger(ip, &format_args!("greeting of {} at {}: {refusal}", hello.node, hello.addr));
                 }
                 self.say(id, &Greeting::Refusal(refusal));
                 if let Some(conn) = self.conns.get(id) {
@@ -138,7 +139,6 @@ impl Net {
     }
 
     fn session_up(&mut self, id: ConnId, peer: NodeId, addr: &NodeAddr, number: u64) {
-        self.last_session = self.last_session.max(number);
         let (serial, since) = (self.next_serial(), self.now);
         let Some(conn) = self.conns.get_mut(id) else { return };
         if conn.is_half_open() {
@@ -150,6 +150,14 @@ impl Net {
         self.counters.sessions_up += 1;
         self.link(LinkEvent::Up { peer, addr: addr.clone(), session: number });
         self.adopt_waiting(id, peer, addr);
+    }
+
+    /// The largest session number that this node has said to `peer` or knows of between the two. What a peer says counts for the two alone: it must not
+    /// use up the numbers of others. Nobody has counted up to one that is the last: the two begin anew.
+    pub(super) fn last_number(&self, peer: NodeId) -> u64 {
+        let up = self.sessions.get(&peer).and_then(|id| self.conns.get(*id)?.session()).map_or(0, |session| session.number);
+        let known = up.max(self.ended.get(&peer).map_or(0, |ended| ended.last));
+        if known + 1 < SESSION_MAX { known.max(self.dialled) } else { self.dialled }
     }
 
     /// The peer says what it took of the last session: the rest of what was written to it is lost.

@@ -235,8 +235,11 @@ enum Timer {
 #[derive(Copy, Clone, Debug)]
 struct Ended {
     session: u64,
+    /// Largest number that was said to that peer since then, or that of the session.
+    last: u64,
     sent: u64,
     received: u64,
+    at: Time,
 }
 
 /// All sockets of a node.
@@ -256,8 +259,8 @@ pub struct Net {
     now: Time,
     /// Position in the order of what happened here.
     serial: u64,
-    /// Largest session number used or seen.
-    last_session: u64,
+    /// Dials so far, by which sessions are numbered. What peers say of numbers does not come in here.
+    dialled: u64,
     conns: Conns,
     /// Sessions that are up.
     sessions: Map<NodeId, ConnId>,
@@ -310,7 +313,7 @@ impl Net {
             local,
             now: Time::ZERO,
             serial: 0,
-            last_session: 0,
+            dialled: 0,
             conns: Conns::default(),
             sessions: Map::default(),
             by_addr: Map::default(),

@@ -486,11 +486,14 @@ impl Net {
                 self.sessions.remove(&peer);
                 self.by_addr.retain(|_, node| *node != peer);
             }
-            if self.ended.len() >= ENDED_MAX && !self.ended.contains_key(&peer) {
-                self.ended.pop_first();
+            if self.ended.len() >= ENDED_MAX
+                && !self.ended.contains_key(&peer)
+                && let Some(oldest) = self.ended.iter().min_by_key(|(_, ended)| ended.at).map(|(peer, _)| *peer)
+            {
+                self.ended.remove(&oldest);
             }
-            let sent = conn.outbox.written().saturating_sub(1);
-            self.ended.insert(peer, Ended { session: session.number, sent, received: session.received });
+            let (session, received, sent) = (session.number, session.received, conn.outbox.written().saturating_sub(1));
+            self.ended.insert(peer, Ended { session, last: session, sent, received, at: self.now });
         }
         Some(conn)
     }

@@ -81,6 +81,8 @@ fn a_dial_by_another_name_uses_the_session_that_is_up() {
             std::mem::swap(&mut a, &mut b);
         }
         let (at_a, name) = (a.me.clone(), NodeAddr::new("localhost", b.me.addr.port));
+        // Each numbers its dials by itself.
+        b.net.dialled = 1_000;
         b.send(&at_a.addr, Some(at_a.id()), &numbered(1)).unwrap();
         until([&mut a, &mut b], "a session", |[a, _]| a.numbers() == [1]);
         a.send(&name, None, &numbered(2)).unwrap();
@@ -99,6 +101,7 @@ fn a_dial_by_another_name_uses_the_session_that_is_up() {
 fn a_session_that_was_closed_comes_back_with_a_larger_number() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
     let (at_a, at_b) = (a.me.clone(), b.me.clone());
+    b.net.dialled = 1_000;
     a.send(&at_b.addr, Some(at_b.id()), &numbered(1)).unwrap();
     until([&mut a, &mut b], "the first session", |[_, b]| b.frames.len() == 1);
     let now = b.now();
@@ -619,6 +622,23 @@ fn a_node_that_stops_in_order_loses_nothing() {
     let now = a.now();
     a.net.finish(now);
     until([&mut a, &mut b], "all", |[a, b]| a.frames.len() == 999 && b.frames.len() == 1_000 && b.downs() == [&LinkDown::Reset]);
+}
+
+#[test]
+fn of_sessions_that_ended_the_oldest_is_forgotten() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    let at_b = b.me.clone();
+    a.send(&at_b.addr, None, &numbered(0)).unwrap();
+    until([&mut a, &mut b], "up", |[_, b]| b.frames.len() == 1);
+    let id = |n: usize| NodeId::from_raw(n as u128);
+    for n in 0..ENDED_MAX {
+        let at = Time::from_nanos((ENDED_MAX - n) as u64);
+        a.net.ended.insert(id(n), Ended { session: 1, last: 1, sent: 0, received: 0, at });
+    }
+    let now = a.now();
+    a.net.close(now, at_b.id(), &at_b.addr);
+    assert_eq!(a.net.ended.len(), ENDED_MAX);
+    assert!(a.net.ended.contains_key(&id(0)) && !a.net.ended.contains_key(&id(ENDED_MAX - 1)));
 }
 
 /// Closing, dialling and sending at random: whatever happens, a receiver sees each sender's numbers grow, and sessions come and go in turn.

@@ -8,7 +8,7 @@ use std::{
 use super::*;
 use crate::{
     config::Span,
-    proto::wire::{Accepted, Context, Greeting, LinkFrame, Refusal, encode, encode_link},
+    proto::wire::{Accepted, Context, Greeting, LinkFrame, Refusal, SESSION_MAX, encode, encode_link},
 };
 
 fn quick(change: impl FnOnce(&mut crate::config::LimitsConfig)) -> Config {
@@ -258,6 +258,52 @@ fn frames_before_the_end_of_a_connection_are_handed_out_before_it_is_reported() 
     until([&mut a], "down", |[a]| a.downs().len() == 1);
     assert_eq!(a.frames.len(), 5_000);
     assert_eq!(a.counter("link_bytes_discarded"), 9);
+}
+
+// failures: row 69
+#[test]
+fn the_number_of_one_peer_is_not_used_up_by_another() {
+    let mut a = Node::new(1);
+    let (mut first, mut second) = (dial(&a), dial(&a));
+    first.write_all(&stranger(SESSION_MAX, 1).1).unwrap();
+    second.write_all(&stranger(SESSION_MAX - 1, 2).1).unwrap();
+    until([&mut a], "the one that has a successor", |[a]| a.ups() == 1);
+    let (mut b, mut c) = (Node::new(2), Node::new(3));
+    let (at_a, at_b) = (a.me.clone(), b.me.clone());
+    a.send(&at_b.addr, Some(at_b.id()), &numbered(1)).unwrap();
+    c.send(&at_a.addr, None, &numbered(2)).unwrap();
+    until([&mut a, &mut b, &mut c], "links", |[a, b, _]| b.numbers() == [1] && a.numbers() == [2]);
+    let numbers = [&b, &c].map(|node| node.net.links_info()[0].session);
+    assert!(numbers.iter().all(|number| *number < 10), "{numbers:?}");
+    until([&mut a], "the other is none", |[a]| is_closed(&mut first) && a.counter("hello_malformed") == 1);
+}
+
+#[test]
+fn two_nodes_find_back_from_a_number_that_is_the_last() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    let (at_a, at_b) = (a.me.clone(), b.me.clone());
+    let greeter = Greeter { cluster: "wingbeat".into(), protocol: ProtocolRange::MINE, node: at_b.id(), addr: at_b.addr.clone() };
+    let mut hello = vec![];
+    Greeting::Hello(greeter.hello(SESSION_MAX - 1, Some(at_a.id()), None)).encode(&mut hello);
+    let mut damaged = dial(&a);
+    damaged.write_all(&hello).unwrap();
+    until([&mut a], "up", |[a]| a.ups() == 1);
+    drop(damaged);
+    until([&mut a], "down", |[a]| a.downs().len() == 1);
+    a.send(&at_b.addr, Some(at_b.id()), &numbered(1)).unwrap();
+    until([&mut a, &mut b], "a link", |[_, b]| b.numbers() == [1]);
+}
+
+#[test]
+fn who_is_refused_for_good_is_one_line_among_those_of_strangers() {
+    let mut a = Node::new(1);
+    let addr = NodeAddr::new("10.0.0.1", 1);
+    let greeter = Greeter { cluster: "other".into(), protocol: ProtocolRange::MINE, node: NodeId::new(&addr, 5), addr };
+    let mut hello = vec![];
+    Greeting::Hello(greeter.hello(1, None, None)).encode(&mut hello);
+    dial(&a).write_all(&hello).unwrap();
+    until([&mut a], "refused", |[a]| a.counter("hello_refused") == 1);
+    assert_ne!(a.net.strangers.0, Time::ZERO);
 }
 
 // failures: row 11

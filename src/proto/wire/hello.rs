@@ -13,7 +13,7 @@ use crate::{NodeAddr, NodeId};
 pub const MAGIC: [u8; 8] = *b"wingbeat";
 /// Longest greeting, length included: what an unknown peer may make this node hold.
 pub const GREETING_BYTES_MAX: usize = 8 << 10;
-/// Largest session number: they start at 1, so a larger one is no count.
+/// Session numbers are below: they start at 1, so that a larger one is no count, and each has a successor.
 pub const SESSION_MAX: u64 = 1 << 48;
 
 const CLUSTER_BYTES_MAX: usize = 255;
@@ -79,7 +79,7 @@ pub struct Hello {
     pub node: NodeId,
     /// Where it is reached.
     pub addr: NodeAddr,
-    /// Larger than that of every session it has had.
+    /// Larger than every number that it knows of between the two.
     pub session: u64,
     /// Whom it wants; anybody if `None`.
     pub expects: Option<NodeId>,
@@ -98,7 +98,7 @@ pub struct Welcome {
     pub node: NodeId,
     /// Where it is reached.
     pub addr: NodeAddr,
-    /// Number of the session, larger than that of every session that either side has had.
+    /// Number of the session, larger than every number that either side knows of between the two.
     pub session: u64,
     /// What it took of the last session with the node that dialled.
     pub previous: Option<Previous>,
@@ -155,6 +155,8 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OtherCluster { answers, dials } => {
+                // One of the two is a stranger's.
+                let (answers, dials) = (answers.escape_debug(), dials.escape_debug());
                 write!(f, "it belongs to cluster `{answers}`, the dialling node to `{dials}`; set the same cluster.name on both")
             }
             Self::Protocol { answers, dials } => {
@@ -236,11 +238,11 @@ impl Greeter {
         Welcome { version, node: self.node, addr: self.addr.clone(), session, previous, extensions: vec![] }
     }
 
-    /// Accepts or refuses. `last` is the largest session number this node has used or seen.
+    /// Accepts or refuses. `last` is the largest session number that this node has said to the other or knows of between the two.
     ///
-    /// Of two simultaneous dials the one of the lower node id survives. A `Hello` whose number is not above that of the session that is up was
-    /// said before that session came about. Otherwise, if it wants this node, the dialling one has lost the session, and the new one takes its place
-    /// (moves.md A3); who wants anybody may not know that this is the peer of that session, whose address has two names.
+    /// Of two simultaneous dials the one of the lower node id survives. Who wants anybody may not know that this is the peer of a session that is up,
+    /// whose address has two names; its number need not be one of the two. A `Hello` for this node whose number is not above that of the session was
+    /// said before that came about. Otherwise the dialling one has lost the session, and the new one takes its place (moves.md A3).
     pub fn judge(&self, hello: &Hello, pair: Pair, last: u64) -> Result<Accepted, Refusal> {
         if hello.cluster != self.cluster {
             return Err(Refusal::OtherCluster { answers: self.cluster.clone(), dials: hello.cluster.clone() });
@@ -257,12 +259,12 @@ impl Greeter {
         if let Some(asked) = hello.expects.filter(|asked| *asked != self.node) {
             return Err(Refusal::OtherIncarnation { answers: self.node, asked });
         }
+        if pair.up.is_some() && hello.expects.is_none() {
+            return Err(Refusal::Known { answers: self.node });
+        }
         let said_before = pair.up.is_some_and(|session| hello.session <= session);
         if said_before {
             return Err(Refusal::DuplicateDial);
-        }
-        if pair.up.is_some() && hello.expects.is_none() {
-            return Err(Refusal::Known { answers: self.node });
         }
         if pair.dialling && self.node < hello.node {
             return Err(Refusal::DuplicateDial);
@@ -345,8 +347,8 @@ fn read_node(r: &mut Reader<'_>) -> Result<(NodeId, NodeAddr, u64), Malformed> {
         return Err(Malformed::Layout { field: "node", why: "the id does not belong to the address" });
     }
     let session = r.u64("session")?;
-    if session > SESSION_MAX {
-        return Err(Malformed::TooLarge { field: "session", value: session, max: SESSION_MAX });
+    if session >= SESSION_MAX {
+        return Err(Malformed::TooLarge { field: "session", value: session, max: SESSION_MAX - 1 });
     }
     Ok((node, addr, session))
 }

@@ -84,7 +84,7 @@ fn a_hello_said_before_the_session_came_up_does_not_replace_it() {
     let (low, high) = pair();
     let up = Pair { up: Some(6), dialling: false };
     for (me, other) in [(&low, &high), (&high, &low)] {
-        assert_eq!(me.judge(&other.hello(6, None, None), up, 6), Err(Refusal::DuplicateDial));
+        assert_eq!(me.judge(&other.hello(6, Some(me.node), None), up, 6), Err(Refusal::DuplicateDial));
         assert_eq!(me.judge(&other.hello(7, Some(me.node), None), up, 6), Ok(Accepted { version: 4, session: 7 }));
     }
 }
@@ -93,8 +93,8 @@ fn a_hello_said_before_the_session_came_up_does_not_replace_it() {
 fn who_wants_anybody_replaces_no_session_that_is_up() {
     let (low, high) = pair();
     for (me, other) in [(&low, &high), (&high, &low)] {
-        for dialling in [false, true] {
-            let refusal = me.judge(&other.hello(7, None, None), Pair { up: Some(6), dialling }, 6).unwrap_err();
+        for (dialling, number) in [(false, 5), (false, 7), (true, 5), (true, 7)] {
+            let refusal = me.judge(&other.hello(number, None, None), Pair { up: Some(6), dialling }, 6).unwrap_err();
             assert_eq!(refusal, Refusal::Known { answers: me.node });
             assert!(!refusal.is_final(), "it may come back and say whom it wants");
         }
@@ -106,6 +106,15 @@ fn session_numbers_grow_on_both_sides() {
     let (low, high) = pair();
     assert_eq!(low.judge(&high.hello(3, None, None), Pair::default(), 10).unwrap().session, 11);
     assert_eq!(low.judge(&high.hello(30, None, None), Pair::default(), 10).unwrap().session, 30);
+}
+
+// failures: row 69
+#[test]
+fn a_number_without_a_successor_is_none() {
+    let (low, _) = pair();
+    let hello = |session| Greeting::decode(&bytes_of(&Greeting::Hello(low.hello(session, None, None))));
+    assert!(hello(SESSION_MAX - 1).is_ok());
+    assert_eq!(hello(SESSION_MAX), Err(Malformed::TooLarge { field: "session", value: SESSION_MAX, max: SESSION_MAX - 1 }));
 }
 
 fn greetings() -> Vec<Greeting> {
