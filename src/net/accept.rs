@@ -23,10 +23,10 @@ use crate::{Time, proto::link::LinkDown};
 
 /// Connections accepted per turn, so that a flood of them cannot starve the links.
 const ACCEPTS_PER_TURN: usize = 128;
-/// Pause when there are no descriptors left.
-const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
+/// Pause when nothing can be accepted.
+const FAILED_PAUSE: Duration = Duration::from_millis(100);
 /// Lines about it in the log are so far apart.
-const EXHAUSTED_EVERY: Duration = Duration::from_secs(10);
+const FAILED_EVERY: Duration = Duration::from_secs(10);
 /// Accepted connections that one address may have: as many as a cluster of the largest size would need from one machine.
 const PER_IP_MAX: u32 = 1024;
 
@@ -38,7 +38,7 @@ pub(super) struct Accept {
     pub ready: bool,
     paused: bool,
     reserve: sys::Reserve,
-    /// When the next line about missing descriptors may be logged.
+    /// When the next line about that may be logged.
     next_line: Time,
     /// Accepted and not greeted, oldest first; entries of connections that got further are skipped when they come up.
     half_open: VecDeque<(IpAddr, ConnId)>,
@@ -106,6 +106,12 @@ impl Accept {
         (sum(|c| c.all), sum(|c| c.half_open), self.half_open.len())
     }
 
+    /// From now on nothing can be accepted.
+    #[cfg(test)]
+    pub fn shut_down(&self) {
+        socket2::SockRef::from(&self.listener).shutdown(std::net::Shutdown::Read).unwrap();
+    }
+
     fn oldest_of(&self, ip: IpAddr) -> Option<ConnId> {
         self.half_open.iter().find(|(other, _)| *other == ip).map(|(_, id)| *id)
     }
@@ -120,9 +126,9 @@ impl Net {
             match self.accept.listener.accept() {
                 Ok((stream, from)) => self.admit(stream, canonical(from)),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.accept.ready = false,
-                Err(e) if sys::out_of_descriptors(&e) => self.refuse_one(&e),
                 // The connection broke before it was taken: the next one is asked for.
-                Err(_) => {}
+                Err(e) if sys::is_of_connection(&e) => {}
+                Err(e) => self.accept_failed(&e),
             }
         }
     }
@@ -175,22 +181,35 @@ impl Net {
         self.end(id, LinkDown::Closed);
     }
 
-    /// No descriptor is left: takes one connection by means of the reserve, closes it, and pauses. Those who are connected go on.
-    fn refuse_one(&mut self, error: &io::Error) {
-        self.counters.descriptors_exhausted += 1;
+    /// Nothing can be accepted, and the next try would fail as well: pauses. Those who are connected go on.
+    fn accept_failed(&mut self, error: &io::Error) {
+        let exhausted = sys::out_of_descriptors(error);
+        let count = if exhausted { &mut self.counters.descriptors_exhausted } else { &mut self.counters.accepts_failed };
+        *count += 1;
         if self.now >= self.accept.next_line {
-            self.accept.next_line = self.now + EXHAUSTED_EVERY;
+            self.accept.next_line = self.now + FAILED_EVERY;
             let connections = self.conns.len();
-            tracing::warn!(target: "wingbeat::net", %error, connections, "no descriptor is left for a connection, which was closed; links that are up go on. Raise the process's limit of open files (`ulimit -n`)");
+            if exhausted {
+                tracing::warn!(target: "wingbeat::net", %error, connections, "no descriptor is left for a connection, which was closed; links that are up go on. Raise the process's limit of open files (`ulimit -n`)");
+            } else {
+                tracing::warn!(target: "wingbeat::net", %error, connections, "no connection can be accepted; links that are up go on");
+            }
         }
+        if exhausted {
+            self.refuse_one();
+        }
+        self.accept.paused = true;
+        let at = self.now + FAILED_PAUSE;
+        self.arm(at, Timer::Accept);
+    }
+
+    /// Takes one connection by means of the reserve, and closes it.
+    fn refuse_one(&mut self) {
         if self.accept.reserve.release()
             && let Ok((stream, _)) = self.accept.listener.accept()
         {
             sys::close_hard(&stream);
         }
         self.accept.reserve.restore();
-        self.accept.paused = true;
-        let at = self.now + EXHAUSTED_PAUSE;
-        self.arm(at, Timer::Accept);
     }
 }

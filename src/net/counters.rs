@@ -74,6 +74,8 @@ counters! {
     hello_refused,
     /// Times that no descriptor was left for a connection.
     descriptors_exhausted,
+    /// Times that accepting failed for another reason, and paused.
+    accepts_failed,
     /// Connections closed because there was no memory for what they carried.
     memory_exhausted,
 }

@@ -61,6 +61,25 @@ pub fn out_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
+/// Whether an error of `accept` is one of the connection that was to be taken, so that the next try may find none: Linux reports those of the network
+/// there (accept(2)).
+pub fn is_of_connection(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(
+            libc::ECONNABORTED
+                | libc::EINTR
+                | libc::EPROTO
+                | libc::ENOPROTOOPT
+                | libc::EOPNOTSUPP
+                | libc::ENETDOWN
+                | libc::ENETUNREACH
+                | libc::EHOSTDOWN
+                | libc::EHOSTUNREACH
+        )
+    )
+}
+
 /// A descriptor held back, so that one connection can be taken and closed when there are no others left: otherwise it would stay in the
 /// listener's queue and wake the thread for ever.
 #[derive(Debug)]

@@ -306,6 +306,15 @@ fn who_is_refused_for_good_is_one_line_among_those_of_strangers() {
     assert_ne!(a.net.strangers.0, Time::ZERO);
 }
 
+#[test]
+fn what_keeps_all_connections_from_being_accepted_is_a_pause() {
+    let mut a = Node::new(1);
+    a.net.accept.shut_down();
+    until([&mut a], "a failure", |[a]| a.counter("accepts_failed") == 1);
+    assert!(!a.net.has_work(), "it is not asked again at once");
+    until([&mut a], "the next try", |[a]| a.counter("accepts_failed") == 2);
+}
+
 // failures: row 11
 #[test]
 fn thousands_of_connections_from_one_address_leave_room_for_peers() {
