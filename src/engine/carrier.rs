@@ -32,6 +32,8 @@ pub trait Carrier {
     fn send_frame(&mut self, now: Time, to: &NodeAddr, node: Option<NodeId>, frame: &Frame) -> Result<(), Unsent>;
     /// See [`Net::flush`].
     fn flush(&mut self, now: Time);
+    /// See [`Net::finish`].
+    fn finish(&mut self, until: Time, now: impl Fn() -> Time);
     /// See [`Net::close`].
     fn close(&mut self, now: Time, node: NodeId, addr: &NodeAddr);
     /// See [`Net::resolved`].
@@ -87,6 +89,10 @@ impl Carrier for Net {
 
     fn flush(&mut self, now: Time) {
         Net::flush(self, now);
+    }
+
+    fn finish(&mut self, until: Time, now: impl Fn() -> Time) {
+        Net::finish(self, until, now);
     }
 
     fn close(&mut self, now: Time, node: NodeId, addr: &NodeAddr) {

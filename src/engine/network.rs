@@ -56,7 +56,7 @@ const WAITING_MAX: usize = 1 << 16;
 const WAITING_BYTES_MAX: usize = 128 << 20;
 /// A turn that begins so much later than its timer asked for is counted as late.
 const LATE: Duration = Duration::from_millis(50);
-/// After the end of membership, links are kept so long to write out what was answered last.
+/// After the end of membership, links are kept so long to write out what was answered last, and for peers to have read it.
 const LINGER: Duration = Duration::from_millis(500);
 
 /// The network thread's way to one worker.
@@ -252,8 +252,9 @@ impl<N: Carrier + Send> Turns for Network<N> {
     fn has_ended(&mut self) -> bool {
         let now = self.node.now();
         let done = self.is_done(now);
-        if done {
-            self.net.flush(now);
+        // A guest has more to do than to wait for peers.
+        if done && !self.guest {
+            self.net.finish(self.quit_at.unwrap_or(now), || self.node.now());
         }
         done
     }

@@ -74,6 +74,11 @@ impl Accept {
         self.reserve.restore();
     }
 
+    /// Nothing is accepted any more.
+    pub fn close(&mut self) {
+        self.paused = true;
+    }
+
     /// A connection of this address is closed.
     pub fn forget(&mut self, ip: IpAddr) {
         if let Some(counts) = self.per_ip.get_mut(&ip) {

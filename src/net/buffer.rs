@@ -179,6 +179,7 @@ impl Outbox {
     }
 
     /// Whether everything is written.
+    #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

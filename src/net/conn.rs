@@ -73,10 +73,12 @@ pub struct Conn {
     pub assembly: Assembly,
     /// The socket may have something to read.
     pub in_ready: bool,
-    /// The peer has said that nothing more comes: read to the end, without trusting a short read to be the last.
+    /// The peer has said that nothing more comes, or a write has failed: read to the end, without trusting a short read to be the last.
     pub read_closed: bool,
     /// The socket took no more; it reports when it does again.
     pub stalled: bool,
+    /// The peer was told that nothing more comes.
+    finished: bool,
     /// In the list of those with frames to write.
     pub in_dirty: bool,
     /// In the list of those with bytes to parse.
@@ -92,7 +94,7 @@ pub struct Conn {
     pub settles: bool,
     /// There was no memory for what the socket has.
     pub starved: bool,
-    /// Over, once what was read is parsed.
+    /// Over, once what there is to read is parsed.
     pub ended: Option<LinkDown>,
 }
 
@@ -111,6 +113,7 @@ impl Conn {
             in_ready: false,
             read_closed: false,
             stalled: false,
+            finished: false,
             in_dirty: false,
             in_parsing: false,
             partial_since: None,
@@ -140,15 +143,21 @@ impl Conn {
         self.ended = Some(LinkDown::TimedOut);
     }
 
+    /// Says that nothing more comes, and writes no more.
+    pub fn finish(&mut self) {
+        self.finished = true;
+        self.stream.finish();
+    }
+
     /// Accepted and not greeted yet.
     pub fn is_half_open(&self) -> bool {
         matches!(self.phase, Phase::AwaitHello)
     }
 
-    /// Writes what the socket takes, in so many calls of the system. An error ends the connection once what was read is parsed.
+    /// Writes what the socket takes, in so many calls of the system. An error ends the connection once it is read to its end.
     pub fn write(&mut self, now: Time) -> u64 {
         let mut calls = 0;
-        if self.ended.is_some() || self.stalled {
+        if self.ended.is_some() || self.stalled || self.finished {
             return calls;
         }
         let mut wrote = false;
@@ -171,6 +180,7 @@ impl Conn {
                 }
                 Err(e) => {
                     self.ended = Some(cause_of(&e));
+                    self.read_closed = true;
                     return calls;
                 }
             }

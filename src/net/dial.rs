@@ -444,7 +444,8 @@ impl Net {
                 self.end(pending, LinkDown::Closed);
             }
         }
-        self.mark_dirty(id);
+        // There may be nothing else that has the caller flush.
+        self.write(id);
     }
 
     /// Throws away what waits for `node`. Frames dropped.

@@ -101,13 +101,25 @@ impl Net {
         }
     }
 
-    /// Ends the sending side of all links, so that peers read all that was written before they see the end. For a node that stops: flush
-    /// until [`unsent_bytes`](Self::unsent_bytes) is 0 first, and go on polling for a moment, because a socket that is closed with something
-    /// unread takes back what the peer has not read either.
-    pub fn finish(&mut self, now: Time) {
-        self.flush(now);
-        for (_, conn) in self.conns.iter() {
-            conn.stream.finish();
+    /// Ends all links, so that peers read all that was written before they see the end: waits until they have closed them too, for as long as `until` at
+    /// most, and throws away what they still say, because a socket that is closed with something unread takes back what it has not sent. For a node
+    /// that stops: flush until [`unsent_bytes`](Self::unsent_bytes) is 0 first. Nothing but the end may follow.
+    pub fn finish(&mut self, until: Time, now: impl Fn() -> Time) {
+        self.flush(now());
+        self.accept.close();
+        let ids: Vec<ConnId> = self.conns.iter().map(|(id, _)| id).collect();
+        for id in ids {
+            match self.conns.get_mut(id).filter(|conn| conn.session().is_some()) {
+                Some(conn) => conn.finish(),
+                None => self.close_quietly(id),
+            }
+        }
+        loop {
+            let left = until.since(now());
+            if self.conns.len() == 0 || left.is_zero() || self.poll(Some(left), &now).is_err() {
+                return;
+            }
+            while self.next(|_, _| true).is_some() {}
         }
     }
 
@@ -188,24 +200,15 @@ impl Net {
         }
     }
 
-    pub(super) fn mark_dirty(&mut self, id: ConnId) {
-        if let Some(conn) = self.conns.get_mut(id)
-            && !conn.in_dirty
-            && !conn.outbox.is_empty()
-        {
-            conn.in_dirty = true;
-            self.dirty.push(id);
-        }
-    }
-
-    fn write(&mut self, id: ConnId) {
+    pub(super) fn write(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         self.counters.link_writes += conn.write(self.now);
         let ended = conn.ended.is_some();
         self.settle_later(id);
         self.look_at_room(id);
         if ended {
-            self.mark_parsing(id);
+            // The peer may have said more before it went.
+            self.mark_ready(id);
         }
     }
 
@@ -231,14 +234,16 @@ impl Net {
         }
     }
 
-    /// Says that there was no memory, if that was so.
-    fn tell_starved(&mut self, id: ConnId) {
-        let Some(conn) = self.conns.get_mut(id) else { return };
-        if std::mem::take(&mut conn.starved) {
+    /// Says that there was no memory, if that was so. Whether it was.
+    fn tell_starved(&mut self, id: ConnId) -> bool {
+        let Some(conn) = self.conns.get_mut(id) else { return false };
+        let starved = std::mem::take(&mut conn.starved);
+        if starved {
             self.counters.memory_exhausted += 1;
             let (ip, peer, held) = (conn.ip, conn.session().map(|s| s.peer), conn.inbox.len() + conn.assembly.len());
             tracing::error!(target: "wingbeat::net", %ip, ?peer, held, "no memory for what the peer sends: its connection is closed");
         }
+        starved
     }
 
     fn mark_ready(&mut self, id: ConnId) {
@@ -378,7 +383,7 @@ impl Net {
     /// Everything whole in the inbox is handed out.
     fn parsed(&mut self, id: ConnId, problem: Option<FrameError>) {
         let (now, frame_deadline) = (self.now, self.limits.frame_deadline);
-        self.tell_starved(id);
+        let starved = self.tell_starved(id);
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.in_parsing = false;
         if let Some(problem) = problem {
@@ -387,7 +392,9 @@ impl Net {
             self.counters.frames_malformed += 1;
             return self.end(id, LinkDown::Protocol(problem.to_string()));
         }
-        if let Some(cause) = conn.ended.clone() {
+        if let Some(cause) = conn.ended.clone()
+            && (starved || !conn.in_ready)
+        {
             return self.end(id, cause);
         }
         if conn.inbox.is_empty() && conn.assembly.len() == 0 {

@@ -63,6 +63,8 @@ impl Carrier for SimCarrier {
 
     fn flush(&mut self, _: Time) {}
 
+    fn finish(&mut self, _: Time, _: impl Fn() -> Time) {}
+
     fn close(&mut self, now: Time, node: NodeId, addr: &NodeAddr) {
         self.wires.borrow_mut().close(now, self.life, node, addr);
     }

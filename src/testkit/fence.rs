@@ -167,6 +167,10 @@ impl Carrier for Fenced {
         self.net.flush(now);
     }
 
+    fn finish(&mut self, until: Time, now: impl Fn() -> Time) {
+        self.net.finish(until, now);
+    }
+
     fn close(&mut self, now: Time, node: NodeId, addr: &NodeAddr) {
         self.kept.retain(|(_, meant, _)| *meant != Some(node));
         self.net.close(now, node, addr);

@@ -89,7 +89,10 @@ fn a_dial_by_another_name_uses_the_session_that_is_up() {
         until([&mut a, &mut b], "the question", |[a, _]| !a.resolve.is_empty());
         let (now, there) = (a.now(), b.net.local_addr());
         a.net.resolved(now, &name, Ok(vec![there]));
+        // What waited there needs no flush.
+        a.flushes = false;
         until([&mut a, &mut b], "a frame under the other name", |[_, b]| b.numbers() == [2]);
+        a.flushes = true;
         a.send(&name, None, &numbered(3)).unwrap();
         until([&mut a, &mut b], "another one", |[_, b]| b.numbers() == [2, 3]);
         assert_eq!((a.ups(), b.ups(), a.downs().len(), b.downs().len()), (1, 1, 0, 0), "{:?} {:?}", a.links, b.links);
@@ -619,9 +622,37 @@ fn a_node_that_stops_in_order_loses_nothing() {
         a.send(&at_b.addr, None, &numbered(n)).unwrap();
         b.send(&at_a.addr, None, &numbered(n)).unwrap();
     }
+    // What the other end has to read is more than it has room for, and what this one has not read would make its end a reset.
+    let filler = Frame::Reply { correlation: 1, body: crate::proto::handoff::ReplyBody::Value(vec![0; 10_000].into()) };
+    (0..100).for_each(|_| a.send(&at_b.addr, None, &filler).unwrap());
+    let now = b.now();
+    b.net.flush(now);
     let now = a.now();
-    a.net.finish(now);
-    until([&mut a, &mut b], "all", |[a, b]| a.frames.len() == 999 && b.frames.len() == 1_000 && b.downs() == [&LinkDown::Reset]);
+    a.net.flush(now);
+    assert_eq!(a.net.unsent_bytes(), 0, "the system has all of it");
+    let start = a.start;
+    std::thread::scope(|scope| {
+        let clock = move || Time::from_nanos(start.elapsed().as_nanos() as u64 + 1);
+        let until_later = a.now() + PATIENCE;
+        let mut net = a.net;
+        let end = scope.spawn(move || {
+            net.finish(until_later, clock);
+            clock() < until_later
+        });
+        until([&mut b], "all", |[b]| b.frames.len() == 1_000 && b.sizes.len() == 100 && b.downs() == [&LinkDown::Reset]);
+        assert!(end.join().unwrap(), "it has waited for no longer than its peer needed");
+    });
+}
+
+#[test]
+fn a_peer_that_does_not_close_is_waited_for_until_the_end_of_patience() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    let at_b = b.me.clone();
+    a.send(&at_b.addr, None, &numbered(0)).unwrap();
+    until([&mut a, &mut b], "up", |[_, b]| b.frames.len() == 1);
+    let (start, last) = (a.start, a.now() + Duration::from_millis(20));
+    a.net.finish(last, || Time::from_nanos(start.elapsed().as_nanos() as u64 + 1));
+    assert!(a.now() >= last);
 }
 
 #[test]

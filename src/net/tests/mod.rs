@@ -28,6 +28,8 @@ struct Node {
     traffic: usize,
     /// Whether events are taken.
     takes: bool,
+    /// Whether what is to be written is written at the end of a turn.
+    flushes: bool,
 }
 
 impl Node {
@@ -54,6 +56,7 @@ impl Node {
             resolve: vec![],
             traffic: 0,
             takes: true,
+            flushes: true,
         }
     }
 
@@ -78,7 +81,9 @@ impl Node {
             }
         }
         self.net.handle_timeout(now);
-        self.net.flush(now);
+        if self.flushes {
+            self.net.flush(now);
+        }
     }
 
     fn send(&mut self, to: &NodeAddr, node: Option<NodeId>, frame: &Frame) -> Result<(), Unsent> {

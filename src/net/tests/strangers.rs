@@ -8,6 +8,7 @@ use std::{
 use super::*;
 use crate::{
     config::Span,
+    net::stream::Stream,
     proto::wire::{Accepted, Context, Greeting, LinkFrame, Refusal, SESSION_MAX, encode, encode_link},
 };
 
@@ -258,6 +259,35 @@ fn frames_before_the_end_of_a_connection_are_handed_out_before_it_is_reported() 
     until([&mut a], "down", |[a]| a.downs().len() == 1);
     assert_eq!(a.frames.len(), 5_000);
     assert_eq!(a.counter("link_bytes_discarded"), 9);
+}
+
+#[test]
+fn frames_before_the_end_of_a_connection_are_handed_out_though_a_write_fails() {
+    let mut a = Node::new(1);
+    let mut stream = dial(&a);
+    let (node, hello) = stranger(1, 1);
+    stream.write_all(&hello).unwrap();
+    until([&mut a], "up", |[a]| a.ups() == 1);
+    until([&mut a], "the answer", |_| stream.read(&mut [0; 1024]).is_ok());
+    // More than is read in a turn, and no more than there is room for on this side.
+    let frames: Vec<u8> = (0..5_000).flat_map(frame_bytes).collect();
+    let (_, conn) = a.net.conns.iter().next().unwrap();
+    let Stream::Plain(socket) = &conn.stream;
+    socket2::SockRef::from(socket).set_recv_buffer_size(1 << 20).unwrap();
+    stream.set_nonblocking(false).unwrap();
+    stream.write_all(&frames).unwrap();
+    drop(stream);
+    let start = Instant::now();
+    while socket.peek(&mut vec![0; frames.len()]).unwrap_or(0) < frames.len() {
+        assert!(start.elapsed() < PATIENCE, "it has not arrived");
+    }
+    while a.downs().is_empty() {
+        assert!(start.elapsed() < PATIENCE);
+        // The first answer of a node that does not know of the end makes the other side say so, and the next one fails.
+        let _ = a.send(&NodeAddr::new("10.0.0.1", 1), Some(node), &numbered(1));
+        a.turn();
+    }
+    assert_eq!(a.frames.len(), 5_000);
 }
 
 // failures: row 69
