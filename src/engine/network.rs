@@ -598,9 +598,9 @@ impl<N: Carrier> Network<N> {
 
     /// A frame for another node.
     fn send(&mut self, now: Time, to: &NodeAddr, node: Option<NodeId>, frame: Frame) {
-        self.node.metrics.network.frames_sent.bump(1);
-        if let Err(unsent) = self.net.send_frame(now, to, node, &frame) {
-            self.unsent(now, frame, &unsent);
+        match self.net.send_frame(now, to, node, &frame) {
+            Ok(()) => self.node.metrics.network.frames_sent.bump(1),
+            Err(unsent) => self.unsent(now, frame, &unsent),
         }
     }
 

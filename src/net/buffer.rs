@@ -1,11 +1,11 @@
 //! The two contiguous buffers of a connection.
 
-use std::{collections::TryReserveError, io};
+use std::{collections::TryReserveError, io, time::Duration};
 
 use super::bulk::{Bulk, LARGE_BYTES, PART_BYTES};
 use crate::{
     Time,
-    proto::wire::{LinkFrame, encode_link, is_handoff, link_frame_in},
+    proto::wire::{LinkFrame, encode_link, is_handoff, link_frame_in, shorten_ask},
 };
 
 /// Room that an outbox keeps, whatever it needed.
@@ -139,8 +139,12 @@ pub struct Rest {
     pub bytes: Vec<u8>,
     /// How many those are.
     pub frames: u64,
-    /// How many were written in part, or had left in parts and were not written to the end; and those of hand-off lanes.
+    /// How many were written in part, or had left in parts and were not written to the end; those of hand-off lanes; and the one that is given up.
     pub lost: u64,
+    /// A part of the first large one has left: it is carried once more.
+    pub torn: bool,
+    /// Size of the frame in the middle of which a second session has ended. Perhaps the peer ends them because of it.
+    pub given_up: Option<usize>,
 }
 
 impl Outbox {
@@ -224,7 +228,12 @@ impl Outbox {
     }
 
     /// Appends whole frames.
-    pub fn append(&mut self, mut frames: &[u8]) {
+    pub fn append(&mut self, frames: &[u8]) {
+        self.append_rest(frames, false);
+    }
+
+    /// Appends whole frames. `torn`: a session has ended in the middle of the first large one.
+    pub fn append_rest(&mut self, mut frames: &[u8], mut torn: bool) {
         while !frames.is_empty() {
             let (frame, rest) = frames.split_at(frame_len(frames));
             if self.bulk.lets_pass(frame) {
@@ -234,6 +243,9 @@ impl Outbox {
                 }
             } else {
                 self.bulk.push(frame.to_vec());
+                if frame.len() > LARGE_BYTES && std::mem::take(&mut torn) {
+                    self.bulk.tried_before();
+                }
             }
             frames = rest;
         }
@@ -339,11 +351,18 @@ impl Outbox {
                 Some(Ok(LinkFrame::Part { last: true, .. })) => rest.lost += 1,
                 Some(_) => {}
                 None if torn => rest.lost += 1,
-                None => rest.carry(frame),
+                None => _ = rest.carry(frame),
             }
             (frames, torn) = (behind, false);
         }
-        self.bulk.into_frames().for_each(|frame| rest.carry(&frame));
+        for (frame, tries) in self.bulk.into_frames() {
+            if tries > 1 {
+                rest.given_up = Some(frame.len());
+                rest.lost += 1;
+            } else {
+                rest.torn |= rest.carry(&frame) && tries == 1;
+            }
+        }
         rest
     }
 
@@ -361,14 +380,17 @@ impl Outbox {
 }
 
 impl Rest {
-    fn carry(&mut self, frame: &[u8]) {
-        if is_handoff(frame) {
+    /// Whether it is carried.
+    fn carry(&mut self, frame: &[u8]) -> bool {
+        let handoff = is_handoff(frame);
+        if handoff {
             // Else the next session would get it twice, the one after that three times, as long as they end before it is written.
             self.lost += 1;
         } else {
             self.bytes.extend_from_slice(frame);
             self.frames += 1;
         }
+        !handoff
     }
 }
 
@@ -381,6 +403,15 @@ fn is_whole(frame: &[u8]) -> bool {
 fn frame_len(bytes: &[u8]) -> usize {
     let raw = bytes.first_chunk::<4>().expect("an outbox holds whole frames, each with a length of 4 bytes");
     u32::from_le_bytes(*raw) as usize + 4
+}
+
+/// Takes what they have waited from the time that is left to the asks in a run of whole frames.
+pub fn shorten_asks(mut frames: &mut [u8], waited: Duration) {
+    while !frames.is_empty() {
+        let (frame, rest) = frames.split_at_mut(frame_len(frames));
+        shorten_ask(frame, waited);
+        frames = rest;
+    }
 }
 
 /// Frames in a run of whole frames.
@@ -734,7 +765,7 @@ mod tests {
                     lost += rest.lost;
                     assert_eq!(arrived.len() as u64 + lost + rest.frames, sent.len() as u64, "seed {seed}");
                     outbox = fresh();
-                    outbox.append(&rest.bytes);
+                    outbox.append_rest(&rest.bytes, rest.torn);
                     (assembly, wire, greeting, before) = (Assembly::default(), vec![], true, arrived.len());
                 }
             }

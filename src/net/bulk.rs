@@ -60,6 +60,8 @@ struct Shard {
 struct Waiting {
     shard: Option<u64>,
     frame: Vec<u8>,
+    /// Sessions in which parts of it have left.
+    tries: u8,
 }
 
 /// How much is under way, and how much may be: as much as arrives without waiting for itself.
@@ -127,7 +129,14 @@ impl Bulk {
             entry.frames += 1;
         }
         self.bytes += frame.len();
-        self.queue.push_back(Waiting { shard, frame });
+        self.queue.push_back(Waiting { shard, frame, tries: 0 });
+    }
+
+    /// A session has ended in the middle of the frame that was pushed last.
+    pub fn tried_before(&mut self) {
+        if let Some(last) = self.queue.back_mut() {
+            last.tries = 1;
+        }
     }
 
     /// Room for a frame.
@@ -149,7 +158,7 @@ impl Bulk {
 
     /// Appends what may leave next: a frame, or a part of a large one. False: nothing.
     pub fn pop(&mut self, now: Time, out: &mut Vec<u8>) -> bool {
-        let Some(first) = self.queue.front() else { return false };
+        let Some(first) = self.queue.front_mut() else { return false };
         let size = first.frame.len();
         let done = if size <= LARGE_BYTES {
             out.extend_from_slice(&first.frame);
@@ -159,6 +168,7 @@ impl Bulk {
             if self.window.is_full() {
                 return false;
             }
+            first.tries += u8::from(self.begun == 0);
             let end = size.min(self.begun + PART_CONTENT);
             encode_link(LinkFrame::Part { bytes: &first.frame[self.begun..end], last: end == size }, out);
             self.window.sent(now, end - self.begun);
@@ -227,9 +237,10 @@ impl Bulk {
         (self.window.sent - self.window.taken) as usize
     }
 
-    /// All frames that have not left as a whole, in their order: what the peer has of the first is worth nothing without the rest.
-    pub fn into_frames(self) -> impl Iterator<Item = Vec<u8>> {
-        self.queue.into_iter().map(|waiting| waiting.frame)
+    /// All frames that have not left as a whole, in their order, and in how many sessions parts of them have: what the peer has of the first is worth
+    /// nothing without the rest.
+    pub fn into_frames(self) -> impl Iterator<Item = (Vec<u8>, u8)> {
+        self.queue.into_iter().map(|waiting| (waiting.frame, waiting.tries))
     }
 }
 
@@ -508,7 +519,7 @@ mod tests {
         assert_eq!(out.len(), WINDOW_MIN.div_ceil(PART_CONTENT) * PART_BYTES, "as much as may be under way");
         assert!(bulk.taken(LATER, bulk.window.sent + 1).is_err());
         assert!(bulk.taken(LATER, 100).is_ok() && bulk.taken(LATER, 99).is_err());
-        assert!(bulk.into_frames().eq([message(1, 0, 100_000)]), "it was not sent as a whole");
+        assert!(bulk.into_frames().eq([(message(1, 0, 100_000), 1)]), "it was not sent as a whole");
     }
 
     #[test]

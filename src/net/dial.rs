@@ -10,7 +10,7 @@ use mio::Token;
 
 use super::{
     FIRST_CONN, Net, NetEvent, Timer, Unsent,
-    buffer::count_frames,
+    buffer::{Rest, count_frames, shorten_asks},
     conn::{Conn, ConnId, Dialled, Phase, cause_of},
     stream::{Progress, Stream},
     udp,
@@ -39,8 +39,11 @@ struct Run {
     node: Option<NodeId>,
     bytes: Vec<u8>,
     frames: u64,
-    /// When the first of them came.
+    /// A session has ended in the middle of its first large frame.
+    torn: bool,
+    /// When the first of them came, and the last.
     since: Time,
+    last: Time,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -135,7 +138,7 @@ impl Dial {
 
     fn run_for(&mut self, node: Option<NodeId>, now: Time, patience: Duration) -> &mut Run {
         if self.runs.back().is_none_or(|run| run.node != node || now.since(run.since) >= collects(patience)) {
-            self.runs.push_back(Run { node, bytes: vec![], frames: 0, since: now });
+            self.runs.push_back(Run { node, bytes: vec![], frames: 0, torn: false, since: now, last: now });
         }
         self.runs.back_mut().expect("a run was pushed just now if there was none")
     }
@@ -198,13 +201,17 @@ impl Net {
         let dial = self.dials.entry(to.clone()).or_insert_with(Dial::new);
         let waiting = dial.bytes_for(node);
         let limits = self.limits;
-        if node.is_none() && dial.runs.iter().filter(|run| run.node.is_none()).map(|run| run.frames).sum::<u64>() >= ANYBODY_FRAMES_MAX {
-            return Err(Unsent::Overflow { waiting: waiting as u64, max: waiting as u64 });
+        if node.is_none() {
+            let waiting = dial.runs.iter().filter(|run| run.node.is_none()).map(|run| run.frames).sum();
+            if waiting >= ANYBODY_FRAMES_MAX {
+                return Err(Unsent::Unanswered { waiting, max: ANYBODY_FRAMES_MAX });
+            }
         }
         super::session::check_room(frame, waiting, limits.link_bytes)?;
         let run = dial.run_for(node, now, self.patience);
         super::session::encode(frame, Context { sender: self.greeter.node, now }, limits.frame_bytes, &mut run.bytes)?;
         run.frames += 1;
+        run.last = now;
         if let Some(peer) = node
             && dial.bytes_for(node) > limits.link_bytes
             && dial.blocked.insert(peer)
@@ -218,8 +225,9 @@ impl Net {
     }
 
     /// Keeps what an ended session had not begun to write, in front of what came later.
-    pub(super) fn carry_over(&mut self, now: Time, addr: &NodeAddr, peer: NodeId, bytes: Vec<u8>, frames: u64, blocked: bool) {
+    pub(super) fn carry_over(&mut self, now: Time, addr: &NodeAddr, peer: NodeId, rest: Rest, blocked: bool) {
         let limit = self.limits.link_bytes;
+        let Rest { bytes, frames, torn, .. } = rest;
         let still_blocked = bytes.len() > limit;
         match (blocked, still_blocked) {
             (true, false) => self.unblock(peer, [None]),
@@ -231,7 +239,7 @@ impl Net {
         }
         let wait = now + backoff(1, self.longest_pause, &mut self.rng);
         let dial = self.dials.entry(addr.clone()).or_insert_with(Dial::new);
-        dial.runs.push_front(Run { node: Some(peer), bytes, frames, since: now });
+        dial.runs.push_front(Run { node: Some(peer), bytes, frames, torn, since: now, last: now });
         if still_blocked {
             dial.blocked.insert(peer);
         }
@@ -422,7 +430,7 @@ impl Net {
     /// A session with `peer` is up on `id`: gives it the frames that wait for it at `addr`, and ends the dial if nothing else is wanted there.
     pub(super) fn adopt_waiting(&mut self, id: ConnId, peer: NodeId, addr: &NodeAddr) {
         let Some(dial) = self.dials.get_mut(addr) else { return };
-        let runs = dial.take_for(peer);
+        let mut runs = dial.take_for(peer);
         let blocked = dial.blocked.remove(&peer);
         let pending = match dial.state {
             State::Connecting(other) if other != id => Some(other),
@@ -431,8 +439,10 @@ impl Net {
         (dial.asked, dial.wanted, dial.holder) = (false, None, None);
         let over = dial.is_over();
         let Some(conn) = self.conns.get_mut(id) else { return };
-        for run in &runs {
-            conn.outbox.append(&run.bytes);
+        for run in &mut runs {
+            // At least so long: what is left to asks was written when each of them came.
+            shorten_asks(&mut run.bytes, self.now.since(run.last));
+            conn.outbox.append_rest(&run.bytes, run.torn);
         }
         if let Some(session) = conn.session_mut() {
             session.blocked |= blocked;

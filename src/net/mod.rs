@@ -175,6 +175,14 @@ pub enum Unsent {
         /// `limits.link_bytes`.
         max: u64,
     },
+    /// Any frame for whoever answers at an address where nobody does, and as many as may wait do.
+    #[error("nobody answers there: {waiting} frames wait for whoever does, the limit is {max}")]
+    Unanswered {
+        /// Frames waiting.
+        waiting: u64,
+        /// As many as may.
+        max: u64,
+    },
     /// Any frame for a peer that has four times `limits.link_bytes` waiting. If its session was up it is closed.
     #[error("the peer takes nothing: {waiting} bytes wait for it, the limit is {max}")]
     Overflow {

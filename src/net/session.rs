@@ -468,7 +468,10 @@ impl Net {
                 self.counters.frames_lost += rest.lost;
                 self.link(LinkEvent::Down { peer: Some(peer), addr: addr.clone(), cause, lost: rest.lost });
                 self.unblock(peer, shut.into_iter().map(Some));
-                self.carry_over(now, &addr, peer, rest.bytes, rest.frames, blocked);
+                if let Some(bytes) = rest.given_up {
+                    tracing::warn!(target: "wingbeat::net", %peer, bytes, "a frame is given up: two links have ended while it was under way. Is limits.frame_bytes the same on both nodes?");
+                }
+                self.carry_over(now, &addr, peer, rest, blocked);
             }
             (_, Some(dialled)) => self.dial_failed(&dialled.addr, cause, now),
             _ => {}

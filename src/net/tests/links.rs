@@ -1,7 +1,7 @@
 //! Sessions: how they come up, end, return, and what becomes of frames.
 
 use super::*;
-use crate::proto::handoff::{Envelope, Item, Mode};
+use crate::proto::handoff::{Ask, Envelope, Mode};
 
 /// A user message of this size.
 fn message(bytes: usize) -> Frame {
@@ -159,6 +159,31 @@ fn what_waits_too_long_for_a_life_that_cannot_be_reached_is_counted_and_forgotte
     let mut b = Node::on(Sockets::bind(listen).unwrap(), &Config::default(), 9);
     a.send(&addr, Some(id), &numbered(4)).unwrap();
     until([&mut a, &mut b], "the frame", |[_, b]| b.frames.len() == 1);
+}
+
+#[test]
+fn asks_that_wait_for_a_session_have_as_much_less_time() {
+    let (mut a, addr) = (Node::new(1), nobody());
+    let (me, id) = (a.me.id(), NodeId::new(&addr, 9));
+    let ask = |correlation, deadline, mode| {
+        let envelope = Envelope::new(SHARD, Some(Ask { node: me, correlation, deadline }), b"k", &[1]).unwrap();
+        Frame::Item { shard: SHARD, item: Item::Msg { tag: Epoch(1), mode, envelope } }
+    };
+    let (long, waits) = (Duration::from_secs(100), Duration::from_millis(20));
+    let deadline = a.now() + long;
+    for (n, mode) in [Mode::Settled, Mode::Wait(Epoch(2)), Mode::Over(Epoch(2))].into_iter().enumerate() {
+        a.send(&addr, Some(id), &ask(n as u64, deadline, mode)).unwrap();
+    }
+    let soon = a.now() + Duration::from_millis(1);
+    a.send(&addr, Some(id), &ask(4, soon, Mode::Settled)).unwrap();
+    a.send(&addr, Some(id), &ask(5, Time::MAX, Mode::Settled)).unwrap();
+    let later = a.now() + waits;
+    until([&mut a], "a while", |[a]| a.now() >= later);
+    let listen = format!("127.0.0.1:{}", addr.port).parse().unwrap();
+    let mut b = Node::on(Sockets::bind(listen).unwrap(), &Config::default(), 9);
+    until([&mut a, &mut b], "the asks", |[_, b]| b.left.len() == 5);
+    assert!(b.left[..3].iter().all(|left| *left + waits <= long && *left > long / 2), "{:?}", b.left);
+    assert!(b.left[3].is_zero() && b.left[4] > long);
 }
 
 #[test]
@@ -656,6 +681,18 @@ fn a_peer_that_does_not_close_is_waited_for_until_the_end_of_patience() {
 }
 
 #[test]
+fn a_large_frame_that_the_peer_does_not_take_is_given_up() {
+    let mut small = Config::default();
+    (small.limits.frame_bytes, small.limits.message_bytes) = (200 << 10, 100 << 10);
+    let (mut a, mut b) = (Node::new(1), Node::with(&small, 2));
+    let at_b = b.me.clone();
+    a.send(&at_b.addr, Some(at_b.id()), &message(500_000)).unwrap();
+    a.send(&at_b.addr, Some(at_b.id()), &numbered(1)).unwrap();
+    until([&mut a, &mut b], "what stands behind it", |[_, b]| b.numbers() == [1]);
+    assert_eq!((a.counter("frames_lost"), b.counter("sessions_up"), b.sizes.len()), (1, 3, 0));
+}
+
+#[test]
 fn of_sessions_that_ended_the_oldest_is_forgotten() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
     let at_b = b.me.clone();
@@ -670,6 +707,13 @@ fn of_sessions_that_ended_the_oldest_is_forgotten() {
     a.net.close(now, at_b.id(), &at_b.addr);
     assert_eq!(a.net.ended.len(), ENDED_MAX);
     assert!(a.net.ended.contains_key(&id(0)) && !a.net.ended.contains_key(&id(ENDED_MAX - 1)));
+}
+
+#[test]
+fn frames_for_whoever_answers_are_bounded_in_number() {
+    let (mut a, addr) = (Node::new(1), nobody());
+    (0..64).for_each(|n| a.send(&addr, None, &numbered(n)).unwrap());
+    assert_eq!(a.send(&addr, None, &numbered(64)), Err(Unsent::Unanswered { waiting: 64, max: 64 }));
 }
 
 /// Closing, dialling and sending at random: whatever happens, a receiver sees each sender's numbers grow, and sessions come and go in turn.

@@ -3,7 +3,10 @@
 use std::time::Instant;
 
 use super::*;
-use crate::{Epoch, ShardId, ShardKey, TypeId, proto::link::LinkDown};
+use crate::{
+    Epoch, ShardId, ShardKey, TypeId,
+    proto::{handoff::Item, link::LinkDown},
+};
 
 mod links;
 mod strangers;
@@ -22,6 +25,8 @@ struct Node {
     start: Instant,
     frames: Vec<(NodeId, u64)>,
     sizes: Vec<usize>,
+    /// What is left to asks as they come.
+    left: Vec<Duration>,
     links: Vec<LinkEvent>,
     datagrams: Vec<Vec<u8>>,
     resolve: Vec<NodeAddr>,
@@ -51,6 +56,7 @@ impl Node {
             start: Instant::now(),
             frames: vec![],
             sizes: vec![],
+            left: vec![],
             links: vec![],
             datagrams: vec![],
             resolve: vec![],
@@ -76,7 +82,14 @@ impl Node {
                 NetEvent::Traffic(_) => self.traffic += 1,
                 NetEvent::Link(event) => self.links.push(event),
                 NetEvent::Frame { peer, frame: Frame::HandoffAck { upto, .. } } => self.frames.push((peer, upto)),
-                NetEvent::Frame { frame, .. } => self.sizes.push(format!("{frame:?}").len()),
+                NetEvent::Frame { frame, .. } => {
+                    if let Frame::Item { item: Item::Msg { envelope, .. }, .. } = &frame
+                        && let Some(ask) = envelope.ask
+                    {
+                        self.left.push(ask.deadline.since(now));
+                    }
+                    self.sizes.push(format!("{frame:?}").len());
+                }
                 NetEvent::Resolve { addr } => self.resolve.push(addr),
             }
         }

@@ -316,11 +316,8 @@ fn write_after(after: &[NodeId], w: &mut Writer) {
 }
 
 fn read_after(r: &mut Reader<'_>) -> Result<Vec<NodeId>, Malformed> {
-    let mut after = Vec::with_capacity(r.count("after", 16, AFTER_MAX)?);
-    for _ in 0..after.capacity() {
-        after.push(NodeId::from_raw(r.u128("after")?));
-    }
-    Ok(after)
+    let count = r.count("after", 16, AFTER_MAX)?;
+    (0..count).map(|_| Ok(NodeId::from_raw(r.u128("after")?))).collect()
 }
 
 fn write_reply(body: &ReplyBody, w: &mut Writer) {

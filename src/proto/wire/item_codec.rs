@@ -3,9 +3,11 @@
 //! A message: mode's epoch 8 while unsettled, remaining time 8 if somebody waits for an answer, the asker's id 16 if it is not the node whose
 //! stream it is, key length 1, key, payload up to the end of the frame.
 
+use std::time::Duration;
+
 use super::{
-    Malformed, Reader, Writer,
-    frame_codec::{epoch, kind},
+    HEADER_BYTES, Malformed, Reader, Writer,
+    frame_codec::{LENGTH_BYTES, epoch, kind},
 };
 use crate::{
     NodeId, ShardKey, Time,
@@ -85,6 +87,20 @@ pub(super) fn write_body(item: &Item, flags: u8, now: Time, w: &mut Writer) {
 /// Nanoseconds until `deadline`; "never" stays "never" on the other clock.
 pub(super) fn remaining(deadline: Time, now: Time) -> u64 {
     if deadline == Time::MAX { u64::MAX } else { deadline.as_nanos().saturating_sub(now.as_nanos()) }
+}
+
+/// Takes what it has waited from the time that is left to the ask of a message, in a whole frame as this node wrote it: with none left it expires where it
+/// arrives.
+pub fn shorten_ask(frame: &mut [u8], waited: Duration) {
+    let (Some(&kind::MSG), Some(&flags)) = (frame.get(LENGTH_BYTES), frame.get(LENGTH_BYTES + 1)) else { return };
+    let at = HEADER_BYTES + if flags & (WAIT | OVER) == 0 { 0 } else { 8 };
+    if flags & ASK != 0
+        && let Some(field) = frame.get_mut(at..).and_then(<[u8]>::first_chunk_mut)
+        && let left = u64::from_le_bytes(*field)
+        && left != u64::MAX
+    {
+        *field = left.saturating_sub(u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX)).to_le_bytes();
+    }
 }
 
 /// Reads what follows `head` up to the end of the frame.
