@@ -75,6 +75,7 @@ impl Net {
                 let welcome = self.greeter.welcome(accepted, self.previous(hello.node));
                 self.say(id, &Greeting::Welcome(welcome));
                 self.count_lost_in_flight(hello.node, hello.previous);
+                self.name_is_heard_from(&hello.addr, ip);
                 self.session_up(id, hello.node, &hello.addr, accepted.session);
             }
         }
@@ -83,7 +84,7 @@ impl Net {
     fn handle_welcome(&mut self, id: ConnId, welcome: &Welcome) {
         let Some(conn) = self.conns.get(id) else { return };
         let Some(dialled) = conn.dialled.clone() else { return };
-        let (began, me) = (conn.serial, self.greeter.node);
+        let (began, ip, me) = (conn.serial, conn.ip, self.greeter.node);
         if welcome.session < dialled.session || welcome.node == me || self.greeter.protocol.common(only(welcome.version)).is_none() {
             return self.bad_greeting(id, Malformed::Layout { field: "welcome", why: "does not fit the hello it answers" });
         }
@@ -104,6 +105,7 @@ impl Net {
             self.end(old, LinkDown::Reset);
         }
         self.count_lost_in_flight(welcome.node, welcome.previous);
+        self.name_leads_to(&dialled.addr, ip);
         self.session_up(id, welcome.node, &welcome.addr, welcome.session);
         self.answers_at(id, welcome.node, &dialled.addr);
     }

@@ -38,13 +38,24 @@ pub(super) struct Udp {
 #[derive(Debug)]
 struct Name {
     addr: Option<SocketAddr>,
-    /// When it was asked for last.
-    asked: Time,
+    /// From when on it is asked for again.
+    due: Time,
 }
 
 impl Udp {
     pub fn new(socket: UdpSocket, v6: bool) -> Self {
         Self { socket, ready: true, buffer: vec![0; DATAGRAM_BYTES_MAX], v6, names: BTreeMap::new() }
+    }
+
+    /// What is known of a name.
+    fn name(&mut self, addr: &NodeAddr) -> &mut Name {
+        if !self.names.contains_key(addr) {
+            if self.names.len() >= NAMES_MAX {
+                self.names.clear();
+            }
+            self.names.insert(addr.clone(), Name { addr: None, due: Time::ZERO });
+        }
+        self.names.get_mut(addr).expect("it was put there if there was none")
     }
 
     /// The address in the form that the socket's family wants; `None` if it cannot send there.
@@ -82,30 +93,42 @@ impl Net {
 
     /// The address of a name, asked for if it is unknown or old.
     fn known_name(&mut self, now: Time, to: &NodeAddr) -> Option<SocketAddr> {
-        let known = self.udp.names.get_mut(to);
-        if let Some(name) = known {
-            if now.since(name.asked) > if name.addr.is_some() { NAME_TTL } else { UNKNOWN_TTL } {
-                name.asked = now;
-                self.events.push_back(NetEvent::Resolve { addr: to.clone() });
-            }
-            return name.addr;
+        let name = self.udp.name(to);
+        let addr = name.addr;
+        if name.due <= now {
+            name.due = now + if addr.is_some() { NAME_TTL } else { UNKNOWN_TTL };
+            self.events.push_back(NetEvent::Resolve { addr: to.clone() });
         }
-        if self.udp.names.len() >= NAMES_MAX {
-            self.udp.names.clear();
-        }
-        self.udp.names.insert(to.clone(), Name { addr: None, asked: now });
-        self.events.push_back(NetEvent::Resolve { addr: to.clone() });
-        None
+        addr
     }
 
-    /// Remembers what the resolver found, for datagrams. An error leaves the last good answer in place.
+    /// Remembers what the resolver found, for datagrams. An error leaves the last good answer in place, and an address that is still one of the name's
+    /// stays: links may have shown that it is the one.
     pub(super) fn remember_name(&mut self, addr: &NodeAddr, found: &[SocketAddr]) {
         let reachable = |a: &&SocketAddr| self.udp.v6 || a.is_ipv4() || matches!(a.ip(), IpAddr::V6(ip) if is_mapped(ip));
-        let best = found.iter().find(reachable).copied();
+        let first = found.iter().find(reachable).copied();
         if let Some(name) = self.udp.names.get_mut(addr)
-            && best.is_some()
+            && first.is_some()
         {
-            name.addr = best;
+            name.addr = name.addr.filter(|known| found.contains(known)).or(first);
+            name.due = self.now + NAME_TTL;
+        }
+    }
+
+    /// A link that was dialled by this name has come up there: datagrams take the same way.
+    pub(super) fn name_leads_to(&mut self, addr: &NodeAddr, ip: IpAddr) {
+        if literal(addr).is_none() {
+            let due = self.now + NAME_TTL;
+            *self.udp.name(addr) = Name { addr: Some(SocketAddr::new(ip, addr.port)), due };
+        }
+    }
+
+    /// The node of this name has dialled from there. If that is not where datagrams go, the name may have another address now.
+    pub(super) fn name_is_heard_from(&mut self, addr: &NodeAddr, ip: IpAddr) {
+        if let Some(name) = self.udp.names.get_mut(addr)
+            && name.addr.is_some_and(|known| known.ip().to_canonical() != ip)
+        {
+            name.due = Time::ZERO;
         }
     }
 

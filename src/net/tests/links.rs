@@ -693,6 +693,28 @@ fn a_large_frame_that_the_peer_does_not_take_is_given_up() {
 }
 
 #[test]
+fn datagrams_go_where_the_link_to_a_name_goes() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    let name = NodeAddr::new("node-b.test", b.me.addr.port);
+    // Nobody is at the first address.
+    let found = || Ok(vec![SocketAddr::from(([127, 0, 0, 1], nobody().port)), SocketAddr::from(([127, 0, 0, 1], name.port))]);
+    a.send(&name, None, &numbered(1)).unwrap();
+    until([&mut a], "the question", |[a]| !a.resolve.is_empty());
+    let now = a.now();
+    a.net.resolved(now, &name, found());
+    until([&mut a, &mut b], "the frame", |[_, b]| b.frames.len() == 1);
+    let now = a.now();
+    a.net.send_datagram(now, &name, b"one");
+    a.net.resolved(now, &name, found());
+    a.net.send_datagram(now, &name, b"two");
+    until([&mut a, &mut b], "both", |[_, b]| b.datagrams == [b"one", b"two"]);
+    // Once the name has it no more it is forgotten.
+    a.net.resolved(now, &name, Ok(vec![a.net.local_addr()]));
+    a.net.send_datagram(now, &name, b"three");
+    until([&mut a], "elsewhere", |[a]| a.datagrams == [b"three"]);
+}
+
+#[test]
 fn of_sessions_that_ended_the_oldest_is_forgotten() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
     let at_b = b.me.clone();

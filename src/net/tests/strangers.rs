@@ -337,6 +337,31 @@ fn who_is_refused_for_good_is_one_line_among_those_of_strangers() {
 }
 
 #[test]
+fn a_name_whose_node_dials_from_elsewhere_is_looked_up_again() {
+    let mut a = Node::new(1);
+    let name = NodeAddr::new("node-b.test", 4000);
+    let hint = |a: &mut Node| {
+        let now = a.now();
+        a.net.send_datagram(now, &name, b"hint");
+    };
+    hint(&mut a);
+    until([&mut a], "the question", |[a]| a.resolve.len() == 1);
+    let now = a.now();
+    a.net.resolved(now, &name, Ok(vec![SocketAddr::from(([127, 0, 0, 9], 4000))]));
+    hint(&mut a);
+    let node = NodeId::new(&name, 5);
+    let greeter = Greeter { cluster: "wingbeat".into(), protocol: ProtocolRange::MINE, node, addr: name.clone() };
+    let mut hello = vec![];
+    Greeting::Hello(greeter.hello(1, None, None)).encode(&mut hello);
+    let mut stream = dial(&a);
+    stream.write_all(&hello).unwrap();
+    until([&mut a], "up", |[a]| a.ups() == 1);
+    assert_eq!(a.resolve.len(), 1);
+    hint(&mut a);
+    until([&mut a], "the next question", |[a]| a.resolve.len() == 2);
+}
+
+#[test]
 fn what_keeps_all_connections_from_being_accepted_is_a_pause() {
     let mut a = Node::new(1);
     a.net.accept.shut_down();
