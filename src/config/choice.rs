@@ -101,7 +101,7 @@ choices! {
         /// Yields, then parks.
         #[default]
         Balanced = "balanced",
-        /// Spins.
+        /// Spins for a moment where there are four cores, yields for 20 ms, then parks.
         LowLatency = "low_latency",
         /// Parks at once.
         LowCpu = "low_cpu",

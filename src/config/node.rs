@@ -21,7 +21,7 @@ table! {
         /// Cores that the workers are pinned to, in order; empty: not pinned.
         pin: Vec<u16> = vec![], Spec::int(0, 4095).unit("core numbers");
         /// How idle threads wait.
-        idle: Idle = Idle::Balanced, Spec::any().cost("low_latency burns a core per thread");
+        idle: Idle = Idle::Balanced, Spec::any().cost("low_latency keeps a core busy per thread for 20 ms after its last work");
         /// Directory for what must survive this process; empty: nothing does.
         data_dir: Option<String> = None, Spec::text(Rule::Path).unused();
         /// Allows addresses other than loopback without encryption and authentication of peers.
