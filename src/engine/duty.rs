@@ -3,9 +3,9 @@
 //! A dedicated thread has the sockets and the protocol on its mind. But each message that passes over it costs a hop between threads, and on a
 //! machine with few cores a share of the core that the message's own threads need. So its work is a row of turns that one thread at a time
 //! does, and whoever waits for the network does the next one: a thread that waits for an answer or for room, and a worker whose last work came
-//! from another node. While there are such helpers the network thread stands by; it is at work again when they are gone, and at every timer that
-//! nobody else has kept. A helper's turn runs no code of users but their `tracing` subscriber: it may hold locks of theirs that such code wants. What
-//! would call them is left to the network thread. So what a helper does for others is short. But it is done at the helper's priority: a thread that is
+//! from another node. While there are such guests the network thread stands by; it is at work again when they are gone, and at every timer that
+//! nobody else has kept. A guest's turn runs no code of users but their `tracing` subscriber: it may hold locks of theirs that such code wants. What
+//! would call them is left to the network thread. So what a guest does for others is short. But it is done at the guest's priority: a thread that is
 //! stopped, or that gets no time, in the middle of a turn stops the network for as long.
 //!
 //! Messages keep to their rings, whoever empties them: helping changes no order, and a thread that is not allowed to help (as somebody is at
@@ -96,20 +96,20 @@ pub struct Sleep {
     // or until its bell is rung.
 }
 
-/// After a helper's last look the network thread stands by for so long before it looks itself: helpers look every few microseconds.
+/// After a guest's last look the network thread stands by for so long before it looks itself: guests look every few microseconds.
 const STAND_BY: Duration = Duration::from_micros(4);
 
 /// The network's work and who is at it.
 #[derive(Default)]
 pub struct Duty {
     work: Mutex<Option<Box<dyn Turns>>>,
-    /// What helpers did: looks at all there is in the upper half, turns with something to do in the lower one.
+    /// What guests did: looks at all there is in the upper half, turns with something to do in the lower one.
     helped: CachePadded<AtomicU64>,
     /// When the network thread wakes up by itself; 0 while it is awake. Set by it under the lock.
     alarm: AtomicU64,
-    /// A helper has seen that there will be no more work.
+    /// A guest has seen that there will be no more work.
     ending: AtomicBool,
-    /// A helper has left something to the network thread.
+    /// A guest has left something to the network thread.
     owed: AtomicBool,
     /// A turn has panicked: the network thread ends of it.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -244,7 +244,7 @@ impl Duty {
         let sockets = work.sleeper()?;
         let now = now();
         let limit = work.due().map(|due| due.since(now)).into_iter().chain(longest).min();
-        // Helpers see this after they have taken the lock, and wake this thread if they leave something to do before.
+        // Guests see this after they have taken the lock, and wake this thread if they leave something to do before.
         self.alarm.store(limit.map_or(u64::MAX, |limit| (now + limit).as_nanos()), Ordering::Relaxed);
         Some(Sleep { sockets, limit })
     }
@@ -267,7 +267,7 @@ impl Duty {
     }
 }
 
-/// What the network thread has seen of its helpers.
+/// What the network thread has seen of its guests.
 #[derive(Default)]
 pub struct Seen {
     helped: u64,
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_helper_wakes_the_sleeper_if_it_leaves_more_to_do_or_earlier() {
+    fn a_guest_wakes_the_sleeper_if_it_leaves_more_to_do_or_earlier() {
         let Bed { duty, bell, plan, rung } = bed();
         assert_eq!(duty.lie_down(&bell, || at(400), UNSURE), Some(Sleep { sockets: 7, limit: Some(Duration::from_nanos(600)) }));
         help(&duty, &bell);
@@ -413,7 +413,7 @@ mod tests {
         help(&duty, &bell);
         assert!(!duty.needs_me(&mut seen, at(stand_by + 30)) && seen.worked);
         assert!(!duty.needs_me(&mut seen, at(stand_by + 31)) && !seen.worked, "work counts once");
-        assert!(duty.needs_me(&mut seen, at(2 * stand_by + 30)), "the helper has gone");
+        assert!(duty.needs_me(&mut seen, at(2 * stand_by + 30)), "the guest has gone");
         duty.guest(&bell, &[], 0, |work| work.turn(true));
         assert!(duty.needs_me(&mut seen, at(2 * stand_by + 31)) && seen.worked, "who only passes on looks for nothing that came");
         plan.done.store(true, Ordering::Relaxed);
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_helper_must_not_do_is_done_by_the_network_thread_at_once() {
+    fn what_a_guest_must_not_do_is_done_by_the_network_thread_at_once() {
         let Bed { duty, bell, plan, rung } = bed();
         let (mut seen, settled) = (Seen::default(), || plan.settled.load(Ordering::Relaxed));
         plan.owes.store(true, Ordering::Relaxed);
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn the_network_thread_fails_of_a_helpers_panic_and_the_helper_does_not() {
+    fn the_network_thread_fails_of_a_guests_panic_and_the_guest_does_not() {
         let Bed { duty, bell, plan, rung } = bed();
         duty.lie_down(&bell, || at(1), UNSURE);
         plan.panics.store(true, Ordering::Relaxed);

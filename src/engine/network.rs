@@ -26,9 +26,9 @@ use crate::{
         node::{Completion, CoreCounters, Job, Life, Node, ToNet, ToWorker},
         parcel::{Answered, EngineParcel},
         short_ways::ShortWays,
+        slow_turns::{Inside, Watch},
         sys,
         types::{Standing, TypeEntry, show_bytes},
-        watch::{Inside, Watch},
     },
     net::{NetEvent, Unsent},
     proto::{

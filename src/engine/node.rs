@@ -30,9 +30,9 @@ use crate::{
         names::Names,
         parcel::{Answered, EngineParcel},
         slot::{Slots, Waiter},
+        slow_turns::{Busy, LogGate},
         topics::{Topics, Value},
         types::{TypeEntry, show_bytes},
-        watch::{Busy, LogGate},
     },
     metrics::Metrics,
     proto::{
@@ -662,7 +662,7 @@ impl Node {
 
     /// Turns of entities that last for long and are not over.
     #[cfg(feature = "admin")]
-    pub fn stuck_turns(&self) -> Vec<super::watch::Inside> {
+    pub fn stuck_turns(&self) -> Vec<super::slow_turns::Inside> {
         let now = self.now();
         self.busy.iter().filter_map(|busy| busy.stuck(now)).collect()
     }

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use super::watch::Busy;
+use super::slow_turns::Busy;
 use crate::{
     Epoch, NodeId, Refusal, ShardId, ShardKey, Time, TypeId,
     proto::{
