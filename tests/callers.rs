@@ -222,6 +222,32 @@ fn a_wake_hook_lets_another_loop_sleep() {
     assert!((1..=64).contains(&woken.load(Ordering::SeqCst)));
 }
 
+/// Asks as its thread is torn down.
+struct LastWords(Region<Counter>, wingbeat::channel::Sender<Result<u64, AskError>>);
+
+impl Drop for LastWords {
+    fn drop(&mut self) {
+        drop(self.1.send(self.0.get(7).ask(Total, PATIENCE)));
+    }
+}
+
+thread_local!(static LAST_WORDS: std::cell::RefCell<Option<LastWords>> = const { std::cell::RefCell::new(None) });
+
+#[test]
+fn the_end_of_what_a_thread_keeps_may_ask() {
+    let (cluster, counters, _gate) = node("last-words", |_| {});
+    let (said, hears) = wingbeat::channel::bounded(1);
+    let asks = move || {
+        // In front of what the library keeps, so that this is gone behind it.
+        LAST_WORDS.set(Some(LastWords(counters.clone(), said)));
+        counters.get(7).ask(Total, PATIENCE).unwrap();
+    };
+    thread::spawn(asks).join().unwrap();
+    let answer = hears.recv_timeout(PATIENCE).unwrap();
+    assert!(matches!(answer, Ok(0) | Err(AskError::Refused(Refusal::Shutdown) | AskError::Shutdown)), "{answer:?}");
+    assert!(cluster.shutdown(ShutdownReason::Requested).wait(PATIENCE).is_some());
+}
+
 #[test]
 fn an_ask_into_a_queue_allocates_nothing_of_its_own() {
     let (_cluster, region, _) = node("allocations", |_| {});

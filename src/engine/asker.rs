@@ -115,9 +115,10 @@ thread_local! {
 }
 
 impl Asker {
-    /// The calling thread's. Taken for the time of one ask, so that an ask within an ask (from an encoder, say) has one of its own.
+    /// The calling thread's, or one of its own for an ask within an ask (a `tracing` subscriber's, say) or behind the end of what the thread keeps. Taken
+    /// for the time of one ask.
     pub fn take(preset: Idle) -> Self {
-        match ASKER.take() {
+        match ASKER.try_with(Cell::take).ok().flatten() {
             Some(mut asker) if asker.preset == preset => {
                 asker.settled = false;
                 asker

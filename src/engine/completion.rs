@@ -18,6 +18,7 @@ use super::{
     node::Node,
     parcel::Answered,
     sync::fence,
+    sys,
 };
 use crate::{Deadline, config::Idle};
 
@@ -137,11 +138,11 @@ impl Completions {
     pub fn wait(&self, deadline: impl Into<Deadline>) {
         let node = self.node.read().upgrade();
         if node.is_none() {
-            // Another one may come to its place.
+            // The next node may stand where that one stood.
             self.node_at.store(std::ptr::null_mut(), Ordering::Relaxed);
         }
         let (clock, idle) = node.as_ref().map_or((&Clock::Machine, Idle::default()), |node| (&node.clock, node.config.node.idle));
-        let now = clock.now();
+        let mut now = clock.now();
         let deadline = deadline.into().resolve(now);
         if !matches!(clock.wait(deadline, || (!self.ready.is_empty()).then_some(())), Waited::Machine) {
             return;
@@ -158,6 +159,7 @@ impl Completions {
             self.sleeping.fetch_sub(1, Ordering::Relaxed);
             let me = std::thread::current().id();
             self.sleepers.lock().retain(|thread| thread.id() != me);
+            now = sys::now();
         }
         asker.keep();
     }

@@ -77,13 +77,14 @@ thread_local! {
     static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Runs `f` with an empty buffer that the thread keeps. Taken, not borrowed: an encoder of the user's may send, and then finds another one.
+/// Runs `f` with an empty buffer that the thread keeps. Taken, not borrowed: an encoder of the user's may make a reference, whose key is written into
+/// another one, as is what a thread sends while it is torn down.
 pub fn with_scratch<R>(f: impl FnOnce(&mut Vec<u8>) -> R) -> R {
-    let mut scratch = SCRATCH.take();
+    let mut scratch = SCRATCH.try_with(Cell::take).unwrap_or_default();
     scratch.clear();
     let result = f(&mut scratch);
     scratch.shrink_to(SCRATCH_KEPT_BYTES);
-    SCRATCH.set(scratch);
+    let _ = SCRATCH.try_with(|kept| kept.set(scratch));
     result
 }
 
