@@ -143,6 +143,44 @@ fn who_asks_again_when_it_is_refused_does_not_stop_its_worker() {
     assert!(refused.load(Ordering::Relaxed) > ALL / 2, "most of them found no room at first");
 }
 
+messages! { pub enum PoliteMsg for Polite(String) = "test.polite" { Try {}, Noted { outside: bool }, Said -> bool } }
+
+thread_local!(static INSIDE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) });
+
+/// Asks somebody whom it cannot.
+#[derive(Default)]
+struct Refused {
+    outside: Option<bool>,
+}
+
+impl Entity for Refused {
+    type Type = Polite;
+
+    fn handle(&mut self, msg: PoliteMsg, cx: &mut Cx<'_, Self>) {
+        match msg {
+            PoliteMsg::Try(_) => {
+                INSIDE.set(true);
+                let nobody = cx.resolve(&EntityId::<Polite>::new(String::new())).unwrap();
+                cx.ask(&nobody, Said, LONG, |answer: Result<bool, AskError>| {
+                    assert!(matches!(answer, Err(AskError::Refused(_))), "{answer:?}");
+                    Noted { outside: !INSIDE.get() }
+                });
+                INSIDE.set(false);
+            }
+            PoliteMsg::Noted(Noted { outside }) => self.outside = Some(outside),
+            PoliteMsg::Said(Said, reply) => cx.reply(reply, self.outside == Some(true)),
+        }
+    }
+}
+
+#[test]
+fn what_comes_of_a_refused_ask_is_made_outside_of_the_turn() {
+    let world = World::real(1).on_each(|node| node.host::<Refused>(HostOptions::new(), |_| Refused::default()).map(drop)).start();
+    let polite = world.entity::<Polite>(0, "p");
+    polite.tell(Try {}).unwrap();
+    world.eventually(LONG, || polite.ask(Said, LONG) == Ok(true));
+}
+
 messages! {
     pub enum TanglesMsg for Tangles(u64) = "test.tangles" {
         Tangle { seed: u64, n: u64 },

@@ -222,6 +222,18 @@ fn a_wake_hook_lets_another_loop_sleep() {
     assert!((1..=64).contains(&woken.load(Ordering::SeqCst)));
 }
 
+#[test]
+fn a_hook_on_the_network_thread_must_not_wait() {
+    let (cluster, counters, _gate) = node("hooks", |_| {});
+    let (queue, (said, hears)) = (AskQueue::new(8), wingbeat::channel::bounded(1));
+    let counter = counters.get(2);
+    queue.set_wake(Arc::new(move || drop(said.try_send(counter.ask(Total, PATIENCE)))));
+    // Its deadline is the network thread's to see.
+    counters.get(1).ask_into(Never, Duration::from_millis(20), 1, &queue).unwrap();
+    assert_eq!(hears.recv_timeout(PATIENCE).unwrap(), Err(AskError::WouldDeadlock));
+    assert!(cluster.shutdown(ShutdownReason::Requested).wait(PATIENCE).is_some());
+}
+
 /// Asks as its thread is torn down.
 struct LastWords(Region<Counter>, wingbeat::channel::Sender<Result<u64, AskError>>);
 

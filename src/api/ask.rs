@@ -82,8 +82,9 @@ impl<V: Wire> AskQueue<V> {
         Self { inner: Arc::new(Completions::new(capacity)), _value: PhantomData }
     }
 
-    /// Called from now on after each answer that comes in, from any thread of the library: write to an eventfd, wake mio or a runtime. It
-    /// must be quick and must not block. Called at once if there are answers already. Replaces the one before.
+    /// Called from now on after each answer that comes in, on the thread that brings it: any of the library's, or one of yours that fulfils or drops a
+    /// [`Promise`](crate::Promise). It writes to an eventfd, or wakes mio or a runtime: it must be quick and must not block; on a thread that others wait
+    /// for, a call of the library that would is `WouldDeadlock`. Called at once if there are answers already. Replaces the one before.
     pub fn set_wake(&self, wake: Arc<dyn Fn() + Send + Sync>) {
         self.inner.set_wake(wake);
     }
@@ -99,11 +100,11 @@ impl<V: Wire> AskQueue<V> {
         out.len() - before
     }
 
-    /// As [`poll`](Self::poll), but waits for the first answer until the deadline. On a worker thread it does not wait, and neither if no ask
-    /// is in flight.
+    /// As [`poll`](Self::poll), but waits for the first answer until the deadline. On a worker or the network thread it does not wait, and neither if
+    /// no ask is in flight.
     pub fn wait(&self, out: &mut Vec<Answer<V>>, deadline: impl Into<Deadline>) -> usize {
         let n = self.poll(out);
-        if n > 0 || self.in_flight() == 0 || super::reference::on_worker_thread() {
+        if n > 0 || self.in_flight() == 0 || super::reference::on_engine_thread() {
             return n;
         }
         self.inner.wait(deadline);
@@ -144,7 +145,8 @@ impl<T: EntityType> EntityRef<T> {
     /// Asks; the answer is a future of the standard library, for any runtime: it needs no timer of the runtime's and no feature. The request
     /// is sent at once, not when the future is first polled.
     ///
-    /// Dropping the future drops the answer; the request runs all the same.
+    /// Dropping the future drops the answer; the request runs all the same. The task is woken on the thread that brings the answer, as the hook of an
+    /// [`AskQueue`] is called.
     ///
     /// ```no_run
     /// # use std::time::Duration;

@@ -10,7 +10,7 @@ use foldhash::fast::FixedState;
 
 use super::{
     context::{bad_key, resolve},
-    reference::{AwaitRoom, is_for_now, on_worker_thread},
+    reference::{AwaitRoom, is_for_now, on_engine_thread},
 };
 use crate::{
     Deadline, EntityKey, EntityType, IntoKey, Message, Refusal, TellError,
@@ -146,7 +146,7 @@ impl<T: EntityType> Batch<T> {
     /// client threads; on a worker `WouldDeadlock` at once.
     pub fn send_within(&mut self, deadline: impl Into<Deadline>) -> BatchReport<T> {
         let mut report = BatchReport { accepted: 0, refused: vec![] };
-        if on_worker_thread() {
+        if on_engine_thread() {
             self.waiting.give_back(&Refusal::WouldDeadlock, &mut report);
             return self.counted(report);
         }

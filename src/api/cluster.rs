@@ -138,7 +138,7 @@ impl Cluster {
     /// # Errors
     /// [`JoinError`]: not in time, or refused; the node goes on trying unless it was refused for good. On a worker thread at once.
     pub fn wait_members(&self, n: usize, deadline: impl Into<Deadline>) -> Result<Arc<ClusterView>, JoinError> {
-        if super::reference::on_worker_thread() {
+        if super::reference::on_engine_thread() {
             return Err(JoinError::WouldDeadlock);
         }
         let up = |view: &Arc<ClusterView>| view.members.iter().filter(|m| m.status == MemberStatus::Up).count();
@@ -192,7 +192,7 @@ impl Cluster {
         run.live = run.live.map(|limit| limit.div_ceil(self.node().workers.len().max(1)));
         let host = host_of::<E>(Arc::new(factory), run);
         let entry = self.enter::<E::Type>(Some(options.shards))?;
-        if entry.set_host(host).is_err() {
+        if self.node().host(&entry, host).is_err() {
             return Err(RegisterError::Duplicate { name: entry.name.to_string() });
         }
         self.node().network.post(ToNet::Type(entry.clone(), true));
@@ -561,7 +561,7 @@ impl Admin {
     }
 
     fn act(&self, make: impl FnOnce(u64) -> Command + Send + 'static) -> Result<Answer, ActError> {
-        if super::reference::on_worker_thread() {
+        if super::reference::on_engine_thread() {
             return Err(ActError::WouldDeadlock);
         }
         if !self.node.serves() {
@@ -686,8 +686,8 @@ pub enum JoinError {
     /// The node is shutting down.
     #[error("shutting down")]
     Shutdown,
-    /// Asked on a worker thread, which must not wait.
-    #[error("a worker thread must not wait")]
+    /// Asked on a worker or the network thread, which must not wait.
+    #[error("waiting on a thread that others wait for would deadlock")]
     WouldDeadlock,
 }
 
@@ -706,8 +706,8 @@ pub enum ActError {
     /// The coordinator, or this node's network thread, did not answer.
     #[error("the authority did not answer in time")]
     NoAuthority,
-    /// Called on a worker thread.
-    #[error("waiting on a worker thread would deadlock")]
+    /// Called on a worker or the network thread.
+    #[error("waiting on a thread that others wait for would deadlock")]
     WouldDeadlock,
     /// This node is shutting down, or has ended.
     #[error("this node is shutting down; ask another one")]
@@ -715,3 +715,50 @@ pub enum ActError {
 }
 
 codes! { ActError { NoMember = "E-ACT-001", Refused = "E-ACT-003", NoAuthority = "E-ACT-004", WouldDeadlock = "E-ACT-005", Shutdown = "E-ACT-006" } }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Cx, config::Preset, engine::sys};
+
+    crate::messages! { pub enum CupMsg for Cup(u64) = "cluster.cup" { Fill } }
+    crate::messages! { pub enum JugMsg for Jug(u64) = "cluster.jug" { Pour } }
+
+    struct Filled;
+
+    impl Entity for Filled {
+        type Type = Cup;
+
+        fn handle(&mut self, _: CupMsg, _: &mut Cx<'_, Self>) {}
+    }
+
+    struct Poured(EntityRef<Cup>);
+
+    impl Entity for Poured {
+        type Type = Jug;
+
+        fn handle(&mut self, _: JugMsg, _: &mut Cx<'_, Self>) {
+            assert!(self.0.tell(Fill).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_factory_that_keeps_a_region_does_not_keep_the_node_beyond_its_end() {
+        let mut config = Config::preset(Preset::LocalTest);
+        config.node.listen = "127.0.0.1:0".parse().unwrap();
+        let limit = Duration::from_secs(60);
+        let cluster = Cluster::builder(config).start().unwrap();
+        let cups = cluster.host::<Filled>(HostOptions::new(), |_| Filled).unwrap();
+        let jugs = cluster.host::<Poured>(HostOptions::new(), move |_| Poured(cups.get(1))).unwrap();
+        jugs.wait_ready(limit).unwrap();
+        jugs.get(1).tell(Pour).unwrap();
+        let node = Arc::downgrade(cluster.node());
+        assert!(cluster.shutdown(ShutdownReason::Requested).wait(limit).is_some());
+        drop((cluster, jugs));
+        let until = sys::now() + limit;
+        while node.strong_count() > 0 {
+            assert!(sys::now() < until, "{} keep it", node.strong_count());
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+    }
+}

@@ -13,7 +13,7 @@ use crate::{
     engine::{
         message::AnyMessage,
         node::Node,
-        out::{OpenAsk, Out, Then},
+        out::{Later, OpenAsk, Out, Then},
         parcel::{Answered, EngineParcel, version_byte, with_scratch},
         topics::Value,
         types::Env,
@@ -180,8 +180,8 @@ impl<'a, E: Entity> Cx<'a, E> {
     }
 
     /// Asks without waiting: the answer, or why there is none, comes to this entity as the message that `then` makes of it, like any other
-    /// message and in no fixed order to others. `then` runs once, on this worker, outside of a turn; it stays on this node, so it need not be
-    /// `Send`.
+    /// message and in no fixed order to others. `then` runs once, on this worker, outside of a turn, also where the request is refused; it stays on this
+    /// node, so it need not be `Send`.
     ///
     /// The message comes to the entity, not to the instance: if it has left memory meanwhile, it is started. If its shard moves before there is
     /// an answer, `then` gets `AskError::Moved`, and its message goes to the new home. Nothing comes if this node dies.
@@ -199,18 +199,14 @@ impl<'a, E: Entity> Cx<'a, E> {
         let deadline = deadline.into().resolve(self.at.now);
         let key = key_of(self.id);
         let asked = to.open_for(self.node, self.out.index, req, deadline);
+        let then: Then = Box::new(move |answered| {
+            let result = answered.and_then(read_answer::<R::Reply>);
+            AnyMessage::new(then(result).into_msg())
+        });
+        let open = OpenAsk { shard: self.at.shard, key, then };
         match asked {
-            Ok(correlation) => {
-                let then: Then = Box::new(move |answered| {
-                    let result = answered.and_then(read_answer::<R::Reply>);
-                    AnyMessage::new(then(result).into_msg())
-                });
-                self.out.asks.insert(correlation, OpenAsk { shard: self.at.shard, key, then });
-            }
-            Err(error) => {
-                let msg = AnyMessage::new(then(Err(error)).into_msg());
-                self.out.own_later(self.at.shard, EngineParcel::told(key, msg));
-            }
+            Ok(correlation) => _ = self.out.asks.insert(correlation, open),
+            Err(error) => self.out.later(Later::Refused(open, error)),
         }
     }
 
@@ -306,12 +302,12 @@ impl<'a, E: Entity> Cx<'a, E> {
         let Some(message) = self.encoded(msg.into_msg()) else { return };
         let target = to.address();
         if bad_key(&target.1).is_some() {
-            return self.out.own_later(self.at.shard, EngineParcel::from_envelope(message));
+            return self.out.later(Later::Own(self.at.shard, EngineParcel::from_envelope(message)));
         }
         let (node, shard) = (self.node, self.at.shard);
         let open = NewWatch { shard, target, message, moved_in: None };
         if let Err(message) = self.out.watches.open(node, self.out.index, open) {
-            self.out.own_later(shard, EngineParcel::from_envelope(message));
+            self.out.later(Later::Own(shard, EngineParcel::from_envelope(message)));
         }
     }
 
@@ -327,7 +323,7 @@ impl<'a, E: Entity> Cx<'a, E> {
         let Some(message) = self.encoded(msg.into_msg()) else { return };
         let gone = self.node.view().member(node).is_none();
         if gone {
-            self.out.own_later(self.at.shard, EngineParcel::from_envelope(message));
+            self.out.later(Later::Own(self.at.shard, EngineParcel::from_envelope(message)));
         } else {
             self.out.wishes.push(Wish::WatchNode { node, message });
         }
@@ -390,7 +386,8 @@ pub(crate) fn encode_reply<V: Wire>(value: &V, reads: u8) -> ReplyBody {
     })
 }
 
-/// An answer owed. `Send`, does not block. Dropping it answers `NoReply`.
+/// An answer owed. `Send`, does not block. Dropping it answers `NoReply`. Either calls the hook of an asker's queue, or wakes the task that waits, on the
+/// calling thread.
 #[must_use = "dropping a promise answers `NoReply`"]
 pub struct Promise<V: Wire> {
     node: Arc<Node>,

@@ -43,7 +43,7 @@ pub enum Refusal {
     #[error("the type is not started here")]
     NotStarted,
     /// A blocking call was made on a thread that would have to do the work it waits for.
-    #[error("waiting on a worker thread would deadlock")]
+    #[error("waiting on a thread that others wait for would deadlock")]
     WouldDeadlock,
     /// This node is shutting down, or has ended; [`Cluster::wait_up`](crate::Cluster::wait_up) tells whether it was refused, and why.
     #[error("this node is shutting down")]
@@ -149,7 +149,7 @@ pub enum AskError {
     #[error("it ran, the answer is unreadable: {0}")]
     Undecodable(String),
     /// A blocking ask on a thread that would have to run the answer.
-    #[error("not sent: waiting on a worker thread would deadlock, use `cx.ask`")]
+    #[error("not sent: waiting on a thread that others wait for would deadlock; entities use `cx.ask`")]
     WouldDeadlock,
     /// This node stopped before the answer came.
     #[error("this node stopped before the answer came; it may have run")]

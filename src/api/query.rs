@@ -122,7 +122,7 @@ impl<T: EntityType> Region<T> {
     }
 
     fn may_wait(&self) -> Result<(), QueryError> {
-        if super::reference::on_worker_thread() {
+        if super::reference::on_engine_thread() {
             return Err(QueryError::WouldDeadlock);
         }
         self.serves()

@@ -23,17 +23,17 @@ use crate::{
 };
 
 thread_local! {
-    static ON_WORKER: Cell<bool> = const { Cell::new(false) };
+    static ON_ENGINE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The calling thread does the work of a worker from now on, or no longer: what would block answers `WouldDeadlock` meanwhile.
-pub(crate) fn mark_worker_thread(yes: bool) {
-    ON_WORKER.set(yes);
+/// The calling thread does the work of a worker or of the network thread from now on, or no longer: what would block answers `WouldDeadlock` meanwhile.
+pub(crate) fn mark_engine_thread(yes: bool) {
+    ON_ENGINE.set(yes);
 }
 
-/// Whether the calling thread is a worker of any node of this process.
-pub(crate) fn on_worker_thread() -> bool {
-    ON_WORKER.get()
+/// Whether the calling thread is a worker or the network thread of any node of this process.
+pub(crate) fn on_engine_thread() -> bool {
+    ON_ENGINE.get()
 }
 
 /// Typed address of one entity. `Send + Sync + Clone`; resolves nothing until used. Stays on its node: messages carry [`id`](Self::id).
@@ -152,7 +152,7 @@ impl<T: EntityType> EntityRef<T> {
     /// [`TellError`] with the [`Refusal`] and the message; nothing was queued.
     pub fn tell_within(&self, msg: impl Message<T>, deadline: impl Into<Deadline>) -> Result<(), TellError<T::Msg>> {
         let mut msg = Some(msg.into_msg());
-        let refusal = if on_worker_thread() { Some(Refusal::WouldDeadlock) } else { self.offer(&mut msg).err() };
+        let refusal = if on_engine_thread() { Some(Refusal::WouldDeadlock) } else { self.offer(&mut msg).err() };
         match refusal {
             None => Ok(()),
             // The clock is read only once there is something to wait for.
@@ -172,7 +172,7 @@ impl<T: EntityType> EntityRef<T> {
         }
     }
 
-    /// Asks and blocks the calling thread for the answer. On a worker `WouldDeadlock` at once.
+    /// Asks and blocks the calling thread for the answer. On a worker, and in a hook that the network thread calls, `WouldDeadlock` at once.
     ///
     /// If the answer comes from another node, the thread does turns of this node's network while it waits, on its own stack: some kilobytes, and
     /// what your `tracing` subscriber needs.
@@ -180,7 +180,7 @@ impl<T: EntityType> EntityRef<T> {
     /// # Errors
     /// [`AskError`]; its `ran()` tells whether the request was handled.
     pub fn ask<R: Request<T>>(&self, req: R, deadline: impl Into<Deadline>) -> Result<R::Reply, AskError> {
-        if on_worker_thread() {
+        if on_engine_thread() {
             return Err(AskError::WouldDeadlock);
         }
         let now = self.node.now();

@@ -125,7 +125,7 @@ impl<T: EntityType> Region<T> {
 
     /// Whether this node only sends to the type.
     pub fn is_proxy(&self) -> bool {
-        self.entry.host.get().is_none()
+        !self.entry.is_hosted()
     }
 
     /// How many shards the type has. A proxy takes the number of the hosts: `None` until it has heard it, which
@@ -149,7 +149,7 @@ impl<T: EntityType> Region<T> {
     /// [`QueryError`]: refused (another shard count is in force, or a cluster does not take the node in), not in time, or shutting down. On a worker
     /// thread at once.
     pub fn wait_ready(&self, deadline: impl Into<Deadline>) -> Result<(), QueryError> {
-        if super::reference::on_worker_thread() {
+        if super::reference::on_engine_thread() {
             return Err(QueryError::WouldDeadlock);
         }
         let standing = self.entry.wait_standing(&self.node, resolve(&self.node, deadline));
@@ -373,8 +373,8 @@ pub enum QueryError {
     /// This node is shutting down.
     #[error("shutting down")]
     Shutdown,
-    /// Called on a worker thread, which others wait for.
-    #[error("waiting on a worker thread would deadlock")]
+    /// Called on a worker or the network thread, which others wait for.
+    #[error("waiting on a thread that others wait for would deadlock")]
     WouldDeadlock,
     /// The coordinator does not take the type in, or a cluster this node.
     #[error("refused: {why}")]

@@ -39,6 +39,8 @@ pub enum ShutdownReason {
     /// many of which fewer have ever become up. So it is when a seed that starts again hears nobody and founds one.
     /// [`Config::asking`](crate::Config::asking) has the settings with which it joins that.
     Superseded(Vec<NodeAddr>),
+    /// A thread of the library's has panicked, which is a bug: which thread. The node ends without leaving the cluster.
+    Failed(String),
 }
 
 /// What a node does on its way to the end, in this order. Each phase begins when the one before is done, or its time is up.
@@ -52,10 +54,11 @@ pub enum Phase {
     StopAccepting,
     /// Tasks only: finish what was taken in. The node serves as ever.
     DrainRequests,
-    /// The shards are handed off and the node leaves the cluster, for `shutdown.drain_timeout` and `shutdown.leave_timeout` together at most. It
-    /// serves what it still has. A node that the cluster has removed has left already.
+    /// The shards are handed off, and the node serves what it still has. Once nothing lives here any more, sends are refused with `Shutdown`, and what
+    /// was sent here before has time to arrive: `shutdown.drain_timeout`, and no more than half of `shutdown.leave_timeout`. Then the node leaves the
+    /// cluster. All of that takes those two settings together at most. A node that the cluster has removed has left already.
     LeaveCluster,
-    /// From now on sends are refused with `Shutdown`; nothing runs here any more but what is under way. Tasks: write out what must not be lost.
+    /// From now on sends are refused in any case; nothing runs here any more but what is under way. Tasks: write out what must not be lost.
     Flush,
     /// Tasks, then all threads end. A handler that has not returned after ten seconds is left behind with its thread.
     StopEngine,
@@ -169,10 +172,10 @@ impl ShutdownHandle {
         self.shared.state.lock().phase
     }
 
-    /// Waits for the end; `None`: not done by the deadline. A worker thread, without which there is no end, does not wait.
+    /// Waits for the end; `None`: not done by the deadline. A worker or the network thread, without which there is no end, does not wait.
     pub fn wait(&self, deadline: impl Into<Deadline>) -> Option<ShutdownReport> {
         let node = &self.shared.node;
-        if super::reference::on_worker_thread() {
+        if super::reference::on_engine_thread() {
             return self.shared.state.lock().report.clone();
         }
         let deadline = resolve(node, deadline);
@@ -326,7 +329,7 @@ impl End {
         let node = &self.shared.node;
         match phase {
             Phase::LeaveCluster if self.requested.is_some() && node.life() == Life::Running => {
-                // While shards are handed off the node goes on serving; only then are sends refused.
+                // The node goes on serving while shards are handed off; the core says when sends are refused.
                 let id = node.id;
                 node.command(move |n| Command::Leave { id: n, node: id }, None);
                 self.leaving = Some(now + self.leave_limit());
@@ -413,6 +416,7 @@ impl End {
         let reason = match (self.requested, life) {
             (_, Life::Ended(Ending::Downed(why))) => ShutdownReason::Downed(why),
             (_, Life::Ended(Ending::Refused(why))) => ShutdownReason::Refused(why),
+            (_, Life::Failed(why)) => ShutdownReason::Failed(why),
             (None, Life::Ended(Ending::Superseded(by))) => ShutdownReason::Superseded(by),
             (Some(why), _) => why,
             (None, _) => ShutdownReason::Left,

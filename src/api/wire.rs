@@ -27,6 +27,9 @@ pub trait Wire: Sized + Send + Sync + 'static {
     const ID: u64 = wire_id(Self::NAME, &[]);
     /// Appends `self` in the layout of `version`, which is one of [`VERSIONS`](Self::VERSIONS).
     ///
+    /// It must not send: it may run in the middle of a send, where another one is refused with [`Refusal::Shutdown`](crate::Refusal::Shutdown). Nor must
+    /// the `Drop` of a message, which runs there as well.
+    ///
     /// # Errors
     /// [`CodecError`]: the value has no encoding, and `out` is as before. A `tell` or `ask` of it is then refused with
     /// [`Refusal::Encode`](crate::Refusal::Encode).

@@ -532,7 +532,7 @@ thread_local! {
 pub fn with<R>(node: &Arc<Node>, f: impl FnOnce(&mut Exits) -> R) -> Option<R> {
     OWNED
         .try_with(|owned| {
-            // Borrowed already only if an encoder of the user's sends while its own message is being sent.
+            // Borrowed already only if an encoder of the user's, or the end of a message, sends while that message is being sent: `Wire::encode` says not to.
             let mut owned = owned.try_borrow_mut().ok()?;
             let position = owned.iter().position(|o| std::ptr::eq(o.node.as_ptr(), Arc::as_ptr(node)));
             let position = position.unwrap_or_else(|| open(&mut owned, node));

@@ -46,6 +46,9 @@ pub fn bell(idle: Idle, wake: impl Fn() + Send + Sync + 'static) -> Bell {
 /// A thread whose producers may have missed that it sleeps looks again after so long.
 pub const UNSURE: Duration = Duration::from_millis(1);
 
+/// What found no room in a ring is offered again so long after that, should nothing else happen: who takes from the ring does not say so.
+pub const AGAIN_AFTER: Duration = Duration::from_millis(1);
+
 /// Idle strategy of one thread.
 #[derive(Debug)]
 pub struct Idler {

@@ -25,8 +25,8 @@
 //! What entities send goes the same ways. One that has moved may have to wait with it until what it had sent before has arrived: see [senders] and
 //! [settling].
 //!
-//! Unsafe code is in lanes, letters, messages, slots and calls of the system alone: `tests/UNSAFE.md` says what covers each of its functions. The
-//! lock-free structures ([bell], [mailbox], [ring], [slot_table]) run under loom in the crate `loom/`, which exchanges [sync] beneath their sources.
+//! `tests/UNSAFE.md` lists the functions with unsafe code, and what covers each of them. The lock-free structures among them run under loom in the crate
+//! `loom/`, which exchanges [sync] beneath their sources.
 
 pub mod asker;
 pub mod bell;
@@ -276,7 +276,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::{LeaseError, NodeId, Term, config::Preset, proto::lease::LeaseCall};
+    use crate::{LeaseError, NodeId, Term, config::Preset, engine::node::Life, proto::lease::LeaseCall};
 
     /// Says that it was asked.
     struct Probe(crossbeam::channel::Sender<()>);
@@ -349,6 +349,29 @@ mod tests {
         }
         drop(calls);
         assert!(engine.stop(patience).is_empty());
+    }
+
+    #[test]
+    fn a_thread_that_panics_ends_the_nodes_life_and_the_others_end_in_order() {
+        fn bug<T>() -> T {
+            std::panic::resume_unwind(Box::new("on purpose"))
+        }
+        type Break = fn(&Node);
+        let breaks: [(&str, Break); 2] = [
+            ("wingbeat-w0", |node| node.workers[0].post(node::ToWorker::Run(Box::new(bug)))),
+            ("wingbeat-net", |node| node.command(|_| bug(), None)),
+        ];
+        for (name, breaks) in breaks {
+            let mut config = Config::preset(Preset::LocalTest);
+            config.node.listen = "127.0.0.1:0".parse().unwrap();
+            config.node.workers = Workers::Count(2);
+            let patience = Duration::from_secs(20);
+            let engine = start(Arc::new(config), None, |net| net).unwrap();
+            breaks(&engine.node);
+            let failed = |life: &Life| matches!(life, Life::Failed(why) if why.contains(name));
+            assert!(engine.node.wait_life(patience, failed), "{name}: {:?}", engine.node.life());
+            assert_eq!(engine.stop(patience), [""; 0], "{name}");
+        }
     }
 
     // failures: row 44

@@ -18,12 +18,12 @@ use crate::{
         asker::Mailbox,
         carrier::Carrier,
         doze::Doze,
-        duty::{Did, Duty, Seen, Turns, Wakes},
-        idle::{Idler, Rest, UNSURE},
+        duty::{Did, Seen, Turns, Wakes},
+        idle::{AGAIN_AFTER, Idler, Rest, UNSURE},
         lane::{Front, Item as _, LaneSender, Ring},
         letter::{Address, Letter},
         names::Names,
-        node::{Completion, CoreCounters, Job, Life, Node, ToNet, ToWorker},
+        node::{Completion, CoreCounters, Job, Life, Node, ToNet, ToWorker, Vital},
         parcel::{Answered, EngineParcel},
         short_ways::ShortWays,
         slow_turns::{Inside, Watch},
@@ -109,20 +109,23 @@ impl Port {
         written
     }
 
-    fn flush(&mut self) {
+    /// Moves what waits into the ring, as far as there is room, and shows the worker what is there. True if something of that had waited.
+    fn flush(&mut self) -> bool {
+        let mut moved = false;
         while let Some(item) = take(&mut self.waiting) {
-            self.used = true;
             let bytes = item.outside();
             if let Err(item) = self.lane.push(item) {
                 self.waiting.push_front(item);
                 break;
             }
+            moved = true;
             self.waiting_bytes -= bytes;
         }
-        if std::mem::take(&mut self.used) {
+        if std::mem::take(&mut self.used) || moved {
             self.lane.publish();
             self.untold = true;
         }
+        moved
     }
 }
 
@@ -151,6 +154,8 @@ pub struct Network<N> {
     /// The node leaves and takes nothing from threads any more: the workers whose lanes may still hold something of theirs.
     quiescing: Option<BTreeSet<u16>>,
     quit_at: Option<Time>,
+    /// When to offer to workers again what found no room in their rings.
+    again_at: Option<Time>,
     workers_left: usize,
     /// When counters were last copied for readers.
     counted: Time,
@@ -164,9 +169,12 @@ const COUNT_EVERY: Duration = Duration::from_millis(200);
 pub fn run(node: Arc<Node>, net: impl Carrier + Send + 'static, mut doze: Doze, me: Identity, seed: u64) {
     let mut idler = Idler::new(node.config.node.idle);
     let (duty, bell) = (&node.duty, node.network.bell());
-    duty.begin(Box::new(Network::new(node.clone(), net, me, seed, sys::now())));
+    let _vital = Vital(&node);
     // Also when a turn panics: the work holds the node, which holds the work.
-    let _end = End(duty);
+    let _end = End(&node);
+    // Hooks of users run here, and what they would wait for is this thread's to bring.
+    crate::api::mark_engine_thread(true);
+    duty.begin(Box::new(Network::new(node.clone(), net, me, seed, sys::now())));
     let mut seen = Seen::default();
     loop {
         let began = sys::now();
@@ -197,11 +205,15 @@ pub fn run(node: Arc<Node>, net: impl Carrier + Send + 'static, mut doze: Doze, 
 }
 
 /// Ends the work with the thread.
-struct End<'a>(&'a Duty);
+struct End<'a>(&'a Node);
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
-        self.0.end();
+        if std::thread::panicking() {
+            // Nobody else tells workers.
+            self.0.workers.iter().for_each(|worker| worker.post(ToWorker::Quit));
+        }
+        self.0.duty.end();
     }
 }
 
@@ -291,6 +303,7 @@ impl<N: Carrier> Network<N> {
             next_peer: 0,
             quiescing: None,
             quit_at: None,
+            again_at: None,
             counted: Time::ZERO,
             workers_left: node.workers.len(),
             watch: Watch::new(node.workers.len()),
@@ -320,21 +333,22 @@ impl<N: Carrier> Network<N> {
             self.watch_workers(now);
         }
         if worked || self.ports.iter().any(|port| port.used || !port.waiting.is_empty()) {
-            self.hand_out(now);
+            // A worker that makes room is awake, and so is this thread until nothing waits for it.
+            worked |= self.hand_out(now);
         }
         worked
     }
 
     /// The end of a turn: what workers get is published, and one write made per link. Workers first: one that is awake sees its part while the write, a
-    /// call of the system, takes its time.
-    fn hand_out(&mut self, now: Time) {
+    /// call of the system, takes its time. True if something had waited for room, and has found it.
+    fn hand_out(&mut self, now: Time) -> bool {
         if cfg!(debug_assertions) {
             self.core.check();
         }
-        for port in &mut self.ports {
-            port.flush();
-        }
+        let moved = self.ports.iter_mut().fold(false, |moved, port| port.flush() | moved);
+        self.again_at = self.ports.iter().any(|port| !port.waiting.is_empty()).then(|| now + AGAIN_AFTER);
         self.net.flush(now);
+        moved
     }
 
     fn workers(&self) -> u16 {
@@ -774,18 +788,14 @@ impl<N: Carrier> Network<N> {
 
     /// Whether a turn has nothing to do before something comes in or a timer is due.
     pub fn is_quiet(&self) -> bool {
-        self.node.network.is_quiet()
-            && self.lanes.iter().all(|l| l.is_empty())
-            && self.ports.iter().all(|p| p.waiting.is_empty())
-            && !self.net.has_work()
-            && !self.is_quiesced()
+        self.node.network.is_quiet() && self.lanes.iter().all(|l| l.is_empty()) && !self.net.has_work() && !self.is_quiesced()
     }
 
     /// When a turn has something to do even if nothing comes in.
     pub fn due(&self) -> Option<Time> {
         // Workers that are still there say when they are gone.
         let end = self.quit_at.filter(|_| self.workers_left == 0);
-        [self.net.poll_timeout(), self.core.poll_timeout(), self.node.asks_due(), end].into_iter().flatten().min()
+        [self.net.poll_timeout(), self.core.poll_timeout(), self.node.asks_due(), self.again_at, end].into_iter().flatten().min()
     }
 
     /// Whether the thread has been told to quit, the workers are gone, and the last frames had time to leave.
@@ -815,6 +825,11 @@ fn log_event(event: &Event, me: NodeId) {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io,
+        net::{IpAddr, SocketAddr},
+    };
+
     use super::*;
     use crate::{
         Epoch, ShardId, ShardKey,
@@ -840,6 +855,69 @@ mod tests {
             ShardCommand::Item { stream: A, shard: S, item },
             ShardCommand::Handoff { from: A, shard: S, item: HandoffItem::Forwarded(passed) },
         ]
+    }
+
+    /// Sockets by which nothing comes and nothing goes.
+    struct Silence;
+
+    impl Carrier for Silence {
+        fn poll(&mut self, _: Option<Duration>, now: impl Fn() -> Time) -> io::Result<Time> {
+            Ok(now())
+        }
+        fn sleeper(&mut self) -> Option<RawFd> {
+            None
+        }
+        fn next(&mut self, _: impl FnMut(NodeId, &Message<'_>) -> bool) -> Option<NetEvent> {
+            None
+        }
+        fn send_message(&mut self, _: Time, _: NodeId, _: &Message<'_>) -> bool {
+            false
+        }
+        fn has_events(&self) -> bool {
+            false
+        }
+        fn has_work(&self) -> bool {
+            false
+        }
+        fn poll_timeout(&self) -> Option<Time> {
+            None
+        }
+        fn handle_timeout(&mut self, _: Time) {}
+        fn send_datagram(&mut self, _: Time, _: &NodeAddr, _: &[u8]) {}
+        fn send_frame(&mut self, _: Time, _: &NodeAddr, _: Option<NodeId>, _: &Frame) -> Result<(), Unsent> {
+            Ok(())
+        }
+        fn flush(&mut self, _: Time) {}
+        fn close(&mut self, _: Time, _: NodeId, _: &NodeAddr) {}
+        fn resolved(&mut self, _: Time, _: &NodeAddr, _: Result<Vec<SocketAddr>, String>) {}
+        fn log_stranger(&mut self, _: IpAddr, _: &dyn std::fmt::Display) {}
+        fn unsent_bytes(&self) -> usize {
+            0
+        }
+        fn counters(&self) -> Vec<(&'static str, u64)> {
+            vec![]
+        }
+    }
+
+    #[test]
+    fn a_worker_that_makes_no_room_is_looked_at_now_and_then() {
+        let (node, me) = (Node::lone(Some(1)), Identity { addr: NodeAddr::new("here", 1), incarnation: 1 });
+        let now = node.now();
+        let mut network = Network::new(node.clone(), Silence, me, 1, now);
+        let mut ring = node.workers[0].take_new().expect("the network thread has a lane to each worker");
+        (0..1_000).for_each(|_| network.ports[0].push(ToWorker::Quiesce));
+        while network.turn(now) {}
+        let later = now + AGAIN_AFTER;
+        assert_eq!((network.is_quiet(), network.due().map(|due| due <= later)), (true, Some(true)));
+        assert!(ring.pop().is_some());
+        let before = network.ports[0].waiting.len();
+        assert!(network.turn(later), "what has found room is something that there was to do");
+        assert!(network.ports[0].waiting.len() < before);
+        while !network.ports[0].waiting.is_empty() {
+            while ring.pop().is_some() {}
+            network.turn(later);
+        }
+        assert_eq!(network.again_at, None);
     }
 
     // failures: row 40

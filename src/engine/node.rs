@@ -3,10 +3,12 @@
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
+    thread,
     time::Duration,
 };
 
@@ -32,7 +34,7 @@ use crate::{
         slot::{Slots, Waiter},
         slow_turns::{Busy, LogGate},
         topics::{Topics, Value},
-        types::{TypeEntry, show_bytes},
+        types::{TypeEntry, TypeHost, show_bytes},
     },
     metrics::Metrics,
     proto::{
@@ -58,7 +60,7 @@ pub enum ToWorker {
     Command(ShardCommand),
     /// A type that can run here from now on; precedes its `ShardCommand::Host`.
     Type(Arc<TypeEntry>),
-    /// To be run between two turns, for a test that wants the worker to stand still.
+    /// To be run between two turns.
     Run(Job),
     /// A value for this worker's entities that have subscribed to the topic with that id.
     Publish(u64, Value),
@@ -153,6 +155,8 @@ pub enum Life {
     Running,
     /// Membership is over.
     Ended(Ending),
+    /// One of its threads has panicked: which.
+    Failed(String),
     /// All threads have ended.
     Stopped,
 }
@@ -482,7 +486,7 @@ impl Node {
         }
     }
 
-    /// Brings an answer to its asker, from any thread of this node but a worker (those have `Out::answer`).
+    /// Brings an answer to its asker, from any thread. Entities answer by `Out::answer`, which keeps to the worker what stays there.
     pub fn answer(&self, ask: Ask, body: ReplyBody) {
         if ask.node == self.id {
             self.complete(ask.correlation, Answered::Wire(body));
@@ -736,7 +740,21 @@ impl Node {
             self.topics.end();
             self.network.close();
             self.workers.iter().for_each(Door::close);
+            let hosts: Vec<_> = self.types.read().values().filter_map(|entry| entry.take_host()).collect();
+            if catch_unwind(AssertUnwindSafe(|| drop(hosts))).is_err() {
+                tracing::error!(target: "wingbeat::engine", "what a factory had kept panicked as it was dropped");
+            }
         }
+    }
+
+    /// Has a type hosted here. `Err`: it is already.
+    pub fn host(&self, entry: &TypeEntry, host: Arc<dyn TypeHost>) -> Result<(), Arc<dyn TypeHost>> {
+        entry.set_host(host)?;
+        if self.life() == Life::Stopped {
+            // Nobody comes any more who would take it out.
+            drop(entry.take_host());
+        }
+        Ok(())
     }
 
     /// Waits until `holds` for the node's life, at most `limit`.
@@ -751,6 +769,20 @@ impl Node {
             self.life_changed.wait_for(&mut life, left);
         }
         true
+    }
+}
+
+/// Ends the node's life should the calling thread panic: a bug of the library's then, and without the thread nothing is kept that the node promises.
+pub struct Vital<'a>(pub &'a Node);
+
+impl Drop for Vital<'_> {
+    fn drop(&mut self) {
+        let thread = thread::current();
+        if thread::panicking() {
+            let name = thread.name().unwrap_or("?");
+            tracing::error!(target: "wingbeat::engine", thread = name, "a thread of the engine panicked, which ends the node");
+            self.0.set_life(Life::Failed(format!("its thread `{name}` panicked")));
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! A worker's way out: to the network thread, to askers, and to its own entities by topics.
 
 use std::{
+    any::Any,
     collections::{BTreeMap, HashMap, VecDeque},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, atomic::Ordering},
@@ -9,11 +10,13 @@ use std::{
 use foldhash::fast::FixedState;
 
 use crate::{
-    AskError, ShardKey,
+    AskError, ShardKey, Time,
     engine::{
         exits,
+        idle::AGAIN_AFTER,
         message::AnyMessage,
         node::{Node, ToNet},
+        panics,
         parcel::{Answered, EngineParcel, Key},
         settling::Settling,
         slot::Waiter,
@@ -36,6 +39,8 @@ pub struct Out {
     node: Arc<Node>,
     /// What found no room in the ring, in order (moves.md X6).
     waiting: VecDeque<ToNet>,
+    /// When to try that again.
+    again_at: Option<Time>,
     /// Something was pushed since this was last looked at.
     pub used: bool,
     /// This worker's number.
@@ -57,8 +62,16 @@ pub struct Out {
     pub settling: Settling,
     /// Where entities that hand over put their states.
     pub states: StateBuffer,
-    /// Messages of entities to themselves that come in the next turns of the worker.
-    own_later: VecDeque<(ShardKey, EngineParcel)>,
+    /// What comes to this worker's entities in its next turns.
+    later: VecDeque<Later>,
+}
+
+/// What comes to an entity in a later turn of its worker: who reacts to a refusal by trying again must not keep the worker from making room.
+pub enum Later {
+    /// A message to itself.
+    Own(ShardKey, EngineParcel),
+    /// An ask that was refused.
+    Refused(OpenAsk, AskError),
 }
 
 /// Where an entity that hands over puts its state. Apart from what is to travel already, which an encoder of the user's could spoil.
@@ -135,6 +148,7 @@ impl Out {
         Self {
             node,
             waiting: VecDeque::new(),
+            again_at: None,
             used: false,
             index,
             wishes: vec![],
@@ -146,7 +160,7 @@ impl Out {
             watches: Watches::default(),
             settling: Settling::default(),
             states: StateBuffer::default(),
-            own_later: VecDeque::new(),
+            later: VecDeque::new(),
         }
     }
 
@@ -173,6 +187,17 @@ impl Out {
         self.topics.retain(|_, subscribers| !subscribers.by_entity.is_empty());
     }
 
+    /// Runs code of users that is no turn of an entity's, but of something with that name. `None`: it panicked, which is counted and told as a
+    /// handler's panic is.
+    pub fn guarded<R>(&self, of: &str, what: &'static str, f: impl FnOnce() -> R) -> Option<R> {
+        let told = |panic: Box<dyn Any + Send>| {
+            self.node.metrics.workers[usize::from(self.index)].handler_panics.bump(1);
+            let (location, said) = panics::told(&*panic);
+            tracing::error!(target: "wingbeat::engine", of, what, %location, %said, "code of users panicked outside of a turn");
+        };
+        catch_unwind(AssertUnwindSafe(f)).map_err(told).ok()
+    }
+
     /// Queues an item for the network thread.
     pub fn push(&mut self, item: ToNet) {
         self.used = true;
@@ -194,14 +219,18 @@ impl Out {
         if self.waiting.is_empty() {
             return false;
         }
-        let Self { node, waiting, .. } = self;
+        let Self { node, waiting, used, again_at, .. } = self;
+        *again_at = None;
         exits::with(node, |exits| {
             // A burst of answers may wait by the thousand; their room, 300 bytes each, is not kept for the next one.
             while let Some(item) = take(waiting) {
                 if let Err(item) = exits.network().push(item) {
                     waiting.push_front(item);
+                    *again_at = Some(node.now() + AGAIN_AFTER);
                     break;
                 }
+                // As long as there comes to be room, the worker stays awake for more.
+                *used = true;
             }
             exits.network().publish();
         })
@@ -243,37 +272,46 @@ impl Out {
         take(&mut self.answers)
     }
 
-    /// A message of an entity to itself that comes in a later turn of the worker: who reacts to a refusal by trying again must not keep the worker
-    /// from making room. As many may wait as in mailboxes.
-    pub fn own_later(&mut self, shard: ShardKey, parcel: EngineParcel) {
-        if self.own_later.len() < mailboxes(&self.node.config) {
-            self.own_later.push_back((shard, parcel));
-        } else {
-            self.node.bury(shard, &parcel, DropReason::MailboxFull);
+    /// Something comes to an entity in a later turn of the worker. As much may wait as in mailboxes.
+    pub fn later(&mut self, later: Later) {
+        if self.later.len() < mailboxes(&self.node.config) {
+            return self.later.push_back(later);
+        }
+        match later {
+            Later::Own(shard, parcel) => self.node.bury(shard, &parcel, DropReason::MailboxFull),
+            Later::Refused(OpenAsk { shard, key, .. }, _) => self.node.bury_parts(shard, key.bytes(), None, DropReason::MailboxFull),
         }
     }
 
-    /// How many of those wait.
-    pub fn owns_later(&self) -> usize {
-        self.own_later.len()
+    /// How much of that waits.
+    pub fn laters(&self) -> usize {
+        self.later.len()
     }
 
-    /// The oldest of them.
-    pub fn take_own(&mut self) -> Option<(ShardKey, EngineParcel)> {
-        take(&mut self.own_later)
+    /// The oldest of it.
+    pub fn take_later(&mut self) -> Option<Later> {
+        take(&mut self.later)
     }
 
-    /// Everything pushed is in the ring, and no entity has an answer or a message for itself under way.
-    pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty() && self.answers.is_empty() && self.own_later.is_empty()
+    /// No entity has an answer or a message for itself under way, and what was pushed is in the ring or [waits](Self::due) for room there.
+    pub fn is_quiet(&self) -> bool {
+        (self.waiting.is_empty() || self.again_at.is_some()) && self.answers.is_empty() && self.later.is_empty()
+    }
+
+    /// When to try again to move into the ring what found no room.
+    pub fn due(&self) -> Option<Time> {
+        self.again_at
     }
 
     /// What the subscribers of a topic get for a published value.
     pub fn published(&self, topic: u64, value: &Value) -> Vec<(ShardKey, EngineParcel)> {
         let Some(subscribers) = self.topics.get(&topic) else { return vec![] };
         let message = |((shard, key), convert): (&(ShardKey, Box<[u8]>), &Convert)| {
-            let msg = catch_unwind(AssertUnwindSafe(|| convert(value))).ok()??;
-            Some((*shard, EngineParcel::told(Key::new(key), msg)))
+            let made = self.guarded(&subscribers.entry.name, "a published value becomes a message", || convert(value));
+            if made.is_none() {
+                subscribers.entry.count_dropped(1);
+            }
+            Some((*shard, EngineParcel::told(Key::new(key), made.flatten()?)))
         };
         subscribers.by_entity.iter().filter_map(message).collect()
     }
@@ -327,6 +365,7 @@ mod tests {
         let mut out = Out::new(node.clone(), 0, 1);
         (0..2_000).for_each(|_| out.push(ToNet::WorkerDone));
         assert!(out.waiting.capacity() >= 1_000, "the ring is full");
+        assert!(out.is_quiet() && out.due().is_some(), "nothing to do before it is tried again");
         let mut network = node.network.take_new().expect("the first flush has opened it");
         let mut taken = 0;
         while taken < 2_000 {
@@ -338,5 +377,17 @@ mod tests {
             assert!(taken > before, "each flush fills the ring");
         }
         assert!(out.waiting.capacity() <= PUSHED_MAX, "{}", out.waiting.capacity());
+        assert_eq!(out.due(), None);
+    }
+
+    #[test]
+    fn a_value_that_makes_no_message_as_its_code_panics_is_counted() {
+        let node = Node::lone(None);
+        let topic = node.topics.enter(7, "news", |_| Ok(Arc::new(())));
+        let mut out = Out::new(node.clone(), 0, 1);
+        let shard = ShardKey { ty: crate::TypeId(1), shard: crate::ShardId(2) };
+        out.subscribe(&topic, shard, &Key::new(b"k"), Box::new(|_| std::panic::resume_unwind(Box::new("on purpose"))));
+        assert!(out.published(7, &(Arc::new(()) as Value)).is_empty());
+        assert_eq!((topic.dropped(), node.metrics.workers[0].handler_panics.get()), (1, 1));
     }
 }

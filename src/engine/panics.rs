@@ -1,6 +1,7 @@
 //! Where code of users panicked: only the panic hook is told.
 
 use std::{
+    any::Any,
     cell::{Cell, RefCell},
     panic,
     sync::Once,
@@ -32,8 +33,14 @@ pub fn watch_this_thread() {
 }
 
 /// File, line and column of the calling thread's last panic, once.
-pub fn take_place() -> Option<String> {
+fn take_place() -> Option<String> {
     PLACE.take()
+}
+
+/// Where the calling thread's last panic was, and what it said.
+pub fn told(panic: &(dyn Any + Send)) -> (String, String) {
+    let said = panic.downcast_ref::<&str>().map(|s| (*s).to_owned()).or_else(|| panic.downcast_ref::<String>().cloned());
+    (take_place().unwrap_or_else(|| "an unknown place".to_owned()), said.unwrap_or_else(|| "a panic without text".to_owned()))
 }
 
 #[cfg(test)]

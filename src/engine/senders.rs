@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use super::slow_turns::Busy;
+use super::{idle::AGAIN_AFTER, slow_turns::Busy};
 use crate::{
     Epoch, NodeId, Refusal, ShardId, ShardKey, Time, TypeId,
     proto::{
@@ -25,9 +25,6 @@ use crate::{
         sharding::{UNSIZED, shard_of},
     },
 };
-
-/// What found no room is sent again so long after that.
-const AGAIN_AFTER: Duration = Duration::from_millis(1);
 
 /// Something for each shard, by its type and by its number in that.
 struct ByShard<T>(Vec<(TypeId, Vec<T>)>);

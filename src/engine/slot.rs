@@ -8,8 +8,8 @@ use crate::engine::{asker::Place, completion::Completions, lane::Door, node::ToW
 pub enum Waiter {
     /// A thread that waits for it.
     Thread(Place),
-    /// Runs on the thread of the engine that brings the answer, for one of the user's on the network thread: it must be quick and must
-    /// not block.
+    /// Runs on the thread that brings the answer, which may be any of the engine's and the user's that keeps a promise, but for a guest's: that leaves it to
+    /// the network thread. It must be quick and must not block.
     Call(Box<dyn FnOnce(Answered) + Send>),
     /// An entity of this worker, which knows the ask by its number.
     Entity(u16),

@@ -61,7 +61,8 @@ impl TopicEntry {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    fn count_dropped(&self, n: usize) {
+    /// So many subscribers more.
+    pub fn count_dropped(&self, n: usize) {
         self.dropped.fetch_add(n as u64, Ordering::Relaxed);
     }
 

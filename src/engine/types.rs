@@ -178,8 +178,10 @@ pub struct TypeEntry {
     declared: AtomicU32,
     /// Which Rust type declared it, so that two types cannot share a name.
     pub declared_by: RustTypeId,
-    /// Present once the type is hosted here.
-    pub host: OnceLock<Arc<dyn TypeHost>>,
+    /// What makes its entities, from when it is hosted here until the node has stopped: what a factory keeps may keep the node.
+    host: Mutex<Option<Arc<dyn TypeHost>>>,
+    /// How they are run, once it is hosted here.
+    options: OnceLock<TypeOptions>,
     /// Messages are kept until their handlers have returned.
     keeps: AtomicBool,
     standing: Mutex<Standing>,
@@ -199,7 +201,7 @@ pub fn show_bytes(key: &[u8]) -> String {
 impl TypeEntry {
     /// A key for people: as its type writes it where that is hosted, else its bytes.
     pub fn show_key(&self, key: &[u8]) -> String {
-        let text = self.host.get().and_then(|host| host.key_text(key));
+        let text = self.host().and_then(|host| host.key_text(key));
         text.map_or_else(|| show_bytes(key), |text| text.escape_debug().to_string())
     }
 
@@ -210,7 +212,8 @@ impl TypeEntry {
             name: name.into(),
             declared: AtomicU32::new(shards),
             declared_by,
-            host: OnceLock::new(),
+            host: Mutex::new(None),
+            options: OnceLock::new(),
             keeps: AtomicBool::new(false),
             standing: Mutex::new(Standing::Asked),
             standing_changed: Condvar::new(),
@@ -225,10 +228,28 @@ impl TypeEntry {
 
     /// Has the type hosted here. `Err`: it is already.
     pub fn set_host(&self, host: Arc<dyn TypeHost>) -> Result<(), Arc<dyn TypeHost>> {
-        let keeps = host.options().attempts > 1;
-        self.host.set(host)?;
-        self.keeps.store(keeps, Ordering::Relaxed);
+        let options = host.options();
+        if self.options.set(options).is_err() {
+            return Err(host);
+        }
+        *self.host.lock() = Some(host);
+        self.keeps.store(options.attempts > 1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Whether the type is hosted here, or was when the node stopped.
+    pub fn is_hosted(&self) -> bool {
+        self.options.get().is_some()
+    }
+
+    /// What makes its entities here. For each of their starts, not for each message.
+    pub fn host(&self) -> Option<Arc<dyn TypeHost>> {
+        self.host.lock().clone()
+    }
+
+    /// No more entities start here. For the caller to drop, without a lock, as it is the user's.
+    pub fn take_host(&self) -> Option<Arc<dyn TypeHost>> {
+        self.host.lock().take()
     }
 
     /// Whether messages are kept until their handlers have returned.
@@ -239,7 +260,7 @@ impl TypeEntry {
 
     /// How its entities are run here.
     pub fn options(&self) -> TypeOptions {
-        self.host.get().map_or_else(TypeOptions::default, |host| host.options())
+        self.options.get().copied().unwrap_or_default()
     }
 
     /// Number of shards; `None` as long as this node has not heard it.

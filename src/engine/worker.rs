@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    ShardKey, Time, TypeId,
+    AskError, ShardKey, Time, TypeId,
     engine::{
         clock::Clock,
         exits,
@@ -16,7 +16,8 @@ use crate::{
         lane::{Front, Item, Look, Ring},
         letter::Letter,
         moment::{Moment, PACE},
-        node::{Node, ToNet, ToWorker},
+        node::{Node, ToNet, ToWorker, Vital},
+        out::{Later, OpenAsk},
         panics,
         parcel::{Answered, EngineParcel},
         senders::Senders,
@@ -86,14 +87,26 @@ pub struct Worker {
     abroad: bool,
     /// Messages whose entities are searched for at once: one behind a turn that made what was found stale, or a search in vain.
     group: usize,
+    /// Last, as it says that all the others are gone.
+    _done: Done,
+}
+
+/// Tells the network thread that the worker is gone, be it that its thread has panicked.
+struct Done(Arc<Node>);
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        self.0.network.post(ToNet::WorkerDone);
+    }
 }
 
 /// Runs worker `index` until it is told to quit. The calling thread is the worker.
 pub fn run(node: Arc<Node>, index: u16, seed: u64) {
     panics::watch_this_thread();
+    let _vital = Vital(&node);
     let mut idler = Idler::new(node.config.node.idle);
-    let mut worker = Worker::new(node, index, seed);
-    crate::api::mark_worker_thread(true);
+    let mut worker = Worker::new(node.clone(), index, seed);
+    crate::api::mark_engine_thread(true);
     let clock = worker.node.clock.clone();
     let mut began = Moment::read(&clock);
     loop {
@@ -176,6 +189,7 @@ impl Worker {
             known: false,
             abroad: false,
             group: GROUP,
+            _done: Done(node.clone()),
             node,
         }
     }
@@ -247,10 +261,13 @@ impl Worker {
             worked = true;
             self.answer(correlation, answered);
         }
-        for _ in 0..self.host.out.owns_later().min(BATCH) {
-            let Some((shard, parcel)) = self.host.out.take_own() else { break };
+        for _ in 0..self.host.out.laters().min(BATCH) {
+            let Some(later) = self.host.out.take_later() else { break };
             worked = true;
-            self.own(shard, &mut Some(parcel));
+            match later {
+                Later::Own(shard, parcel) => self.own(shard, &mut Some(parcel)),
+                Later::Refused(open, error) => self.then(open, Err(error)),
+            }
         }
         worked |= self.host.out.watches.has_unsent() && self.watch(now);
         worked |= self.host.settles() && self.settle(now);
@@ -536,13 +553,11 @@ impl Worker {
                 }
             }
             ToWorker::Type(entry) => self.host.types.insert(entry),
-            ToWorker::Run(job) => job(),
-            ToWorker::Answer(correlation, answered) => self.answer(correlation, answered),
-            ToWorker::Publish(topic, value) => self.publish(topic, &value),
+            ToWorker::Publish(topic, value) => self.publish(topic, value),
             ToWorker::Broadcast(ty, bytes) => self.broadcast(ty, &bytes),
-            ToWorker::LinkUp => self.host.link_up(),
             ToWorker::Quiesce => self.quiesces = true,
             ToWorker::Quit => {}
+            ToWorker::Run(_) | ToWorker::Answer(..) | ToWorker::LinkUp => unreachable!("what has no order is posted"),
         }
         // Many entities may have had their turns in it.
         self.host.moments.end_row();
@@ -563,7 +578,7 @@ impl Worker {
     pub fn is_quiet(&self) -> bool {
         self.node.workers[usize::from(self.index)].is_quiet()
             && self.lanes.iter().all(|l| l.is_empty() || !self.core.has_room(l.id, BATCH))
-            && self.host.out.is_empty()
+            && self.host.out.is_quiet()
             && self.node.hosting_until() == self.until
     }
 
@@ -571,8 +586,8 @@ impl Worker {
     pub fn due(&self) -> Option<Time> {
         let (due, out) = (self.core.poll_timeout(), &self.host.out);
         // Nothing of it in the steady state.
-        if out.watches.has_unsent() || self.host.settles() {
-            return [due, out.watches.due(), out.settling.due(), self.host.held_due()].into_iter().flatten().min();
+        if out.watches.has_unsent() || self.host.settles() || out.due().is_some() {
+            return [due, out.due(), out.watches.due(), out.settling.due(), self.host.held_due()].into_iter().flatten().min();
         }
         due
     }
@@ -584,10 +599,12 @@ impl Worker {
 
     /// Last act of a worker that was told to quit.
     pub fn end(mut self) {
-        // What was accepted before its senders saw the end: `Stop` was in front of `Quit`, so the core gives it up.
         let door = self.node.clone();
-        self.host.moments.begin(Moment::read(&door.clock));
+        let now = Moment::read(&door.clock);
+        self.host.moments.begin(now);
         self.look_at_right();
+        // In front of `Quit` as well, unless it does not come from the network thread. What was accepted before its senders saw the end is given up.
+        self.core.handle_command(now.now, ShardCommand::Stop, &mut self.host);
         let door = &door.workers[usize::from(self.index)];
         let mut lanes = std::mem::take(&mut self.lanes);
         lanes.extend(std::iter::from_fn(|| door.take_new()));
@@ -596,14 +613,16 @@ impl Worker {
                 self.item(lane.id, item);
             }
         }
-        while let Some((shard, parcel)) = self.host.out.take_own() {
-            self.host.undelivered(shard, parcel, DropReason::Stopped);
+        while let Some(later) = self.host.out.take_later() {
+            match later {
+                Later::Own(shard, parcel) => self.host.undelivered(shard, parcel, DropReason::Stopped),
+                Later::Refused(open, _) => self.host.discard(open.shard.ty, open),
+            }
         }
         for message in self.host.with_senders(Senders::take_all).unwrap_or_default() {
             self.give_up(message, DropReason::Stopped);
         }
         self.host.out.flush();
-        self.node.network.post(ToNet::WorkerDone);
     }
 
     /// A message to another shard cannot be sent.
@@ -613,16 +632,22 @@ impl Worker {
 
     /// An ask of one of this worker's entities is answered: the entity gets the message that its `then` makes of it.
     fn answer(&mut self, correlation: u64, answered: Answered) {
-        let now = self.moment();
         let Some(open) = self.host.out.asks.remove(&correlation) else {
-            let out = &mut self.host.out;
+            let (now, out) = (self.moment(), &mut self.host.out);
             out.settling.answered(now, correlation, &answered);
             let told = out.watches.answered(now, &self.node, correlation, &answered);
+            // One that its entity left without.
+            out.guarded("an ask", "drop of an answer", || drop(answered));
             return self.tell(told);
         };
+        self.then(open, Ok(answered));
+    }
+
+    /// What an ask of one of this worker's entities has come to.
+    fn then(&mut self, open: OpenAsk, answered: Result<Answered, AskError>) {
         let shard = open.shard;
-        let at = Place { shard, epoch: crate::Epoch::ZERO, now };
-        let mut message = self.host.then(at, open, Ok(answered));
+        let at = Place { shard, epoch: crate::Epoch::ZERO, now: self.moment() };
+        let mut message = self.host.then(at, open, answered);
         self.own(shard, &mut message);
     }
 
@@ -650,22 +675,27 @@ impl Worker {
         if let Err(parcel) = self.core.handle_own(now, shard, parcel, &mut self.host) {
             // It moved, or the node stops: the message goes the way of any other.
             let entry = self.host.types.get(shard.ty).cloned();
-            let mut parcel = Some(parcel);
-            let sent = entry.map_or(Err(crate::Refusal::NotStarted), |entry| self.node.send(&entry, &mut parcel));
-            if let (Err(_), Some(parcel)) = (sent, parcel) {
-                self.host.undelivered(shard, parcel, DropReason::Stopped);
+            let mut slot = Some(parcel);
+            let send = || entry.map_or(Err(crate::Refusal::NotStarted), |entry| self.node.send(&entry, &mut slot));
+            let sent = self.host.guarded(shard.ty, "encode", send);
+            if let Some(parcel) = slot {
+                let reason = if sent.is_some() { DropReason::Stopped } else { DropReason::Undecodable };
+                self.host.undelivered(shard, parcel, reason);
             }
         }
     }
 
     /// A published value, for the entities of this worker that have subscribed.
-    fn publish(&mut self, topic: u64, value: &Value) {
-        for (shard, parcel) in self.host.out.published(topic, value) {
+    fn publish(&mut self, topic: u64, value: Value) {
+        for (shard, parcel) in self.host.out.published(topic, &value) {
             let now = self.moment();
             self.host.moments.handled(1);
             // One that has left meanwhile has no subscription any more.
-            let _ = self.core.handle_own(now, shard, parcel, &mut self.host);
+            if let Err(parcel) = self.core.handle_own(now, shard, parcel, &mut self.host) {
+                self.host.discard(shard.ty, parcel);
+            }
         }
+        self.host.out.guarded("a topic", "drop of a value", || drop(value));
     }
 
     /// A message for every entity of the type that is live on this worker.
@@ -700,12 +730,14 @@ mod tests {
 
     use super::*;
     use crate::{
-        Cx, Entity, Epoch, NodeAddr, ShardId,
+        CodecError, Cx, Entity, Epoch, NodeAddr, ShardId, Wire,
         config::Preset,
         engine::{
             clock::{Clock, VirtualTime},
             lane::{Bell, Door, LaneSender},
             letter::Address,
+            message::AnyMessage,
+            parcel::Key,
             types::TypeEntry,
         },
         proto::membership::Identity,
@@ -901,6 +933,57 @@ mod tests {
         bed.hand.fails.store(false, Ordering::Relaxed);
         bed.hand.take(100);
         assert_eq!(bed.turn(), [(1, 11_100)]);
+    }
+
+    /// Goes off when it is encoded, or dropped.
+    struct Charge {
+        encoded: bool,
+        dropped: bool,
+    }
+
+    impl Drop for Charge {
+        fn drop(&mut self) {
+            if self.dropped {
+                resume_unwind(Box::new("a message's end"));
+            }
+        }
+    }
+
+    impl Wire for Charge {
+        const NAME: &'static str = "charge";
+
+        fn encode(&self, _: u16, out: &mut Vec<u8>) -> Result<(), CodecError> {
+            if self.encoded {
+                resume_unwind(Box::new("an encoder"));
+            }
+            out.push(1);
+            Ok(())
+        }
+
+        fn decode(_: u16, _: &mut &[u8]) -> Result<Self, CodecError> {
+            Err(CodecError::Decode("not needed".into()))
+        }
+    }
+
+    #[test]
+    fn code_of_users_outside_of_turns_may_panic_and_the_worker_goes_on() {
+        let mut bed = Bed::new();
+        let elsewhere = ShardKey { shard: ShardId(9), ..bed.shard };
+        let charge = |encoded, dropped| AnyMessage::new(Charge { encoded, dropped });
+        let parcel = |encoded, dropped| EngineParcel::told(Key::new(b"k"), charge(encoded, dropped));
+        for (encoded, dropped) in [(true, false), (false, true), (true, true)] {
+            // To a shard that is not here, both ways.
+            let item = LaneItem::Msg { shard: elsewhere, tag: Epoch(1), enter: None, parcel: parcel(encoded, dropped) };
+            assert!(bed.lane.push(ToWorker::Lane(item)).is_ok());
+            bed.worker.host.out.later(Later::Own(elsewhere, parcel(encoded, dropped)));
+        }
+        // An answer that its entity has left without, and a value of a topic.
+        bed.node.workers[0].post(ToWorker::Answer(77, Answered::Typed(charge(false, true))));
+        assert!(bed.lane.push(ToWorker::Publish(7, Arc::new(Charge { encoded: false, dropped: true }))).is_ok());
+        bed.send(SlowMsg::Work(Work { takes: 0, number: 1 }));
+        assert_eq!(bed.turn(), [(1, 1_000)]);
+        // One each, and for what could not be encoded also its end.
+        assert_eq!(bed.node.metrics.workers[0].handler_panics.get(), 3 * 2 + 2 + 2);
     }
 
     #[test]

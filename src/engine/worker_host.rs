@@ -15,7 +15,7 @@ use crate::{
         letter::Letter,
         moment::Moments,
         node::{Node, ToNet},
-        out::{OpenAsk, Out},
+        out::{Later, OpenAsk, Out},
         panics,
         parcel::{Answered, EngineParcel},
         ring::fetch,
@@ -27,7 +27,7 @@ use crate::{
     },
     metrics::WorkerCounters,
     proto::{
-        handoff::{Ask, DropReason, ReplyBody},
+        handoff::{Ask, DropReason, Envelope, ReplyBody},
         shard::{
             Aftermath, Directive, Host, Parcel, Place, SentRecord, ShardReport, StartCause, StopReason, Turn, TypeOptions, WatchId,
             WatchRecord, Wish,
@@ -148,12 +148,12 @@ impl WorkerHost {
 
     #[cold]
     pub fn panic_info(&self, at: &Place, what: &'static str, panic: &(dyn Any + Send)) -> Box<PanicInfo> {
-        let handling = match self.types.get(at.shard.ty).and_then(|entry| entry.host.get()) {
+        let handling = match self.types.get(at.shard.ty).and_then(|entry| entry.host()) {
             Some(host) if what == HANDLE => host.message_name(self.out.handling),
             _ => what,
         };
-        let location = panics::take_place().unwrap_or_else(|| "an unknown place".to_owned());
-        Box::new(PanicInfo { message: panic_text(panic), location, handling })
+        let (location, message) = panics::told(panic);
+        Box::new(PanicInfo { message, location, handling })
     }
 
     /// Whether a message is too late, to be kept, or no message to an instance.
@@ -236,6 +236,16 @@ impl WorkerHost {
         tracing::error!(target: "wingbeat::engine", entity_type, %key, shard = at.shard.shard.0, epoch = at.epoch.get(), handling, %location, said = %message, "a handler panicked");
     }
 
+    /// Runs code of users that is no turn of an entity of that type: see [`Out::guarded`].
+    pub fn guarded<R>(&self, ty: TypeId, what: &'static str, f: impl FnOnce() -> R) -> Option<R> {
+        self.out.guarded(self.types.get(ty).map_or("?", |entry| &entry.name), what, f)
+    }
+
+    /// Drops what is of the making of users of that type: its end may panic.
+    pub fn discard<T>(&self, ty: TypeId, what: T) {
+        self.guarded(ty, "drop", || drop(what));
+    }
+
     /// What the ask's answer becomes: a message to the entity that asked.
     pub fn then(&mut self, at: Place, open: OpenAsk, answered: Result<Answered, AskError>) -> Option<EngineParcel> {
         let OpenAsk { key, then, .. } = open;
@@ -253,12 +263,6 @@ impl WorkerHost {
 /// What a turn with a message is called.
 pub const HANDLE: &str = "handle";
 
-/// What a panic said.
-fn panic_text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned()).or_else(|| panic.downcast_ref::<String>().cloned());
-    text.unwrap_or_else(|| "a panic without text".to_owned())
-}
-
 impl Host for WorkerHost {
     type Parcel = EngineParcel;
     type Entity = Box<dyn Instance>;
@@ -269,8 +273,7 @@ impl Host for WorkerHost {
     }
 
     fn start(&mut self, at: &Place, key: &[u8], cause: StartCause, state: Option<(&[u8], NodeId)>) -> Result<Self::Entity, String> {
-        let host = self.types.get(at.shard.ty).and_then(|e| e.host.get()).cloned();
-        let Some(host) = host else { return Err("the type is not hosted here".to_owned()) };
+        let Some(host) = self.types.get(at.shard.ty).and_then(|e| e.host()) else { return Err("the type is not hosted here".to_owned()) };
         let started = self.turn(at, key, "start", |env| host.start(env, key, cause, state)).unwrap_or_else(|panic| {
             self.tell_panic(*at, key, &panic);
             Err(panic.message)
@@ -336,7 +339,7 @@ impl Host for WorkerHost {
         let parcel = self.failed_on.take();
         // An entity that gave up by itself was not asked.
         let Some(panic) = self.panicked.take() else { return Aftermath { directive: Directive::Restart, parcel } };
-        let host = self.types.get(at.shard.ty).and_then(|e| e.host.get()).cloned();
+        let host = self.types.get(at.shard.ty).and_then(|e| e.host());
         let directive = match host.map(|host| self.turn(&at, &[], "supervise", |_| host.supervise(&panic, failures - 1))) {
             Some(Ok(directive)) => directive,
             Some(Err(panic)) => {
@@ -371,7 +374,7 @@ impl Host for WorkerHost {
         let open = NewWatch { shard: at.shard, target: (ty, target), message, moved_in: Some((was, confirmed)) };
         if let Err(message) = self.out.watches.open(&self.node, self.index, open) {
             // Cannot be watched from here, so it counts as ended: behind what is being taken in.
-            self.out.own_later(at.shard, EngineParcel::from_envelope(message));
+            self.out.later(Later::Own(at.shard, EngineParcel::from_envelope(message)));
         }
     }
 
@@ -426,10 +429,20 @@ impl Host for WorkerHost {
             let body = if reason == DropReason::Poison { ReplyBody::EntityFailed } else { ReplyBody::Dropped(reason) };
             self.out.answer(ask, Answered::Wire(body));
         }
-        // It is of the user's making, and its end may panic.
-        if catch_unwind(AssertUnwindSafe(|| drop(parcel))).is_err() {
-            self.counters().handler_panics.bump(1);
-            tracing::error!(target: "wingbeat::engine", shard = shard.shard.0, %reason, "a message that was given up panicked as it was dropped");
+        self.discard(shard.ty, parcel);
+    }
+
+    fn encode(&mut self, shard: ShardKey, parcel: EngineParcel) -> Result<Envelope, (EngineParcel, String)> {
+        if matches!(parcel, EngineParcel::Wire { .. }) {
+            return parcel.into_envelope(shard);
+        }
+        let encoded = self.guarded(shard.ty, "encode", || parcel.to_envelope(shard));
+        match encoded.unwrap_or_else(|| Err("its encoder panicked".to_owned())) {
+            Ok(envelope) => {
+                self.discard(shard.ty, parcel);
+                Ok(envelope)
+            }
+            Err(why) => Err((parcel, why)),
         }
     }
 

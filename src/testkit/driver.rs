@@ -93,7 +93,7 @@ impl Seat {
     fn work(&mut self, index: usize, now: Time) {
         let (slot, lanes) = &mut self.workers[index];
         let Some(worker) = slot else { return };
-        crate::api::mark_worker_thread(true);
+        crate::api::mark_engine_thread(true);
         panics::watch_this_thread();
         let step = on_behalf(lanes, || worker.turn(Moment::at(now)));
         if step == Step::Quit
@@ -101,7 +101,7 @@ impl Seat {
         {
             on_behalf(lanes, || worker.end());
         }
-        crate::api::mark_worker_thread(false);
+        crate::api::mark_engine_thread(false);
     }
 }
 

@@ -179,10 +179,10 @@ impl Home {
             return false;
         }
         let Self { worker, lanes, .. } = self;
-        crate::api::mark_worker_thread(true);
+        crate::api::mark_engine_thread(true);
         panics::watch_this_thread();
         on_behalf(lanes, || worker.turn(Moment::at(now)));
-        crate::api::mark_worker_thread(false);
+        crate::api::mark_engine_thread(false);
         true
     }
 }

@@ -299,7 +299,7 @@ impl<H: Host> Entities<H> {
         let watches = t.host.leaving_watches(t.place());
         let mut cargo = Cargo { states, watches, ..Cargo::default() };
         for parcel in self.stop_all(t, StopReason::Moved, Some(&mut cargo)) {
-            match t.env.limits.envelope(parcel, t.shard) {
+            match t.env.limits.envelope(parcel, t.shard, t.host) {
                 Ok(envelope) => cargo.mail.push(envelope),
                 Err((parcel, reason)) => t.undelivered(parcel, reason),
             }

@@ -56,9 +56,9 @@ const FRAME_AROUND: usize = 1024;
 
 impl Limits {
     /// A message as it travels. `Err`: it cannot.
-    pub fn envelope<P: Parcel>(&self, parcel: P, shard: ShardKey) -> Result<Envelope, (P, DropReason)> {
-        let envelope = parcel.into_envelope(shard).map_err(|(parcel, _)| (parcel, DropReason::Undecodable))?;
-        if envelope.bytes.len() > self.envelope { Err((P::from_envelope(envelope), DropReason::TooLarge)) } else { Ok(envelope) }
+    pub fn envelope<H: Host>(&self, parcel: H::Parcel, shard: ShardKey, host: &mut H) -> Result<Envelope, (H::Parcel, DropReason)> {
+        let envelope = host.encode(shard, parcel).map_err(|(parcel, _)| (parcel, DropReason::Undecodable))?;
+        if envelope.bytes.len() > self.envelope { Err((H::Parcel::from_envelope(envelope), DropReason::TooLarge)) } else { Ok(envelope) }
     }
 
     pub fn new(config: &Config) -> Self {

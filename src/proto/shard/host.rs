@@ -113,6 +113,10 @@ pub trait Host {
     /// So many starts of that entity have failed in a row that nothing waits for it until its back-off has ended: why the last one did, which those whose
     /// messages are given up do not hear.
     fn circuit_opened(&mut self, _at: &Place, _key: &[u8], _why: &str) {}
+    /// Encodes a message, to go elsewhere, as [`Parcel::into_envelope`]. Never unwinds.
+    fn encode(&mut self, shard: ShardKey, parcel: Self::Parcel) -> Result<Envelope, (Self::Parcel, String)> {
+        parcel.into_envelope(shard)
+    }
     /// An accepted message will not be handled: count it, offer it as a dead letter, answer its asker.
     fn undelivered(&mut self, shard: ShardKey, parcel: Self::Parcel, reason: DropReason);
     /// Passes a report on to the network thread, behind everything reported before. Never fails: the ring keeps a reserve for it,

@@ -488,7 +488,7 @@ impl<H: Host> ShardCore<H> {
         if let Some(reason) = self.stopped {
             return host.undelivered(shard, parcel, reason);
         }
-        match self.env.limits.envelope(parcel, shard) {
+        match self.env.limits.envelope(parcel, shard, host) {
             Ok(envelope) => host.report(ShardReport::Back { lane, envelope }),
             Err((parcel, reason)) => host.undelivered(shard, parcel, reason),
         }
