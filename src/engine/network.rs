@@ -887,6 +887,7 @@ mod tests {
         fn send_frame(&mut self, _: Time, _: &NodeAddr, _: Option<NodeId>, _: &Frame) -> Result<(), Unsent> {
             Ok(())
         }
+        fn finish(&mut self, _: Time, _: impl Fn() -> Time) {}
         fn flush(&mut self, _: Time) {}
         fn close(&mut self, _: Time, _: NodeId, _: &NodeAddr) {}
         fn resolved(&mut self, _: Time, _: &NodeAddr, _: Result<Vec<SocketAddr>, String>) {}

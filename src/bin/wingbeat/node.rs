@@ -190,6 +190,11 @@ fn ended(report: &ShutdownReport) -> ExitCode {
             note(Failure::usage("E-CLI-015", format!("the cluster does not take this node: {why}"), next));
             Exit::Usage.into()
         }
+        ShutdownReason::Failed(why) => {
+            let next = "what its threads said before is in its log; start it again and it joins as a new member";
+            note(Failure::unhealthy("E-CLI-017", format!("this node has failed: {why}"), next));
+            Exit::Unhealthy.into()
+        }
         _ => ExitCode::SUCCESS,
     }
 }
