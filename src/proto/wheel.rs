@@ -20,42 +20,52 @@ const FEW: usize = 8;
 /// Entries that are looked at for each timer that is cancelled, while more entries than timers are of cancelled ones, and a few.
 const SWEEP: usize = 4;
 const STALE_MIN: usize = 1024;
+/// Values of a block.
+const BLOCK: usize = 1024;
 /// A slot keeps room for so many when it is empty, and so many timers keep theirs when none is set.
 const KEPT: usize = 1024;
 
 /// Names a timer that is set. Of one that has fired or was cancelled it names nothing.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct TimerId {
-    cell: u32,
-    /// Tells the timers of one cell apart. An entry of a cancelled one is gone before as many timers are set as there are numbers.
+    /// They count up. The entry of a cancelled one is gone before as many timers are set as there are numbers.
     number: u32,
+    cell: u32,
 }
 
-/// What stands in a slot for a timer.
-#[derive(Copy, Clone, Debug)]
+/// What stands in a slot for a timer: a quarter of a cache line, as that is what setting one of many waits for. In the order in which they fire.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Entry {
     due: Time,
     id: TimerId,
 }
 
-impl Entry {
-    fn tick(self) -> u64 {
-        tick_of(self.due)
-    }
-}
+/// Values by cell, in blocks, so that to grow moves none.
+#[derive(Debug)]
+struct Values<T>(Vec<Vec<T>>);
 
-#[derive(Copy, Clone, Debug)]
-struct Cell<T> {
-    /// Zero while no timer is in it.
-    number: u32,
-    value: T,
+impl<T: Copy> Values<T> {
+    fn get(&self, cell: u32) -> T {
+        self.0[cell as usize / BLOCK][cell as usize % BLOCK]
+    }
+
+    fn set(&mut self, cell: u32, value: T) {
+        let block = cell as usize / BLOCK;
+        if block == self.0.len() {
+            self.0.push(Vec::with_capacity(BLOCK));
+        }
+        match self.0[block].get_mut(cell as usize % BLOCK) {
+            Some(place) => *place = value,
+            None => self.0[block].push(value),
+        }
+    }
 }
 
 fn tick_of(at: Time) -> u64 {
     at.as_nanos() >> SLOT_BITS
 }
 
-/// Timers that carry a `T`, which decides between those of one moment. None fires early, and none later than the call of [`pop`](Self::pop) behind its
+/// Timers that carry a `T`. Those of one moment fire in the order in which they were set. None fires early, and none later than the call of [`pop`](Self::pop) behind its
 /// moment, but for those of a slot with more than a thousand, which is dealt some at a time.
 #[derive(Debug)]
 pub struct Wheel<T> {
@@ -68,10 +78,13 @@ pub struct Wheel<T> {
     begins: u64,
     /// Of a slot that has come, what is not yet dealt.
     dealing: Vec<Entry>,
-    near: BinaryHeap<Reverse<(Time, T, TimerId)>>,
-    cells: Vec<Cell<T>>,
+    near: BinaryHeap<Reverse<Entry>>,
+    /// The numbers of those that are set, by cell; else zero. By themselves, so that to cancel one of many does not wait for memory.
+    cells: Vec<u32>,
+    values: Values<T>,
     free: Vec<u32>,
-    numbers: u32,
+    /// The last number.
+    number: u32,
     len: usize,
     /// In slots and being dealt, those of cancelled timers included.
     entries: usize,
@@ -80,7 +93,7 @@ pub struct Wheel<T> {
     next: Option<Time>,
 }
 
-impl<T: Copy + Ord> Wheel<T> {
+impl<T: Copy> Wheel<T> {
     /// An empty wheel that starts at `now`.
     pub fn new(now: Time) -> Self {
         Self {
@@ -91,8 +104,9 @@ impl<T: Copy + Ord> Wheel<T> {
             dealing: Vec::new(),
             near: BinaryHeap::new(),
             cells: Vec::new(),
+            values: Values(Vec::new()),
             free: Vec::new(),
-            numbers: 0,
+            number: 0,
             len: 0,
             entries: 0,
             sweeping: (0, 0),
@@ -113,24 +127,24 @@ impl<T: Copy + Ord> Wheel<T> {
     /// Sets a timer. One that lies in the past is due at once.
     pub fn insert(&mut self, due: Time, value: T) -> TimerId {
         // Zero is no number.
-        self.numbers = self.numbers.wrapping_add(1).max(1);
-        let taken = Cell { number: self.numbers, value };
+        self.number = self.number.wrapping_add(1).max(1);
         let cell = match self.free.pop() {
             Some(cell) => {
-                self.cells[cell as usize] = taken;
+                self.cells[cell as usize] = self.number;
                 cell
             }
             None => {
-                self.cells.push(taken);
+                self.cells.push(self.number);
                 u32::try_from(self.cells.len() - 1).expect("so many timers do not fit into memory")
             }
         };
+        self.values.set(cell, value);
         self.len += 1;
         self.next = Some(self.next.map_or(due, |next| next.min(due)));
-        let id = TimerId { cell, number: self.numbers };
+        let id = TimerId { number: self.number, cell };
         let entry = Entry { due, id };
-        if entry.tick() <= self.tick {
-            self.near.push(Reverse((due, value, id)));
+        if tick_of(due) <= self.tick {
+            self.near.push(Reverse(entry));
         } else {
             self.entries += 1;
             self.place(entry);
@@ -163,12 +177,13 @@ impl<T: Copy + Ord> Wheel<T> {
             }
             // Whatever is near is due before any slot begins.
             match self.near.peek() {
-                Some(&Reverse((due, ..))) if due > now => break,
-                Some(&Reverse((due, value, id))) => {
+                Some(Reverse(first)) if first.due > now => break,
+                Some(&Reverse(first)) => {
                     self.near.pop();
-                    if self.is_set(id) {
-                        self.release(id);
-                        return Some((due, value));
+                    if self.is_set(first.id) {
+                        let value = self.values.get(first.id.cell);
+                        self.release(first.id);
+                        return Some((first.due, value));
                     }
                 }
                 None if self.begins > tick_of(now) => break,
@@ -189,32 +204,39 @@ impl<T: Copy + Ord> Wheel<T> {
 
     /// Cancels all.
     pub fn clear(&mut self) {
-        let numbers = self.numbers;
-        *self = Self { numbers, ..Self::new(Time::from_nanos(self.tick << SLOT_BITS)) };
+        let number = self.number;
+        *self = Self { number, ..Self::new(Time::from_nanos(self.tick << SLOT_BITS)) };
     }
 
     /// What those that are set carry.
     #[cfg(test)]
-    pub fn values(&self) -> impl Iterator<Item = &T> {
-        self.cells.iter().filter(|cell| cell.number != 0).map(|cell| &cell.value)
+    pub fn values(&self) -> impl Iterator<Item = T> {
+        let near = self.near.iter().map(|Reverse(entry)| entry);
+        self.slots
+            .iter()
+            .flatten()
+            .chain(&self.dealing)
+            .chain(near)
+            .filter(|entry| self.is_set(entry.id))
+            .map(|entry| self.values.get(entry.id.cell))
     }
 
     fn is_set(&self, id: TimerId) -> bool {
-        self.cells.get(id.cell as usize).is_some_and(|cell| cell.number == id.number)
+        self.cells.get(id.cell as usize) == Some(&id.number)
     }
 
     fn release(&mut self, id: TimerId) {
-        self.cells[id.cell as usize].number = 0;
+        self.cells[id.cell as usize] = 0;
         self.free.push(id.cell);
         self.len -= 1;
         if self.len == 0 && self.cells.len() > KEPT {
-            (self.cells, self.free) = (Vec::new(), Vec::new());
+            (self.cells, self.values, self.free) = (Vec::new(), Values(Vec::new()), Vec::new());
         }
     }
 
     fn place(&mut self, entry: Entry) {
         // The level is that of the highest bit in which the due tick differs from the present one.
-        let due = entry.tick();
+        let due = tick_of(entry.due);
         let differ = due ^ self.tick;
         let level = ((63 - (differ | 1).leading_zeros()) / LEVEL_BITS).min(LEVELS as u32 - 1) as usize;
         let span = LEVEL_BITS * level as u32;
@@ -266,13 +288,13 @@ impl<T: Copy + Ord> Wheel<T> {
         }
         for _ in 0..DEAL {
             let Some(entry) = self.dealing.pop() else { break };
-            if entry.tick() > self.tick {
+            if tick_of(entry.due) > self.tick {
                 self.place(entry);
                 continue;
             }
             self.entries -= 1;
             if self.is_set(entry.id) {
-                self.near.push(Reverse((entry.due, self.cells[entry.id.cell as usize].value, entry.id)));
+                self.near.push(Reverse(entry));
             }
         }
         if self.dealing.is_empty() && self.dealing.capacity() > KEPT {
@@ -281,8 +303,8 @@ impl<T: Copy + Ord> Wheel<T> {
     }
 
     fn look_ahead(&self) -> Option<Time> {
-        if let Some(Reverse((due, ..))) = self.near.peek() {
-            return Some(*due);
+        if let Some(Reverse(first)) = self.near.peek() {
+            return Some(first.due);
         }
         let first = |level: usize| {
             let (at, begins) = self.next_occupied(level)?;
@@ -326,7 +348,7 @@ mod tests {
     }
 
     /// All that is due, however much of it is dealt at a time.
-    fn fire<T: Copy + Ord>(wheel: &mut Wheel<T>, now: Time) -> Vec<(Time, T)> {
+    fn fire<T: Copy>(wheel: &mut Wheel<T>, now: Time) -> Vec<(Time, T)> {
         let mut fired = Vec::new();
         while wheel.next().is_some_and(|next| next <= now) {
             fired.extend(std::iter::from_fn(|| wheel.pop(now)));
@@ -353,9 +375,8 @@ mod tests {
                     // Some of one moment, and some in the past.
                     for due in [now + Duration::from_nanos(delay), now - Duration::from_nanos(delay), now + Duration::from_nanos(delay)] {
                         count += 1;
-                        let value = count % 5;
-                        ids.push((wheel.insert(due, value), (due, value, count)));
-                        list.insert((due, value, count));
+                        ids.push((wheel.insert(due, count), (due, count)));
+                        list.insert((due, count));
                     }
                 }
                 for cancel in cancels {
@@ -368,8 +389,8 @@ mod tests {
                 }
                 now = now + Duration::from_nanos(step);
                 let fired = fire(&mut wheel, now);
-                let due: Vec<(Time, u32)> = list.iter().filter(|(due, ..)| *due <= now).map(|(due, value, _)| (*due, *value)).collect();
-                list.retain(|(due, ..)| *due > now);
+                let due: Vec<(Time, u32)> = list.iter().filter(|(due, _)| *due <= now).copied().collect();
+                list.retain(|(due, _)| *due > now);
                 prop_assert_eq!(fired, due);
                 prop_assert_eq!(wheel.len(), list.len());
                 if let Some((first, ..)) = list.first() {
@@ -414,12 +435,12 @@ mod tests {
         let mut wheel = Wheel::new(Time::ZERO);
         let due = at(60_000_000_000);
         for n in 0..MANY {
-            wheel.insert(due, MANY - n);
+            wheel.insert(due, n);
         }
         assert_eq!(wheel.pop(due), None, "the first of them is not known yet");
         assert!(wheel.dealing.len() > MANY as usize - 2 * DEAL, "and not many have been looked at");
         assert!(wheel.next().is_some_and(|next| next <= due));
-        assert!(fire(&mut wheel, due).into_iter().map(|(_, n)| n).eq(1..=MANY));
+        assert!(fire(&mut wheel, due).into_iter().map(|(_, n)| n).eq(0..MANY));
         assert!(wheel.cells.capacity() + wheel.free.capacity() + wheel.dealing.capacity() <= 4 * KEPT, "and their room is given back");
     }
 

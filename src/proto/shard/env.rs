@@ -79,8 +79,8 @@ impl Limits {
     }
 }
 
-/// Timers of a worker. A late one does nothing: it looks at what it was set for.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+/// Timers of a worker. Most are never cancelled: one that is late looks at what it was set for, and does nothing.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Timer {
     /// Set when an entity fails: its back-off ends, or its failures are forgotten.
     Entity {

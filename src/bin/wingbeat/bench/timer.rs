@@ -19,8 +19,10 @@ use super::{
 const SET: usize = 1_000_000;
 /// Timers that are set and cancelled in one measurement, on top of those that stay set.
 const PASSING: usize = 200_000;
-/// Has no divisor in common with `PASSING`, so that each is cancelled once.
-const STRIDE: usize = 7919;
+/// So many of them are set at a time, before they are cancelled: a wheel that only grew would be timed for the system's pages.
+const AT_A_TIME: usize = 1000;
+/// Has no divisor in common with `AT_A_TIME`, so that each is cancelled once.
+const STRIDE: usize = 379;
 /// Moments lie within this of the present.
 const HORIZON: u64 = 60_000_000_000;
 
@@ -67,17 +69,21 @@ fn wheel() -> Result<Run, Error> {
     for n in 0..SET as u64 {
         wheel.insert(at(&mut moments), [n; 3]);
     }
-    let mut ids = Vec::with_capacity(PASSING);
-    let ((insert, cancel, cancelled), allocated) = alloc::counted(|| {
-        let began = Instant::now();
-        for n in 0..PASSING as u64 {
-            ids.push(wheel.insert(at(&mut moments), [n; 3]));
+    let mut ids = Vec::with_capacity(AT_A_TIME);
+    let (mut insert, mut cancel, mut cancelled) = (Duration::ZERO, Duration::ZERO, 0);
+    let ((), allocated) = alloc::counted(|| {
+        for _ in 0..PASSING / AT_A_TIME {
+            ids.clear();
+            let began = Instant::now();
+            for n in 0..AT_A_TIME as u64 {
+                ids.push(wheel.insert(at(&mut moments), [n; 3]));
+            }
+            let set = Instant::now();
+            // In another order than they were set, as owners do.
+            cancelled += (0..AT_A_TIME).filter(|i| wheel.cancel(ids[i * STRIDE % AT_A_TIME])).count();
+            insert += set - began;
+            cancel += set.elapsed();
         }
-        let insert = began.elapsed();
-        let began = Instant::now();
-        // In another order than they were set, as owners do.
-        let cancelled = (0..PASSING).filter(|i| wheel.cancel(ids[i * STRIDE % PASSING])).count();
-        (insert, began.elapsed(), cancelled)
     });
     if cancelled != PASSING {
         return Err(format!("{cancelled} timers were cancelled instead of {PASSING}").into());
