@@ -300,6 +300,9 @@ impl End {
                 return Awaits::Request;
             }
             (self.began, self.requested) = (now, requested);
+            if let Life::Failed(why) = self.shared.node.life() {
+                tracing::error!(target: "wingbeat::engine", %why, "this node ends");
+            }
             if !killed {
                 self.enter(Phase::StopAccepting, now);
             }
@@ -370,6 +373,10 @@ impl End {
 
     /// What the phase still waits for. Notes what has overrun.
     fn awaits(&mut self, phase: Phase, now: Time) -> Option<Awaits> {
+        // What it has lives nowhere else before it is gone.
+        if phase < Phase::LeaveCluster && matches!(self.shared.node.life(), Life::Failed(_)) {
+            return None;
+        }
         let overran = &mut self.overran;
         self.tasks.retain(|task| {
             let failed = match task.over.get() {
@@ -424,6 +431,7 @@ impl End {
         let report = ShutdownReport { reason, took: now.since(self.began), overran: self.overran, ended: self.shared.node.clock.wall() };
         self.shared.state.lock().report = Some(report);
         self.shared.changed.notify_all();
+        self.shared.node.drop_hosts();
     }
 }
 

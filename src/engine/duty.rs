@@ -46,8 +46,10 @@ pub trait Turns: Send {
     fn is_quiet(&self) -> bool;
     /// When a turn has something to do even if nothing comes in.
     fn due(&self) -> Option<Time>;
-    /// Whether there will be no more work. If so, this was the last act.
-    fn has_ended(&mut self) -> bool;
+    /// Whether there will be no more work.
+    fn has_ended(&self) -> bool;
+    /// The last act, when there is none: for the network thread, as it may take a while.
+    fn finish(&mut self);
     /// The network thread goes to sleep: what becomes readable when a turn has something to do. `None`: it has.
     fn sleeper(&mut self) -> Option<RawFd>;
 }
@@ -205,17 +207,25 @@ impl Duty {
         match self.locked(turn) {
             Ok(Some((worked, ended, wakes))) => {
                 wakes.ring(workers);
-                match (ended, worked) {
-                    (true, _) => Did::Over,
-                    (_, true) => Did::Work,
-                    _ => Did::Nothing,
+                if ended {
+                    // Behind that, so that nobody waits for it. A guest that is at work now finds nothing to do.
+                    self.last_act();
+                    return Did::Over;
                 }
+                if worked { Did::Work } else { Did::Nothing }
             }
             Ok(None) => Did::Busy,
             Err(Lost::Over | Lost::Panic) => match self.panic.lock().take() {
                 Some(panic) => resume_unwind(panic),
                 None => Did::Over,
             },
+        }
+    }
+
+    /// Does the last act, as soon as nobody else is at work.
+    fn last_act(&self) {
+        if let Some(work) = self.work.lock().as_mut() {
+            work.finish();
         }
     }
 
@@ -330,9 +340,11 @@ mod tests {
             Some(Time::from_nanos(self.0.due.load(Ordering::Relaxed)))
         }
 
-        fn has_ended(&mut self) -> bool {
+        fn has_ended(&self) -> bool {
             self.0.done.load(Ordering::Relaxed)
         }
+
+        fn finish(&mut self) {}
 
         fn sleeper(&mut self) -> Option<RawFd> {
             Some(7)

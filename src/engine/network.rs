@@ -58,6 +58,8 @@ const WAITING_BYTES_MAX: usize = 128 << 20;
 const LATE: Duration = Duration::from_millis(50);
 /// After the end of membership, links are kept so long to write out what was answered last, and for peers to have read it.
 const LINGER: Duration = Duration::from_millis(500);
+/// Peers have so long to close their ends in any case.
+const LINGER_MIN: Duration = Duration::from_millis(100);
 
 /// The network thread's way to one worker.
 struct Port {
@@ -261,14 +263,13 @@ impl<N: Carrier + Send> Turns for Network<N> {
         Self::due(self)
     }
 
-    fn has_ended(&mut self) -> bool {
-        let now = self.node.now();
-        let done = self.is_done(now);
-        // A guest has more to do than to wait for peers.
-        if done && !self.guest {
-            self.net.finish(self.quit_at.unwrap_or(now), || self.node.now());
-        }
-        done
+    fn has_ended(&self) -> bool {
+        self.is_done(self.node.now())
+    }
+
+    fn finish(&mut self) {
+        let shortest = self.node.now() + LINGER_MIN;
+        self.net.finish(self.quit_at.map_or(shortest, |at| at.max(shortest)), || self.node.now());
     }
 
     fn sleeper(&mut self) -> Option<RawFd> {

@@ -439,7 +439,7 @@ impl Node {
     /// Gives a waiter its answer. On a guest's thread no code of users is called: that is added to what is `left` to the network thread.
     fn answer_waiter(&self, waiter: Waiter, correlation: u64, answered: Answered, left: Option<&mut Vec<Job>>) {
         match (waiter, left) {
-            (Waiter::Call(call), Some(left)) => left.push(Box::new(move || call(answered))),
+            (waiter @ Waiter::Call(_), Some(left)) => left.push(Box::new(move || waiter.answer(correlation, answered, &[]))),
             (Waiter::Queue(queue, tag), Some(left)) => {
                 queue.put_unhooked(tag, answered);
                 if queue.calls() {
@@ -738,12 +738,22 @@ impl Node {
             self.events.lock().subscribers.clear();
             self.dead_letters.lock().clear();
             self.topics.end();
-            self.network.close();
-            self.workers.iter().for_each(Door::close);
-            let hosts: Vec<_> = self.types.read().values().filter_map(|entry| entry.take_host()).collect();
-            if catch_unwind(AssertUnwindSafe(|| drop(hosts))).is_err() {
-                tracing::error!(target: "wingbeat::engine", "what a factory had kept panicked as it was dropped");
+            let close = || {
+                self.network.close();
+                self.workers.iter().for_each(Door::close);
+            };
+            // Each time with one message less.
+            while catch_unwind(AssertUnwindSafe(close)).is_err() {
+                tracing::error!(target: "wingbeat::engine", "a message panicked as it was dropped");
             }
+        }
+    }
+
+    /// Behind the end, when who waits for it has been told, as it is code of users: drops what makes entities, which may hold on to this node.
+    pub fn drop_hosts(&self) {
+        let hosts: Vec<_> = self.types.read().values().filter_map(|entry| entry.take_host()).collect();
+        if catch_unwind(AssertUnwindSafe(|| drop(hosts))).is_err() {
+            tracing::error!(target: "wingbeat::engine", "what a factory had kept panicked as it was dropped");
         }
     }
 
@@ -777,10 +787,10 @@ pub struct Vital<'a>(pub &'a Node);
 
 impl Drop for Vital<'_> {
     fn drop(&mut self) {
-        let thread = thread::current();
         if thread::panicking() {
-            let name = thread.name().unwrap_or("?");
-            tracing::error!(target: "wingbeat::engine", thread = name, "a thread of the engine panicked, which ends the node");
+            // Whoever ends the node logs it: a second panic here would end the process.
+            let name = thread::current().name().unwrap_or("?").to_owned();
+            self.0.begin_closing();
             self.0.set_life(Life::Failed(format!("its thread `{name}` panicked")));
         }
     }

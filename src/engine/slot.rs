@@ -1,6 +1,9 @@
 //! Ask slots: who waits for which answer. An ask is answered at most once: by its reply, by its refusal or by its deadline.
 
-use std::sync::Arc;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 use crate::engine::{asker::Place, completion::Completions, lane::Door, node::ToWorker, parcel::Answered, slot_table::SlotTable};
 
@@ -22,7 +25,12 @@ impl Waiter {
     pub fn answer(self, correlation: u64, answered: Answered, workers: &[Door<ToWorker>]) {
         match self {
             Self::Thread(place) => place.put(answered),
-            Self::Call(call) => call(answered),
+            Self::Call(call) => {
+                // Code of users, on a thread that others need. Whom it owes something hears of it as it is dropped.
+                if catch_unwind(AssertUnwindSafe(|| call(answered))).is_err() {
+                    tracing::error!(target: "wingbeat::engine", "what waited for an answer panicked");
+                }
+            }
             // Bounded by the number of slots.
             Self::Entity(worker) => workers[usize::from(worker)].post(ToWorker::Answer(correlation, answered)),
             Self::Queue(queue, tag) => queue.put(tag, answered),
@@ -53,6 +61,12 @@ mod tests {
         Waiter::Call(Box::new(move |_| {
             n.fetch_add(1, Ordering::SeqCst);
         }))
+    }
+
+    #[test]
+    fn a_waiter_that_panics_does_not_end_the_thread_that_brings_its_answer() {
+        let waiter = Waiter::Call(Box::new(|_| std::panic::resume_unwind(Box::new("on purpose"))));
+        waiter.answer(1, Answered::Timeout, &[]);
     }
 
     // failures: row 53

@@ -622,6 +622,12 @@ impl Worker {
         for message in self.host.with_senders(Senders::take_all).unwrap_or_default() {
             self.give_up(message, DropReason::Stopped);
         }
+        while let Some((_, answered)) = self.host.out.take_answer() {
+            self.host.out.guarded("an ask", "drop of an answer", || drop(answered));
+        }
+        for (_, open) in std::mem::take(&mut self.host.out.asks) {
+            self.host.discard(open.shard.ty, open);
+        }
         self.host.out.flush();
     }
 

@@ -41,9 +41,8 @@ struct Run {
     frames: u64,
     /// A session has ended in the middle of its first large frame.
     torn: bool,
-    /// When the first of them came, and the last.
+    /// When the first of them came. What is left to the asks of all counts from then.
     since: Time,
-    last: Time,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -138,7 +137,7 @@ impl Dial {
 
     fn run_for(&mut self, node: Option<NodeId>, now: Time, patience: Duration) -> &mut Run {
         if self.runs.back().is_none_or(|run| run.node != node || now.since(run.since) >= collects(patience)) {
-            self.runs.push_back(Run { node, bytes: vec![], frames: 0, torn: false, since: now, last: now });
+            self.runs.push_back(Run { node, bytes: vec![], frames: 0, torn: false, since: now });
         }
         self.runs.back_mut().expect("a run was pushed just now if there was none")
     }
@@ -209,9 +208,9 @@ impl Net {
         }
         super::session::check_room(frame, waiting, limits.link_bytes)?;
         let run = dial.run_for(node, now, self.patience);
-        super::session::encode(frame, Context { sender: self.greeter.node, now }, limits.frame_bytes, &mut run.bytes)?;
+        let cx = Context { sender: self.greeter.node, now: run.since };
+        super::session::encode(frame, cx, limits.frame_bytes, &mut run.bytes)?;
         run.frames += 1;
-        run.last = now;
         if let Some(peer) = node
             && dial.bytes_for(node) > limits.link_bytes
             && dial.blocked.insert(peer)
@@ -239,7 +238,7 @@ impl Net {
         }
         let wait = now + backoff(1, self.longest_pause, &mut self.rng);
         let dial = self.dials.entry(addr.clone()).or_insert_with(Dial::new);
-        dial.runs.push_front(Run { node: Some(peer), bytes, frames, torn, since: now, last: now });
+        dial.runs.push_front(Run { node: Some(peer), bytes, frames, torn, since: now });
         if still_blocked {
             dial.blocked.insert(peer);
         }
@@ -440,8 +439,7 @@ impl Net {
         let over = dial.is_over();
         let Some(conn) = self.conns.get_mut(id) else { return };
         for run in &mut runs {
-            // At least so long: what is left to asks was written when each of them came.
-            shorten_asks(&mut run.bytes, self.now.since(run.last));
+            shorten_asks(&mut run.bytes, self.now.since(run.since));
             conn.outbox.append_rest(&run.bytes, run.torn);
         }
         if let Some(session) = conn.session_mut() {

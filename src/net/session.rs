@@ -503,7 +503,8 @@ impl Net {
                 self.ended.remove(&oldest);
             }
             let (session, received, sent) = (session.number, session.received, conn.outbox.written().saturating_sub(1));
-            self.ended.insert(peer, Ended { session, last: session, sent, received, at: self.now });
+            let last = session.max(self.ended.get(&peer).map_or(0, |ended| ended.last));
+            self.ended.insert(peer, Ended { session, last, sent, received, at: self.now });
         }
         Some(conn)
     }

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     io,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     time::Duration,
 };
 
@@ -105,8 +105,7 @@ impl Net {
     /// Remembers what the resolver found, for datagrams. An error leaves the last good answer in place, and an address that is still one of the name's
     /// stays: links may have shown that it is the one.
     pub(super) fn remember_name(&mut self, addr: &NodeAddr, found: &[SocketAddr]) {
-        let reachable = |a: &&SocketAddr| self.udp.v6 || a.is_ipv4() || matches!(a.ip(), IpAddr::V6(ip) if is_mapped(ip));
-        let first = found.iter().find(reachable).copied();
+        let first = found.iter().find(|a| self.udp.reachable(**a).is_some()).copied();
         if let Some(name) = self.udp.names.get_mut(addr)
             && first.is_some()
         {
@@ -117,9 +116,11 @@ impl Net {
 
     /// A link that was dialled by this name has come up there: datagrams take the same way.
     pub(super) fn name_leads_to(&mut self, addr: &NodeAddr, ip: IpAddr) {
-        if literal(addr).is_none() {
+        let there = SocketAddr::new(ip, addr.port);
+        // A link may be of another family than the socket for datagrams.
+        if literal(addr).is_none() && self.udp.reachable(there).is_some() {
             let due = self.now + NAME_TTL;
-            *self.udp.name(addr) = Name { addr: Some(SocketAddr::new(ip, addr.port)), due };
+            *self.udp.name(addr) = Name { addr: Some(there), due };
         }
     }
 
@@ -150,8 +151,4 @@ impl Net {
             }
         }
     }
-}
-
-fn is_mapped(ip: Ipv6Addr) -> bool {
-    ip.to_ipv4_mapped().is_some()
 }

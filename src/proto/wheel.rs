@@ -326,6 +326,9 @@ impl<T: Copy> Wheel<T> {
                 Some(false) => {
                     self.slots[slot].swap_remove(at);
                     self.entries -= 1;
+                    if self.slots[slot].is_empty() && self.slots[slot].capacity() > KEPT {
+                        self.slots[slot] = Vec::new();
+                    }
                 }
                 None => self.sweeping = ((slot + 1) % self.slots.len(), 0),
             }

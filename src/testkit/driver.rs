@@ -278,7 +278,13 @@ impl Machine {
         while !ready.is_empty() {
             let turn = ready.swap_remove(self.order.below(ready.len() as u64) as usize);
             match turn {
-                Turn::Network(index) => drop(self.seats[index].as_mut().map(|seat| seat.network.turn(now))),
+                Turn::Network(index) => {
+                    crate::api::mark_engine_thread(true);
+                    if let Some(seat) = self.seats[index].as_mut() {
+                        seat.network.turn(now);
+                    }
+                    crate::api::mark_engine_thread(false);
+                }
                 Turn::Worker(index, worker) => drop(self.seats[index].as_mut().map(|seat| seat.work(worker, now))),
             }
         }

@@ -291,8 +291,10 @@ impl<H: Host> Entities<H> {
     /// Looks at some entities: those that were idle for long enough leave memory.
     pub fn sweep(&mut self, t: &mut Turns<'_, H>) {
         let now = t.env.now;
-        self.sweeping = false;
-        let Some(idle) = t.host.options(t.shard.ty).idle else { return };
+        let Some(idle) = t.host.options(t.shard.ty).idle else {
+            self.sweeping = false;
+            return;
+        };
         let slots = self.numbers().len();
         let until = (self.swept + SWEEP_SLOTS).min(slots);
         for at in self.swept..until {
@@ -312,8 +314,9 @@ impl<H: Host> Entities<H> {
             self.swept = 0;
             (idle / SWEEPS).max(SWEEP_MIN)
         };
-        // One that started meanwhile may have begun the next sweep.
-        if self.live() > 0 && !std::mem::replace(&mut self.sweeping, true) {
+        // Not before, so that one that has started meanwhile did not begin another.
+        self.sweeping = self.live() > 0;
+        if self.sweeping {
             t.env.timers.insert(now + next, Timer::Sweep { shard: t.number });
         }
     }

@@ -70,7 +70,9 @@ fn cell(text: &str) -> String {
 fn environment(page: &mut String, outcomes: &[Outcome], commit: Option<&str>) {
     let all = || outcomes.iter().filter_map(|outcome| outcome.said.as_ref().ok());
     let Some(said) = all().next() else { return };
-    let runs = all().filter_map(|said| said["config"]["runs"].as_u64()).min().unwrap_or(0);
+    // One that lasts for longer has fewer, as its line says.
+    let alike = all().filter(|row| row["config"]["secs"] == said["config"]["secs"]);
+    let runs = alike.filter_map(|row| row["config"]["runs"].as_u64()).min().unwrap_or(0);
     let commit = commit.map_or_else(String::new, |commit| format!(" of commit {commit}"));
     let of = |name: &str| said["environment"][name].as_str().unwrap_or("unknown").to_owned();
     let debug = if said["environment"]["debug_build"] == true { ", **debug build: figures mean nothing**" } else { "" };
