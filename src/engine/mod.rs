@@ -51,6 +51,7 @@ pub mod node;
 pub mod out;
 pub mod panics;
 pub mod parcel;
+pub mod port;
 pub mod ring;
 pub mod senders;
 pub mod settling;

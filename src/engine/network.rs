@@ -4,7 +4,7 @@
 //! per link and one bell per worker.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap},
     os::fd::RawFd,
     sync::Arc,
     time::Duration,
@@ -20,11 +20,12 @@ use crate::{
         doze::Doze,
         duty::{Did, Seen, Turns, Wakes},
         idle::{AGAIN_AFTER, Idler, Rest, UNSURE},
-        lane::{Front, Item as _, LaneSender, Ring},
+        lane::{Front, Item as _, Ring},
         letter::{Address, Letter},
         names::Names,
         node::{Completion, CoreCounters, Job, Life, Node, ToNet, ToWorker, Vital},
         parcel::{Answered, EngineParcel},
+        port::Port,
         short_ways::ShortWays,
         slow_turns::{Inside, Watch},
         sys,
@@ -36,7 +37,6 @@ use crate::{
         link::LinkEvent,
         membership::{Event, Identity, Member, MemberStatus},
         node::{Command, Effect, NodeCore},
-        queue::take,
         shard::{LaneItem, Parcel, ShardCommand},
         sharding::TypeInfo,
         wire::{Frame, Message},
@@ -47,89 +47,12 @@ use crate::{
 const BATCH: usize = 256;
 /// Bytes of messages taken from one lane before the next one has its turn: far below what a link may be over its limit.
 const BATCH_BYTES: usize = 32 << 10;
-/// The network thread's ring to a worker is so many times as large as that of other threads: many senders stand behind it, and what finds no
-/// room in it goes a long way.
-const PORT_FACTOR: usize = 8;
-/// So much may wait for a worker whose ring is full, before newer messages are refused.
-const WAITING_MAX: usize = 1 << 16;
-/// Their bytes, with those of long messages in its ring.
-const WAITING_BYTES_MAX: usize = 128 << 20;
 /// A turn that begins so much later than its timer asked for is counted as late.
 const LATE: Duration = Duration::from_millis(50);
 /// After the end of membership, links are kept so long to write out what was answered last, and for peers to have read it.
 const LINGER: Duration = Duration::from_millis(500);
 /// Peers have so long to close their ends in any case.
 const LINGER_MIN: Duration = Duration::from_millis(100);
-
-/// The network thread's way to one worker.
-struct Port {
-    lane: LaneSender<ToWorker>,
-    /// What found no room, in order. What streams bring is bounded by `WAITING_MAX` and `WAITING_BYTES_MAX`; other commands are few.
-    waiting: VecDeque<ToWorker>,
-    /// Bytes of the messages in there.
-    waiting_bytes: usize,
-    used: bool,
-    /// The worker has got something and was not told.
-    untold: bool,
-}
-
-impl Port {
-    fn push(&mut self, item: ToWorker) {
-        self.used = true;
-        let rest = if self.waiting.is_empty() { self.lane.push(item) } else { Err(item) };
-        if let Err(item) = rest {
-            self.waiting_bytes += item.outside();
-            self.waiting.push_back(item);
-        }
-    }
-
-    /// Whether a message of so many bytes may wait. A short one may when a long one may not, as it may when it comes as a letter.
-    fn has_room(&self, bytes: usize) -> bool {
-        self.waiting.len() < WAITING_MAX && self.waiting_bytes + self.lane.outside() + bytes <= WAITING_BYTES_MAX
-    }
-
-    /// Whether it may wait: what comes once, like the state of a shard, always.
-    fn takes(&self, command: &ShardCommand) -> bool {
-        match command.item() {
-            Some(Item::Msg { envelope, .. }) => self.has_room(envelope.bytes.len()),
-            Some(_) => self.has_room(0),
-            None => true,
-        }
-    }
-
-    /// A message of another node, as a letter. False: it has to be a command, behind what waits, or because it is no letter.
-    #[inline]
-    fn arrived(&mut self, stream: NodeId, message: &Message<'_>) -> bool {
-        if !self.waiting.is_empty() {
-            return false;
-        }
-        let Message { shard, tag, ask, key, payload } = *message;
-        let hash = xxhash_rust::xxh3::xxh3_64(key);
-        let reads = if ask.is_some() { payload.first().copied().unwrap_or(0) } else { 0 };
-        let written = self.lane.encoded(&Address { shard, tag, stream: Some(stream), key, hash, ask, reads }, payload);
-        self.used |= written;
-        written
-    }
-
-    /// Moves what waits into the ring, as far as there is room, and shows the worker what is there. True if something of that had waited.
-    fn flush(&mut self) -> bool {
-        let mut moved = false;
-        while let Some(item) = take(&mut self.waiting) {
-            let bytes = item.outside();
-            if let Err(item) = self.lane.push(item) {
-                self.waiting.push_front(item);
-                break;
-            }
-            moved = true;
-            self.waiting_bytes -= bytes;
-        }
-        if std::mem::take(&mut self.used) || moved {
-            self.lane.publish();
-            self.untold = true;
-        }
-        moved
-    }
-}
 
 /// A network thread without the thread: its work is a row of [`turn`](Self::turn)s, each a function of the moment and of what came in.
 pub struct Network<N> {
@@ -281,13 +204,7 @@ impl<N: Carrier> Network<N> {
     /// The network thread of a node that starts now.
     pub fn new(node: Arc<Node>, net: N, me: Identity, seed: u64, now: Time) -> Self {
         let workers = u16::try_from(node.workers.len()).expect("the number of workers came from a u16");
-        let ports = node.workers.iter().map(|door| Port {
-            lane: door.open(node.next_lane(), (node.config.limits.ring_items as usize).saturating_mul(PORT_FACTOR).min(WAITING_MAX)),
-            waiting: VecDeque::new(),
-            waiting_bytes: 0,
-            used: false,
-            untold: false,
-        });
+        let ports = node.workers.iter().map(|door| Port::new(door.open(node.next_lane(), Port::items(&node.config))));
         let mut network = Self {
             core: NodeCore::new(node.config.clone(), me, workers, seed, now),
             ports: ports.collect(),
@@ -832,31 +749,6 @@ mod tests {
     };
 
     use super::*;
-    use crate::{
-        Epoch, ShardId, ShardKey,
-        engine::{bell::Bell, lane::Door},
-        proto::{
-            handoff::{Envelope, Forwarded, HandoffItem, Mode, TransferChunk},
-            shard::LaneId,
-        },
-    };
-
-    const S: ShardKey = ShardKey { ty: TypeId(1), shard: ShardId(2) };
-    const A: NodeId = NodeId::from_raw(1);
-
-    fn message(bytes: usize) -> Item {
-        let envelope = Envelope::new(S, None, b"k", &vec![0; bytes]).expect("the key is short");
-        Item::Msg { tag: Epoch(1), mode: Mode::Settled, envelope }
-    }
-
-    /// Straight, and passed on.
-    fn both(item: Item) -> [ShardCommand; 2] {
-        let passed = Forwarded { aim: Epoch(2), after: vec![], stream: A, item: item.clone() };
-        [
-            ShardCommand::Item { stream: A, shard: S, item },
-            ShardCommand::Handoff { from: A, shard: S, item: HandoffItem::Forwarded(passed) },
-        ]
-    }
 
     /// Sockets by which nothing comes and nothing goes.
     struct Silence;
@@ -920,38 +812,5 @@ mod tests {
             network.turn(later);
         }
         assert_eq!(network.again_at, None);
-    }
-
-    // failures: row 40
-    #[test]
-    fn what_streams_bring_to_a_worker_that_stands_still_is_bounded_and_state_is_not() {
-        let door = Door::<ToWorker>::new(Arc::new(Bell::new(|| {})));
-        let port = || Port { lane: door.open(LaneId(1), 1), waiting: VecDeque::new(), waiting_bytes: 0, used: false, untold: false };
-        let over = || Item::Over { p: Epoch(1), tag: Epoch(2) };
-        let chunk = TransferChunk { epoch: Epoch(2), base: Epoch(1), last: true, bytes: Arc::default() };
-        let state = ShardCommand::Handoff { from: A, shard: S, item: HandoffItem::Transfer(chunk) };
-
-        for n in 0..2 {
-            let (mut port, mut taken) = (port(), 0);
-            while taken < 2 * WAITING_MAX && port.takes(&both(over())[n]) {
-                port.push(ToWorker::Command(both(over())[n].clone()));
-                taken += 1;
-            }
-            assert!(port.waiting.len() == WAITING_MAX, "{taken} signs");
-            assert!(both(message(1)).iter().chain(&both(over())).all(|command| !port.takes(command)));
-            assert!(port.takes(&state));
-        }
-
-        const LONG: usize = 16 << 20;
-        for n in 0..2 {
-            let (mut port, mut taken) = (port(), 0);
-            let long = both(message(LONG))[n].clone();
-            while taken < 20 && port.takes(&long) {
-                port.push(ToWorker::Command(long.clone()));
-                taken += 1;
-            }
-            assert_eq!(taken, WAITING_BYTES_MAX / LONG - 1, "with their keys");
-            assert!(both(message(1)).iter().chain(&both(over())).all(|command| port.takes(command)), "what is short has room still");
-        }
     }
 }
