@@ -27,6 +27,7 @@ mod result;
 mod scenario;
 mod selector;
 mod settings;
+mod shadow;
 mod step;
 mod trace;
 mod tree;
@@ -39,6 +40,7 @@ pub use minimise::{Minimised, minimise};
 pub use result::{FigureSummary, OverNodes, RunResult, Spread, Summary, Violation};
 pub use scenario::{Burst, NetworkSpec, Scenario, SendMode, Workload};
 pub use selector::{Scene, Selector};
+pub use shadow::{Heard, Shadow};
 pub use tree::ScenarioError;
 pub use undone::Undone;
 
@@ -60,5 +62,18 @@ pub struct Options {
 /// # Errors
 /// If its configuration is refused; nothing has run then.
 pub fn run(scenario: &Scenario, seed: u64, options: &Options) -> Result<RunResult, ScenarioError> {
-    world::World::new(scenario, seed, options)?.run()
+    run_beside(scenario, seed, options, vec![])
+}
+
+/// As [`run`], with what follows some of the nodes.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_beside<'a>(
+    scenario: &'a Scenario,
+    seed: u64,
+    options: &Options,
+    shadows: Vec<&'a mut dyn Shadow>,
+) -> Result<RunResult, ScenarioError> {
+    world::World::new(scenario, seed, options, shadows)?.run()
 }

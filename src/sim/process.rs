@@ -143,7 +143,7 @@ impl World<'_> {
         let process = Process {
             life,
             id,
-            core: NodeCore::new(config.clone(), me, workers, seed, now).pooled(self.pool.clone()),
+            core: NodeCore::new(config.clone(), me.clone(), workers, seed, now).pooled(self.pool.clone()),
             config: config.clone(),
             wake_at: u64::MAX,
             wakes: Wakes::default(),
@@ -160,6 +160,7 @@ impl World<'_> {
         self.measure.born(life, id);
         self.observed.insert(life, Observed::default());
         self.log(1, index, id.incarnation(), || format!("starts as {id}"));
+        self.shadows_of(index).for_each(|shadow| shadow.born(now, &config, &me, seed));
         let info = self.scenario.workload.as_ref().map(|w| TypeInfo { name: "probe".into(), ty: self.ty, shards: w.shards, host: true });
         self.net_step(life, |core, now| {
             core.start(now);

@@ -9,6 +9,7 @@ use super::{
     network::Fate,
     process::{Node, Process},
     settings,
+    shadow::Heard,
     trace::{Brief, brief, brief_lane, brief_view},
     undone,
     world::{Event, Inner, World},
@@ -55,6 +56,7 @@ impl World<'_> {
                 let Some(bytes) = bytes else { return self.log(9, index, u64::from(from), || format!("does not hear n{from}'s reply")) };
                 self.log(10, index, u64::from(from), || format!("datagram from n{from}: {}", parts_of(&bytes)));
                 self.digest.add_bytes(&bytes);
+                self.overheard(index, Heard::Datagram(&bytes));
                 self.net_step(life, |core, now| core.handle_datagram(now, &bytes));
             }
             Inner::Frame { peer, frame } => {
@@ -63,10 +65,12 @@ impl World<'_> {
                 }
                 self.log(11, index, peer.incarnation(), || format!("frame from {peer}: {}", Brief(&frame)));
                 self.seen(&frame, life);
+                self.overheard(index, Heard::Frame { peer, frame: &frame });
                 self.net_step(life, |core, now| core.handle_frame(now, peer, *frame));
             }
             Inner::Link(event) => {
                 self.log(12, index, 0, || format!("link: {event:?}"));
+                self.overheard(index, Heard::Link(&event));
                 self.net_step(life, |core, now| core.handle_link(now, event));
             }
             Inner::Quiet => {
@@ -81,6 +85,7 @@ impl World<'_> {
                     return self.violated(broken);
                 }
                 self.log(13, index, 0, || "timer".into());
+                self.overheard(index, Heard::Timer);
                 self.net_step(life, NodeCore::handle_timeout);
             }
             Inner::WorkerWake(w, at) => {
@@ -147,6 +152,12 @@ impl World<'_> {
 
     // Steps of the cores.
 
+    /// Whoever follows that node hears it as well.
+    fn overheard(&mut self, index: u32, what: Heard<'_>) {
+        let now = self.nodes[index as usize].clock.local(self.now);
+        self.shadows_of(index).for_each(|shadow| shadow.hears(now, what));
+    }
+
     pub(super) fn net_step(&mut self, life: u32, step: impl FnOnce(&mut NodeCore, Time)) {
         let index = self.lives[life as usize].node;
         let node = &mut self.nodes[index as usize];
@@ -188,7 +199,10 @@ impl World<'_> {
 
     fn effect(&mut self, index: u32, p: &mut Process, effect: Effect) {
         match effect {
-            Effect::Datagram { to, bytes } => self.send_datagram(index, &to, bytes),
+            Effect::Datagram { to, bytes } => {
+                self.shadows_of(index).for_each(|shadow| shadow.sends(&to, &bytes));
+                self.send_datagram(index, &to, bytes);
+            }
             Effect::Frame { to, node, frame } => {
                 if let Frame::Control(
                     ControlFrame::Assign { term, .. } | ControlFrame::Move { term, .. } | ControlFrame::Recount { term, .. },

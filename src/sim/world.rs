@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Options, RunResult, Scenario, ScenarioError,
+    Options, RunResult, Scenario, ScenarioError, Shadow,
     checks::{Broken, Findings, Instances, Observed, Terms},
     clock::Clock,
     digest::Digest,
@@ -162,6 +162,7 @@ pub(super) struct World<'a> {
     pub progress: Option<(u64, u64)>,
     /// See [`Options`].
     pub large_frames: bool,
+    pub shadows: Vec<&'a mut dyn Shadow>,
     pub events: u64,
     /// Entries of the scenario whose link fault comes again.
     pub repeating: BTreeSet<usize>,
@@ -176,7 +177,12 @@ pub(super) struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    pub(super) fn new(scenario: &'a Scenario, seed: u64, options: &Options) -> Result<Self, ScenarioError> {
+    pub(super) fn new(
+        scenario: &'a Scenario,
+        seed: u64,
+        options: &Options,
+        shadows: Vec<&'a mut dyn Shadow>,
+    ) -> Result<Self, ScenarioError> {
         let root = Rng::new(seed);
         let mut clocks = root.split(4);
         let nodes = settings::configs(scenario, &mut root.split(5))?
@@ -226,6 +232,7 @@ impl<'a> World<'a> {
             digest: Digest::new(seed),
             trace: options.trace.map(|(a, b)| (nanos(a), nanos(b))),
             large_frames: options.large_frames,
+            shadows,
             progress: options.progress.map(|every| (nanos(every).max(1), nanos(every))),
             events: 0,
             repeating: BTreeSet::new(),
@@ -322,6 +329,11 @@ impl<'a> World<'a> {
     /// Schedules something inside the process that runs on `node` now.
     pub(super) fn inside(&mut self, life: u32, at: u64, inner: Inner) {
         self.queue.push(at, Event::Inner(life, inner));
+    }
+
+    /// Who follows that node.
+    pub(super) fn shadows_of(&mut self, node: u32) -> impl Iterator<Item = &mut &'a mut dyn Shadow> {
+        self.shadows.iter_mut().filter(move |shadow| shadow.node() == node)
     }
 
     pub(super) fn violated(&mut self, broken: Broken) {

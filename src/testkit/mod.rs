@@ -56,10 +56,13 @@ mod real;
 mod solo;
 mod story;
 mod time;
+mod twin;
 mod unchanged;
 mod wires;
 mod world;
 
+#[doc(hidden)]
+pub use twin::{Turn, Twin};
 pub(crate) use world::SEED_VARIABLE;
 pub use {
     ground::reference,

@@ -69,10 +69,10 @@ fn outcome(args: &BenchArgs, dir: &Path, row: &'static Row) -> Outcome {
     Outcome { row, said: said.map_err(|error| error.to_string()) }
 }
 
-/// Runs of a row: its own number, which its figures need, or more.
+/// Runs of a row: its own number, which its figures need, or more. One long run stays one.
 fn runs(args: &BenchArgs, row: &Row) -> Result<Option<u32>, Error> {
-    let own = BenchArgs::of(row.args.iter().copied())?.runs();
-    Ok(args.runs.map(|runs| runs.max(own)))
+    let own = BenchArgs::of(row.args.iter().copied())?;
+    Ok(args.runs.map(|runs| if own.name.is_one_long_run() { own.runs() } else { runs.max(own.runs()) }))
 }
 
 /// The command that made the page.
@@ -108,9 +108,11 @@ fn flags(args: &BenchArgs, what: &[&str], runs: Option<u32>) -> Vec<String> {
     let (name, own) = what.split_first().map_or(("", &[][..]), |(name, own)| (*name, own));
     let mut flags = vec![name.to_owned(), "--json".to_owned()];
     let mut add = |flag: &str, value: Option<String>| flags.extend(value.into_iter().flat_map(|value| [flag.to_owned(), value]));
-    add("--secs", args.secs.map(|secs| secs.to_string()));
+    let measured = Name::from_str(name, false);
+    let secs = args.secs.filter(|_| !measured.as_ref().is_ok_and(|name| name.is_one_long_run()));
+    add("--secs", secs.map(|secs| secs.to_string()));
     add("--runs", runs.map(|runs| runs.to_string()));
-    if Name::from_str(name, false).is_ok_and(Name::has_nodes) {
+    if measured.is_ok_and(Name::has_nodes) {
         add("--idle", args.idle.clone().filter(|_| !own.contains(&"--idle")));
         add("--entities", args.entities.map(|entities| entities.to_string()));
         args.set.iter().for_each(|(key, value)| add("--set", Some(format!("{key}={value}"))));
@@ -192,6 +194,7 @@ mod tests {
         assert_eq!(row, "local-ask --json --secs 1 --idle low_latency --entities 50 --set node.workers=1 --set node.workers=2");
         assert_eq!(flags(&args, &["remote-ask", "--idle", "low_cpu"], Some(1)).join(" ").matches("--idle").count(), 1);
         assert_eq!(flags(&args, &["codec"], None).join(" "), "codec --json --secs 1", "it has no nodes");
+        assert_eq!(flags(&args, &["foreign-load"], Some(1)).join(" ").matches("--secs").count(), 0, "a minute is what it is about");
         assert_eq!(how(&args), "wingbeat bench all --secs 1 --entities 50 --idle low_latency --set node.workers=1");
     }
 
@@ -203,6 +206,7 @@ mod tests {
         assert_eq!(of(&["--runs", "12"], "remote-ask"), Some(12));
         assert_eq!((of(&["--runs", "1"], "codec"), of(&["--runs", "7"], "codec")), (Some(5), Some(7)));
         assert_eq!(of(&[], "remote-ask"), None);
+        assert_eq!((of(&["--runs", "5"], "foreign-load"), of(&["--runs", "5"], "network-turn")), (Some(1), Some(1)), "one long run");
     }
 
     #[test]

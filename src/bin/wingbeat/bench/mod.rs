@@ -17,6 +17,7 @@ mod leave;
 mod limits;
 mod load;
 mod local;
+mod network_turn;
 mod one_core;
 mod open_loop;
 mod page;
@@ -58,10 +59,10 @@ pub struct BenchArgs {
     /// One JSON object on standard output
     #[arg(long)]
     json: bool,
-    /// Seconds of one run: 2, and 60 for `foreign-load`, 180 for `soak`, which are one run each
+    /// Seconds of one run: 2, and 60 for `foreign-load`, 180 for `soak`, which are one run each. `network-turn` has its own virtual time
     #[arg(long)]
     secs: Option<f64>,
-    /// Runs: 5, 1 for `foreign-load`, and 9 for `remote-ask`, whose p99 wants more; `all` makes no fewer of a row. The figures are medians over
+    /// Runs: 5, 1 for `foreign-load` and `network-turn`, and 9 for `remote-ask`, whose p99 wants more; `all` makes no fewer of a row. The figures are medians over
     /// them, interleaved with runs of the limit. Those disturbed by others are repeated, once each
     #[arg(long)]
     runs: Option<u32>,
@@ -154,6 +155,8 @@ pub enum Name {
     HeartbeatDelay,
     /// Messages between two nodes with two workers each while others use every core, and who is suspected meanwhile
     ForeignLoad,
+    /// The longest turn of the network thread of one of 10,000 members; the others are simulated
+    NetworkTurn,
     /// What a node of 1,000 sends and does between two heartbeats, beside one of 10; simulated
     Growth,
     /// Appends to the node's log
@@ -176,7 +179,12 @@ pub enum Name {
 impl Name {
     /// Whether nodes are measured, which have settings.
     fn has_nodes(self) -> bool {
-        !matches!(self, Self::Timer | Self::Codec | Self::Growth | Self::Simulator)
+        !matches!(self, Self::Timer | Self::Codec | Self::NetworkTurn | Self::Growth | Self::Simulator)
+    }
+
+    /// Minutes, whatever the others are given.
+    fn is_one_long_run(self) -> bool {
+        matches!(self, Self::ForeignLoad | Self::NetworkTurn)
     }
 
     fn text(self) -> &'static str {
@@ -196,6 +204,7 @@ impl Name {
             Self::Failover => "failover",
             Self::HeartbeatDelay => "heartbeat-delay",
             Self::ForeignLoad => "foreign-load",
+            Self::NetworkTurn => "network-turn",
             Self::Growth => "growth",
             Self::Journal => "journal",
             Self::Store => "store",
@@ -332,7 +341,7 @@ impl BenchArgs {
     fn runs(&self) -> u32 {
         self.runs.unwrap_or(match self.name {
             Name::RemoteAsk if self.window == 1 && self.rate.is_none() => 9,
-            Name::ForeignLoad => 1,
+            name if name.is_one_long_run() => 1,
             _ => 5,
         })
     }
@@ -374,6 +383,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         Name::Failover => failover::measure(args, &mut report),
         Name::HeartbeatDelay => heartbeat::measure(args, &mut report),
         Name::ForeignLoad => foreign::measure(args, &mut report),
+        Name::NetworkTurn => network_turn::measure(args, &mut report),
         Name::Growth => growth::measure(args, &mut report),
         Name::Simulator => simulator::measure(args, &mut report),
         Name::Soak => return crate::soak::bench(args.secs(), args.idle.as_deref(), args.json),

@@ -427,6 +427,14 @@ pub const ROWS: &[Row] = &[
         ],
     },
     Row {
+        id: "network-turn",
+        args: &["network-turn"],
+        checks: &[
+            milliseconds("longest turn of the network thread, one of 10,000 members", "/longest_ms", AtMost(2.0), AtMost(0.5)),
+            Check { judged: "", ..milliseconds("the same of the member that leads", "/details/leader_longest_ms", Free, Free) },
+        ],
+    },
+    Row {
         id: "growth",
         args: &["growth"],
         checks: &[Check {

@@ -1,0 +1,174 @@
+//! `bench network-turn`: how long the network thread of one of ten thousand members works without a pause. The cluster is simulated; those of its nodes that
+//! are looked at have twins, whose turns are taken for real.
+
+use std::time::Duration;
+
+use wingbeat::{
+    sim::{self, Options, Scenario, Shadow},
+    testkit::{Turn, Twin},
+};
+
+use super::{
+    BenchArgs,
+    report::{Report, Run},
+    rig::Error,
+};
+
+const MEMBERS: u32 = 10_000;
+/// All are up by then, counted from a node's birth, and none has come or gone since.
+const FORMED: Duration = Duration::from_secs(28);
+/// One as nearly all are: it neither leads, nor gives out shards, nor is a seed.
+const SOME: u32 = MEMBERS / 2;
+/// Does all of that, and takes in the others.
+const LEADER: u32 = 0;
+/// Share of its datagrams that a twin may send earlier or later than the other.
+const ASTRAY_MAX: f64 = 0.01;
+
+/// Once all are up, some come, some leave, and one crashes.
+fn scenario(members: u32) -> Result<Scenario, Error> {
+    let last = members - 1;
+    let text = format!(
+        r#"
+name = "network-turn"
+nodes = {all}
+started = {members}
+start_spread = "1s"
+duration = "70s"
+[network]
+latency = "1ms"
+jitter = "0.2ms"
+[[at]]
+time = "30s"
+do = "join"
+nodes = "{members}..{all}"
+[[at]]
+time = "35s"
+do = "leave"
+nodes = "{left}..{last}"
+[[at]]
+time = "40s"
+do = "crash"
+nodes = "{last}..{members}"
+"#,
+        all = members + 4,
+        left = last - 3,
+    );
+    Ok(Scenario::parse(&text, &[])?)
+}
+
+/// What the turns of one node came to.
+struct Turns {
+    longest: Turn,
+    p999: Duration,
+    forming: Duration,
+    count: usize,
+}
+
+impl Turns {
+    fn of(turns: &[Turn]) -> Result<Self, Error> {
+        let longest = |turns: &[Turn]| turns.iter().copied().max_by_key(|turn| turn.took);
+        let (forming, formed) = turns.split_at(turns.partition_point(|turn| turn.at < FORMED));
+        let mut took: Vec<Duration> = formed.iter().map(|turn| turn.took).collect();
+        took.sort_unstable();
+        let (Some(longest), Some(first)) = (longest(formed), longest(forming)) else {
+            return Err("the node that is watched had no turn".into());
+        };
+        Ok(Self { longest, p999: took[took.len() * 999 / 1000], forming: first.took, count: turns.len() })
+    }
+}
+
+/// The turns of some nodes of one cluster.
+fn turns_of<const N: usize>(nodes: [u32; N], members: u32, seed: u64) -> Result<[Turns; N], Error> {
+    let mut twins = nodes.map(Twin::of).into_iter().collect::<Result<Vec<_>, _>>()?;
+    let shadows = twins.iter_mut().map(|twin| -> &mut dyn Shadow { twin }).collect();
+    let result = sim::run_beside(&scenario(members)?, seed, &Options::default(), shadows)?;
+    if let Some(violation) = result.violations.first() {
+        return Err(format!("seed {seed} broke {}: {}", violation.invariant, violation.what).into());
+    }
+    if result.all_up_at_s.is_none() {
+        return Err(format!("seed {seed}: {members} nodes were not all up by the end").into());
+    }
+    let all = twins.iter().map(|twin| {
+        let (astray, turns) = (twin.astray(), Turns::of(twin.taken())?);
+        if astray as f64 > turns.count as f64 * ASTRAY_MAX {
+            return Err(format!("seed {seed}: {twin:?} said something else than its node {astray} times").into());
+        }
+        Ok(turns)
+    });
+    let all: Vec<Turns> = all.collect::<Result<_, Error>>()?;
+    all.try_into().map_err(|_| "each node has a twin".into())
+}
+
+/// A seed more with each round.
+pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
+    report.figure("longest_ms");
+    let ms = |d: Duration| d.as_secs_f64() * 1e3;
+    let mut seed = 0;
+    report.rounds(
+        "nothing",
+        args.runs(),
+        || Ok(Run::default()),
+        || {
+            seed += 1;
+            let [some, leader] = turns_of([SOME, LEADER], MEMBERS, seed)?;
+            let details = vec![
+                ("p999_ms", ms(some.p999)),
+                ("at_s", some.longest.at.as_secs_f64()),
+                ("forming_ms", ms(some.forming)),
+                ("turns", some.count as f64),
+                ("leader_longest_ms", ms(leader.longest.took)),
+                ("leader_p999_ms", ms(leader.p999)),
+                ("leader_at_s", leader.longest.at.as_secs_f64()),
+                ("leader_forming_ms", ms(leader.forming)),
+                ("leader_turns", leader.count as f64),
+            ];
+            Ok(Run { details, ..Run::figure(ms(some.longest.took)) })
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use wingbeat::{Config, NodeAddr, Time, proto::membership::Identity, sim::Heard};
+
+    use super::*;
+
+    /// Another node than the one that is followed: what that hears is not for it.
+    struct Stranger(Twin);
+
+    impl Shadow for Stranger {
+        fn node(&self) -> u32 {
+            self.0.node()
+        }
+        fn born(&mut self, now: Time, config: &Arc<Config>, me: &Identity, seed: u64) {
+            self.0.born(now, config, me, seed + 1);
+        }
+        fn hears(&mut self, now: Time, what: Heard<'_>) {
+            self.0.hears(now, what);
+        }
+        fn sends(&mut self, to: &NodeAddr, datagram: &[u8]) {
+            self.0.sends(to, datagram);
+        }
+    }
+
+    fn astray(twin: &Twin) -> f64 {
+        twin.astray() as f64 / twin.taken().len() as f64
+    }
+
+    #[test]
+    fn a_twin_says_what_its_node_says() {
+        let (scenario, options) = (scenario(12).unwrap(), Options::default());
+        let (mut first, mut other, mut stranger) = (Twin::of(0).unwrap(), Twin::of(5).unwrap(), Stranger(Twin::of(5).unwrap()));
+        let alone = sim::run(&scenario, 1, &options).unwrap();
+        let beside = sim::run_beside(&scenario, 1, &options, vec![&mut first, &mut other, &mut stranger]).unwrap();
+        assert_eq!(alone.digest, beside.digest, "whoever follows has no part in the run");
+        for twin in [&first, &other] {
+            let turns = Turns::of(twin.taken()).unwrap();
+            assert!(turns.count > 500 && turns.longest.at >= FORMED, "{twin:?}");
+            assert!(astray(twin) < ASTRAY_MAX, "{twin:?}: {}", twin.astray());
+        }
+        assert!(astray(&stranger.0) > ASTRAY_MAX, "made of another seed, and so found out");
+    }
+}
