@@ -1,7 +1,11 @@
 //! The network thread of a node of a simulated cluster, for real: it takes its turns as production does, with its own core, sockets' calls and readers
 //! of its view, and hears what the node hears whose twin it is. A cluster of ten thousand needs no ten thousand machines to see how long such turns are.
 //!
-//! It is made of the same settings, identity and seed, so it says what the other one says; what it does not is counted as astray.
+//! It is made of the same settings, identity and seed, so it says what the other one says; what it does not is counted as astray. The settings must say how
+//! many workers there are: left open, a simulated node has two.
+//!
+//! What a turn takes is on the machine's clock, so that whoever takes the core away counts. Sending datagrams is real; reading them, and the writes of links,
+//! are not there. Each turn has what comes in at one moment: what would pile up behind a long one comes in turns of its own.
 
 use std::{
     cell::RefCell,
@@ -50,6 +54,8 @@ pub struct Twin {
     time: Arc<Stopped>,
     body: Option<Body>,
     taken: Vec<Turn>,
+    /// Datagrams of its node so far.
+    compared: u64,
     astray: u64,
 }
 
@@ -76,7 +82,7 @@ impl Twin {
         let [udp, sink] = [UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?, UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?];
         udp.set_nonblocking(true)?;
         let udp = Rc::new(Postbox { to: sink.local_addr()?, udp, _sink: sink });
-        Ok(Self { of: node, udp, time: Arc::default(), body: None, taken: vec![], astray: 0 })
+        Ok(Self { of: node, udp, time: Arc::default(), body: None, taken: vec![], compared: 0, astray: 0 })
     }
 
     /// All turns so far, in order.
@@ -84,8 +90,13 @@ impl Twin {
         &self.taken
     }
 
-    /// Datagrams that one of the two sent and the other did not, so far. A few have only come in another order, as a turn takes everything of a moment
-    /// together.
+    /// Datagrams that its node has sent so far.
+    pub fn compared(&self) -> u64 {
+        self.compared
+    }
+
+    /// Datagrams that one of the two sent and the other did not, so far. A few have only come in another order, as a turn does with what has come in all
+    /// that is due at its moment. Frames are not compared.
     pub fn astray(&self) -> u64 {
         self.astray + self.body.as_ref().map_or(0, |body| body.talk.borrow().said.len() as u64)
     }
@@ -135,6 +146,7 @@ impl Shadow for Twin {
     fn sends(&mut self, _: &NodeAddr, datagram: &[u8]) {
         let Some(body) = &self.body else { return };
         let said = body.talk.borrow_mut().said.pop_front();
+        self.compared += 1;
         if said.as_deref() != Some(datagram) {
             self.astray += 1;
         }

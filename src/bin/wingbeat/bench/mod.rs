@@ -59,7 +59,7 @@ pub struct BenchArgs {
     /// One JSON object on standard output
     #[arg(long)]
     json: bool,
-    /// Seconds of one run: 2, and 60 for `foreign-load`, 180 for `soak`, which are one run each. `network-turn` has its own virtual time
+    /// Seconds of one run: 2, and 60 for `foreign-load`, 180 for `soak`, which are one run each. `network-turn` has a virtual time of its own and takes none
     #[arg(long)]
     secs: Option<f64>,
     /// Runs: 5, 1 for `foreign-load` and `network-turn`, and 9 for `remote-ask`, whose p99 wants more; `all` makes no fewer of a row. The figures are medians over
@@ -182,7 +182,7 @@ impl Name {
         !matches!(self, Self::Timer | Self::Codec | Self::NetworkTurn | Self::Growth | Self::Simulator)
     }
 
-    /// Minutes, whatever the others are given.
+    /// `all` gives it neither `--secs` nor more runs.
     fn is_one_long_run(self) -> bool {
         matches!(self, Self::ForeignLoad | Self::NetworkTurn)
     }
@@ -288,6 +288,9 @@ impl BenchArgs {
         if !self.name.has_nodes() && (self.idle.is_some() || !self.set.is_empty() || self.entities.is_some()) {
             return Some(format!("--idle, --set and --entities are for measurements of nodes; {name} starts none"));
         }
+        if self.secs.is_some() && self.name == Name::NetworkTurn {
+            return Some("--secs is for what runs in real time; network-turn simulates as long as its cluster takes".into());
+        }
         if self.report.is_some() != (self.name == Name::All) {
             return Some("`all` and --report DIR go together: `wingbeat bench all --report perf/results`".into());
         }
@@ -328,11 +331,12 @@ impl BenchArgs {
         }
     }
 
-    /// Seconds of one run. A soak is none in 2 s, and a load of others has to be borne for a minute.
+    /// Seconds of one run. A soak is none in 2 s, a load of others has to be borne for a minute, and a simulated cluster has its own time.
     fn secs(&self) -> f64 {
         self.secs.unwrap_or(match self.name {
             Name::Soak => 180.0,
             Name::ForeignLoad => 60.0,
+            Name::NetworkTurn => f64::from(network_turn::VIRTUAL_S),
             _ => 2.0,
         })
     }

@@ -19,8 +19,7 @@ pub struct Step {
 }
 
 /// Rows of the targets that no row here measures.
-const ABSENT: &str = "Not measured by this command: TLS, the direct write, peers beside us, longest turn of the network thread, \
-                      soak.";
+const ABSENT: &str = "Not measured by this command: TLS, the direct write, peers beside us, soak.";
 
 /// The page, in Markdown. `pictures` are file names beside it, each with its title; `commit` is what was built, if that is known.
 pub fn markdown(outcomes: &[Outcome], steps: &[Step], pictures: &[(&str, &str)], how: &str, commit: Option<&str>) -> String {
