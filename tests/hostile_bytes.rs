@@ -144,6 +144,7 @@ fn state_of_the_cluster() -> (Vec<u8>, Vec<u8>) {
     let joiner = NodeId::new(&addr(3), 9);
     // Those that come at once are admitted together, a moment later.
     victim.machine.handle_frame(s(4), joiner, &addr(3), request(9));
+    victim.machine.handle_timeout(s(5));
     let state = drain(&mut victim.machine).into_iter().find_map(|o| match o {
         MemberOutput::Frame { frame: MemberFrame::JoinAccepted { head, body, .. }, .. } => Some((head, body.to_vec())),
         _ => None,

@@ -242,7 +242,7 @@ fn when_the_marks_of_both_sides_meet_the_greater_side_lives() {
     holds("heal-in-time", 1..5);
     holds("cut-again", 1..5);
     // Some 8 % of its seeds end so that nobody of the smaller side comes back in time.
-    holds("heard-again", 2..6);
+    holds("heard-again", 6..10);
     holds("healed-just-before", 1..3);
     holds("leaky-cut", 11..13);
 }

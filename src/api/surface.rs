@@ -385,7 +385,7 @@ impl Source for Surface {
                 reachable: m.reachable,
                 observers: m.observers.iter().filter_map(|o| addr_in(&view, *o)).collect(),
                 roles: m.roles.to_vec(),
-                up_number: m.up_number,
+                up_number: m.up_number.into(),
                 app_version: m.app_version.to_string(),
                 shards: of(m.id).map(|rows| rows.len() as u64),
                 entities: of(m.id).map(|rows| rows.iter().map(|r| u64::from(r.entities)).sum()),

@@ -248,40 +248,27 @@ impl Change {
 
 /// The differences, in the order of the members.
 pub(super) fn changes(was: Option<&ClusterView>, now: &ClusterView) -> Vec<Change> {
-    let mut out = Vec::new();
     let empty = Members::default();
-    let (old, new) = (was.map_or(&empty, |w| &w.members), &now.members);
-    if old.same(new) {
-        return out;
-    }
-    let (mut i, mut j) = (0, 0);
-    while i < old.len() || j < new.len() {
-        match (old.get(i), new.get(j)) {
-            (Some(a), Some(b)) if a.id == b.id => {
+    let steps = was.map_or(&empty, |w| &w.members).steps(&now.members);
+    let mut out = Vec::new();
+    for step in steps {
+        match (step.was, step.is) {
+            (Some(a), Some(b)) => {
                 if a.status != b.status {
                     out.push(Change::Status(a.id, a.status, b.status));
                 }
                 if a.reachable != b.reachable {
                     out.push(Change::Reachable(a.id, b.reachable));
                 }
-                (i, j) = (i + 1, j + 1);
             }
-            (Some(a), Some(b)) if crate::address_order((&a.addr, a.id), (&b.addr, b.id)).is_lt() => {
-                out.push(Change::Gone(a.id));
-                i += 1;
-            }
-            (Some(a), None) => {
-                out.push(Change::Gone(a.id));
-                i += 1;
-            }
-            (_, Some(b)) => {
+            (Some(a), None) => out.push(Change::Gone(a.id)),
+            (None, Some(b)) => {
                 out.push(Change::New(b.id));
                 if !b.reachable {
                     out.push(Change::Reachable(b.id, false));
                 }
-                j += 1;
             }
-            (None, None) => break,
+            (None, None) => {}
         }
     }
     out
@@ -328,10 +315,11 @@ impl Wakes {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::{NodeAddr, ShardId, TypeId, proto::membership::Member};
+    use crate::{
+        NodeAddr, ShardId, TypeId,
+        proto::membership::{Member, MemberInfo},
+    };
 
     #[test]
     fn a_planted_second_instance_is_caught_and_timed() {
@@ -389,7 +377,7 @@ mod tests {
         let member = |&(index, incarnation, status, reachable): &(u32, u64, MemberStatus, bool)| {
             let addr = NodeAddr::new(&format!("n{index:05}"), 1);
             let id = NodeId::new(&addr, incarnation);
-            Member { id, addr, status, roles: Arc::new([]), app_version: "".into(), up_number: 1, reachable, observers: Arc::new([]) }
+            Member { reachable, ..Member::new(MemberInfo::bare(id, addr), status, 1) }
         };
         ClusterView {
             me: NodeId::from_raw(0),
@@ -440,7 +428,8 @@ mod tests {
         let generation = |id: NodeId| Some((0, id.incarnation() as u32));
         let both = view(&[(0, 1, Up, true), (1, 1, Up, true)]);
         let (left, right) = (view(&[(0, 1, Up, true)]), view(&[(1, 1, Up, true)]));
-        let (one, other) = (left.members[0].id, right.members[0].id);
+        let one_of = |view: &ClusterView| view.members.iter().next().unwrap().id;
+        let (one, other) = (one_of(&left), one_of(&right));
         let (mut a, mut b) = (Observed::default(), Observed::default());
         for (o, mine) in [(&mut a, &left), (&mut b, &both)] {
             assert_eq!(o.step(&changes(None, &both), generation), None);

@@ -511,7 +511,10 @@ impl Traffic {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{NodeAddr, proto::membership::Member};
+    use crate::{
+        NodeAddr,
+        proto::membership::{Member, MemberInfo},
+    };
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -520,15 +523,9 @@ mod tests {
     }
 
     fn view(me: u32, members: &[(u32, MemberStatus, bool)]) -> Arc<ClusterView> {
-        let member = |&(n, status, reachable): &(u32, MemberStatus, bool)| Member {
-            id: id(n),
-            addr: NodeAddr::new(&format!("n{n:05}"), 1),
-            status,
-            roles: Arc::new([]),
-            app_version: "".into(),
-            up_number: u64::from(n) + 1,
-            reachable,
-            observers: Arc::new([]),
+        let member = |&(n, status, reachable): &(u32, MemberStatus, bool)| {
+            let info = MemberInfo::bare(id(n), NodeAddr::new(&format!("n{n:05}"), 1));
+            Member { reachable, ..Member::new(info, status, n + 1) }
         };
         let members = members.iter().map(member).collect();
         Arc::new(ClusterView { me: id(me), members, leader: None, deputies: vec![], converged: true, version: 1 })

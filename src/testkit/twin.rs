@@ -4,8 +4,9 @@
 //! It is made of the same settings, identity and seed, so it says what the other one says; what it does not is counted as astray. The settings must say how
 //! many workers there are: left open, a simulated node has two.
 //!
-//! What a turn takes is on the machine's clock, so that whoever takes the core away counts. Sending datagrams is real; reading them, and the writes of links,
-//! are not there. Each turn has what comes in at one moment: what would pile up behind a long one comes in turns of its own.
+//! What a turn takes is on the thread's clock. Beside the simulation that is what it takes in a process that has thousands of other nodes in its memory, of
+//! which a real one has none: [`Twin::again`] gives it a life of its own. Sending datagrams is real; reading them, and the writes of links, are not there. Each
+//! turn has what comes in at one moment: what would pile up behind a long one comes in turns of its own.
 
 use std::{
     cell::RefCell,
@@ -18,7 +19,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use crate::{
@@ -32,6 +33,7 @@ use crate::{
     },
     net::{NetEvent, Unsent},
     proto::{
+        link::LinkEvent,
         membership::Identity,
         wire::{Context, Decoded, Frame, FrameError, Message, decode, encode},
     },
@@ -43,7 +45,7 @@ use crate::{
 pub struct Turn {
     /// Of the run.
     pub at: Duration,
-    /// On the machine's clock.
+    /// On the thread's own clock, which stands still while somebody else has the core.
     pub took: Duration,
 }
 
@@ -53,10 +55,25 @@ pub struct Twin {
     udp: Rc<Postbox>,
     time: Arc<Stopped>,
     body: Option<Body>,
+    /// All that has happened to it.
+    story: Vec<(Time, Scene)>,
     taken: Vec<Turn>,
     /// Datagrams of its node so far.
     compared: u64,
     astray: u64,
+}
+
+/// What happened to a twin at one moment.
+#[derive(Clone)]
+enum Scene {
+    Born {
+        config: Arc<Config>,
+        me: Identity,
+        seed: u64,
+    },
+    /// Nothing: a timer is due.
+    Woken,
+    Heard(Incoming),
 }
 
 /// One life of it.
@@ -82,12 +99,22 @@ impl Twin {
         let [udp, sink] = [UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?, UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?];
         udp.set_nonblocking(true)?;
         let udp = Rc::new(Postbox { to: sink.local_addr()?, udp, _sink: sink });
-        Ok(Self { of: node, udp, time: Arc::default(), body: None, taken: vec![], compared: 0, astray: 0 })
+        Ok(Self { of: node, udp, time: Arc::default(), body: None, story: vec![], taken: vec![], compared: 0, astray: 0 })
     }
 
     /// All turns so far, in order.
     pub fn taken(&self) -> &[Turn] {
         &self.taken
+    }
+
+    /// Another twin, to which all that has happened to this one has happened again: its turns are the same, at another moment of the machine and alone.
+    ///
+    /// # Errors
+    /// As for [`of`](Self::of).
+    pub fn again(&self) -> io::Result<Self> {
+        let mut twin = Self::of(self.of)?;
+        self.story.iter().for_each(|(now, scene)| twin.play(*now, scene.clone()));
+        Ok(twin)
     }
 
     /// Datagrams that its node has sent so far.
@@ -101,14 +128,33 @@ impl Twin {
         self.astray + self.body.as_ref().map_or(0, |body| body.talk.borrow().said.len() as u64)
     }
 
+    fn play(&mut self, now: Time, scene: Scene) {
+        self.time.set(now);
+        match scene {
+            Scene::Born { config, me, seed } => return self.live(config, me, seed),
+            Scene::Woken => {}
+            Scene::Heard(what) => self.body.iter().for_each(|body| body.talk.borrow_mut().events.push_back(what.clone())),
+        }
+        self.turns(now);
+    }
+
+    fn live(&mut self, config: Arc<Config>, me: Identity, seed: u64) {
+        self.astray = self.astray();
+        let talk = Rc::new(RefCell::new(Talk::default()));
+        let ears = Ears { me: me.id(), frame_bytes: config.limits.frame_bytes as usize, udp: self.udp.clone(), talk: talk.clone() };
+        let stepped = engine::stepped(config, me, ears, seed, Clock::Virtual(self.time.clone()));
+        let lanes = stepped.workers.iter().map(|_| Lanes::default()).collect();
+        self.body = Some(Body { stepped, lanes, talk });
+    }
+
     /// Takes turns until there is nothing to do, and looks at the clock for those of the network.
     fn turns(&mut self, now: Time) {
         let Some(Body { stepped, lanes, .. }) = &mut self.body else { return };
         crate::api::mark_engine_thread(true);
         loop {
-            let began = Instant::now();
+            let before = engine::sys::worked();
             stepped.network.turn(now);
-            self.taken.push(Turn { at: now.since(self.time.began()), took: began.elapsed() });
+            self.taken.push(Turn { at: now.since(self.time.began()), took: engine::sys::worked().saturating_sub(before) });
             // A coordinator asks its own workers as well what they run.
             for (worker, lanes) in stepped.workers.iter_mut().zip(&mut *lanes).filter(|(worker, _)| !worker.is_quiet()) {
                 on_behalf(lanes, || worker.turn(Moment::at(now)));
@@ -127,20 +173,15 @@ impl Shadow for Twin {
     }
 
     fn born(&mut self, now: Time, config: &Arc<Config>, me: &Identity, seed: u64) {
-        self.astray = self.astray();
-        self.time.set(now);
-        let talk = Rc::new(RefCell::new(Talk::default()));
-        let ears = Ears { me: me.id(), frame_bytes: config.limits.frame_bytes as usize, udp: self.udp.clone(), talk: talk.clone() };
-        let stepped = engine::stepped(config.clone(), me.clone(), ears, seed, Clock::Virtual(self.time.clone()));
-        let lanes = stepped.workers.iter().map(|_| Lanes::default()).collect();
-        self.body = Some(Body { stepped, lanes, talk });
+        let scene = Scene::Born { config: config.clone(), me: me.clone(), seed };
+        self.story.push((now, scene.clone()));
+        self.play(now, scene);
     }
 
     fn hears(&mut self, now: Time, what: Heard<'_>) {
-        let Some(body) = &self.body else { return };
-        self.time.set(now);
-        body.talk.borrow_mut().hear(now, what);
-        self.turns(now);
+        let Some(scene) = Scene::of(now, what) else { return };
+        self.story.push((now, scene.clone()));
+        self.play(now, scene);
     }
 
     fn sends(&mut self, _: &NodeAddr, datagram: &[u8]) {
@@ -197,26 +238,27 @@ struct Talk {
     said: VecDeque<Vec<u8>>,
 }
 
+#[derive(Clone)]
 enum Incoming {
-    Event(NetEvent),
+    Datagram(Vec<u8>),
+    Link(LinkEvent),
     /// As it comes from a socket: to read it is part of the turn.
     Frame(Context, Vec<u8>),
 }
 
-impl Talk {
-    fn hear(&mut self, now: Time, what: Heard<'_>) {
-        self.events.extend(match what {
-            Heard::Datagram(bytes) => {
-                Some(Incoming::Event(NetEvent::Datagram { bytes: bytes.to_vec(), from: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)) }))
-            }
+impl Scene {
+    fn of(now: Time, what: Heard<'_>) -> Option<Self> {
+        Some(Self::Heard(match what {
+            Heard::Datagram(bytes) => Incoming::Datagram(bytes.to_vec()),
+            Heard::Link(event) => Incoming::Link(event.clone()),
+            Heard::Timer => return Some(Self::Woken),
             Heard::Frame { peer, frame } => {
                 let (from, mut bytes) = (Context { sender: peer, now }, vec![]);
                 // What the other node's link has carried fits into one.
-                encode(frame, from, usize::MAX, &mut bytes).ok().map(|_| Incoming::Frame(from, bytes))
+                encode(frame, from, usize::MAX, &mut bytes).ok()?;
+                Incoming::Frame(from, bytes)
             }
-            Heard::Link(event) => Some(Incoming::Event(NetEvent::Link(event.clone()))),
-            Heard::Timer => None,
-        });
+        }))
     }
 }
 
@@ -239,7 +281,8 @@ impl Carrier for Ears {
 
     fn next(&mut self, _: impl FnMut(NodeId, &Message<'_>) -> bool) -> Option<NetEvent> {
         match self.talk.borrow_mut().events.pop_front()? {
-            Incoming::Event(event) => Some(event),
+            Incoming::Datagram(bytes) => Some(NetEvent::Datagram { bytes, from: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)) }),
+            Incoming::Link(event) => Some(NetEvent::Link(event)),
             Incoming::Frame(from, bytes) => match decode(&bytes, from) {
                 Ok(Decoded::Frame(frame)) => Some(NetEvent::Frame { peer: from.sender, frame }),
                 Ok(Decoded::Skipped(_)) | Err(_) => None,

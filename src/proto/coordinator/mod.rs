@@ -160,7 +160,7 @@ impl Coordinator {
     /// Who has just come may have heard of none, and be all that is left: as the oldest takes the seat, those before it had lower up numbers, and a
     /// counter that is never below one's own is above theirs.
     fn next_term(&self) -> Term {
-        let number = self.view.as_ref().and_then(|v| v.myself()).map_or(0, |m| m.up_number);
+        let number = self.view.as_ref().and_then(|v| v.myself()).map_or(0, |m| m.up_number.into());
         let counter = ((self.heard.0 >> TERM_OWNER_BITS) + 1).max(number);
         // Incarnations are random.
         let owner = self.me.incarnation() & ((1 << TERM_OWNER_BITS) - 1);

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     NodeAddr, ShardId,
     proto::{
-        membership::Member,
+        membership::{Member, MemberInfo},
         sharding::{FactState, ShardFact, TypeInfo},
     },
 };
@@ -19,15 +19,9 @@ fn info() -> TypeInfo {
 }
 
 fn view(statuses: &[MemberStatus]) -> Arc<ClusterView> {
-    let member = |(n, status): (usize, &MemberStatus)| Member {
-        id: NodeId::from_raw(n as u128 + 1),
-        addr: NodeAddr::new("host", n as u16),
-        status: *status,
-        roles: Arc::new([]),
-        app_version: "".into(),
-        up_number: n as u64 + 1,
-        reachable: true,
-        observers: Arc::new([]),
+    let member = |(n, status): (usize, &MemberStatus)| {
+        let info = MemberInfo::bare(NodeId::from_raw(n as u128 + 1), NodeAddr::new("host", n as u16));
+        Member::new(info, *status, n as u32 + 1)
     };
     let members = statuses.iter().enumerate().map(member).collect();
     Arc::new(ClusterView { me: ME, members, leader: None, deputies: vec![], converged: true, version: 1 })
@@ -447,7 +441,7 @@ fn successors_that_have_not_heard_of_each_other_have_terms_of_their_own() {
     let take = |me: NodeId| {
         let mut c = Coordinator::new(Arc::new(Config::default()), me);
         c.hear(held(3));
-        let members = view(&UP).members.iter().filter(|m| m.up_number >= me.raw() as u64).cloned().collect();
+        let members = view(&UP).members.iter().filter(|m| m.up_number >= me.raw() as u32).cloned().collect();
         c.handle_view(Time::from_nanos(1), Arc::new(ClusterView { me, members, ..(*view(&UP)).clone() }), &mut vec![]);
         c.heard()
     };

@@ -1,6 +1,10 @@
 //! The contacted member's side of a join: who is admitted, and what is wrong with those who are not.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use super::{
     JoinRequest, MemberFrame, MemberStatus, Membership, Phase,
@@ -9,7 +13,7 @@ use super::{
     counters::Count,
     gossip::whole,
     idmap::IdMap,
-    state::{Entry, Gone, Info, MEMBERS_MAX},
+    state::{Entry, Gone, MEMBERS_MAX, MemberInfo},
 };
 use crate::{Config, NodeAddr, NodeId, Time, proto::link::LinkDown};
 
@@ -17,13 +21,17 @@ use crate::{Config, NodeAddr, NodeId, Time, proto::link::LinkDown};
 pub(crate) const PROTOCOL: (u16, u16) = (1, 1);
 /// Most joiners that wait.
 const NEWCOMERS_MAX: usize = MEMBERS_MAX;
+/// How many are sent the state in one go: it can be hundreds of kilobytes for each, and others wait for what else this node has to say.
+const WELCOMES: usize = 8;
+/// Until the next: nothing, but another turn of whoever drives this.
+const NEXT_TURN: Duration = Duration::from_nanos(1);
 /// Most settings of a request.
 const SETTINGS_MAX: usize = 256;
 
 /// A joiner that waits for its turn, or at whose address an earlier life is still a member.
 #[derive(Clone, Debug)]
 struct Newcomer {
-    info: Arc<Info>,
+    info: Arc<MemberInfo>,
     /// Order of arrival.
     number: u64,
 }
@@ -35,8 +43,10 @@ pub(crate) struct Admissions {
     newcomers: BTreeMap<NodeId, Newcomer>,
     number: u64,
     last: Option<Time>,
-    /// Admitted while the state settled; they get it when it stands.
-    welcome: Vec<(NodeId, NodeAddr)>,
+    /// Admitted, and to be sent the state.
+    welcome: VecDeque<(NodeId, NodeAddr)>,
+    /// When the first of them are.
+    welcome_at: Option<Time>,
 }
 
 impl Admissions {
@@ -84,7 +94,8 @@ impl Membership {
         let mut roles = request.roles.clone();
         roles.sort();
         roles.dedup();
-        let info = Info { id: from, addr: request.addr.clone(), roles: roles.into(), app_version: request.app_version.as_str().into() };
+        let info =
+            MemberInfo { id: from, addr: request.addr.clone(), roles: roles.into(), app_version: request.app_version.as_str().into() };
         if NodeId::new(&request.addr, request.incarnation) != from || request.addr != *addr || !codec::fits(&info) {
             return self.refuse(
                 from,
@@ -113,7 +124,7 @@ impl Membership {
     }
 
     /// A joiner waits for its turn.
-    fn announce_newcomer(&mut self, info: Arc<Info>) {
+    fn announce_newcomer(&mut self, info: Arc<MemberInfo>) {
         let waiting = &mut self.admissions;
         if waiting.newcomers.contains_key(&info.id) {
             return;
@@ -179,10 +190,15 @@ impl Membership {
 
     /// Those at whose addresses no life is left in the state, in order of arrival.
     fn admissible(&self) -> Vec<(u64, NodeId)> {
-        let free = self.admissions.newcomers.iter().filter(|(_, n)| self.state.at(&n.info.addr).is_none());
+        let free = self.admissions.newcomers.iter().filter(|(_, n)| self.is_free(n));
         let mut free: Vec<(u64, NodeId)> = free.map(|(&id, n)| (n.number, id)).collect();
         free.sort_unstable();
         free
+    }
+
+    /// Whether no life is left in the state at its address.
+    fn is_free(&self, newcomer: &Newcomer) -> bool {
+        self.state.at(&newcomer.info.addr).is_none()
     }
 
     /// Whether somebody waits to be admitted, or to be told that it was.
@@ -192,7 +208,7 @@ impl Membership {
 
     /// When joiners are to be admitted.
     pub(super) fn admission_due(&self) -> Option<Time> {
-        if self.phase != Phase::Member || self.admissions.newcomers.is_empty() || self.admissible().is_empty() {
+        if self.phase != Phase::Member || !self.admissions.newcomers.values().any(|n| self.is_free(n)) {
             return None;
         }
         // Far below the patience of a joiner.
@@ -213,7 +229,7 @@ impl Membership {
         self.admissions.last = Some(now);
         let takes = self.takes_members();
         let mut room = MEMBERS_MAX.saturating_sub(self.state.members.len());
-        let mut joined = self.state.members.values().map(|m| m.joined).max().unwrap_or(0);
+        let mut joined = self.state.members.census().last_joined;
         let mut new = IdMap::default();
         for (_, id) in self.admissible() {
             let Some(newcomer) = self.admissions.newcomers.remove(&id) else { continue };
@@ -223,21 +239,33 @@ impl Membership {
             } else if !self.state.tombstones.contains_key(&id) {
                 (room, joined) = (room - 1, joined.saturating_add(1).min(codec::SMALL_MAX));
                 self.counters.add(Count::JoinsAdmitted);
-                self.admissions.welcome.push((id, newcomer.info.addr.clone()));
+                self.admissions.welcome.push_back((id, newcomer.info.addr.clone()));
                 new.insert(id, Entry::joining(newcomer.info, joined));
             }
         }
         if new.is_empty() {
             return false;
         }
+        self.admissions.welcome_at.get_or_insert(now + NEXT_TURN);
         self.state.members_mut().merge(&new, |_, _| {});
         self.touch();
         true
     }
 
-    /// Sends the state to those admitted while it settled.
-    pub(super) fn welcome_newcomers(&mut self, now: Time) {
-        for (id, addr) in std::mem::take(&mut self.admissions.welcome) {
+    /// When some of the admitted are sent the state.
+    pub(super) fn welcome_due(&self) -> Option<Time> {
+        self.admissions.welcome_at
+    }
+
+    /// Sends it to some of them. It stands: what it was derived of is what they get.
+    pub(super) fn welcome_on(&mut self, now: Time) {
+        if self.phase != Phase::Member || self.admissions.welcome_at.is_none_or(|at| at > now) {
+            return;
+        }
+        let welcome = &mut self.admissions.welcome;
+        let first = welcome.drain(..welcome.len().min(WELCOMES)).filter(|(id, _)| self.state.is_in(*id)).collect::<Vec<_>>();
+        self.admissions.welcome_at = (!welcome.is_empty()).then(|| now + NEXT_TURN);
+        for (id, addr) in first {
             self.accept_joiner(now, id, addr);
         }
     }
@@ -245,7 +273,7 @@ impl Membership {
     fn accept_joiner(&mut self, now: Time, joiner: NodeId, addr: NodeAddr) {
         let body = whole(&self.state.version);
         let head = self.head(now, 0, &body, self.state.seen_bitmap());
-        self.say(addr, MemberFrame::JoinAccepted { joiner, head, body: body.packed() });
+        self.say(addr, MemberFrame::JoinAccepted { joiner, head, body: body.packed(self.plain_max()).clone() });
     }
 
     fn refuse(&mut self, joiner: NodeId, addr: &NodeAddr, reason: String) {

@@ -76,13 +76,13 @@ impl Dots {
 
 /// Looks up ids of a clock, best in their order.
 pub(crate) struct InOrder<'a> {
-    counts: &'a [u64],
+    counts: &'a IdMap<u64>,
     ids: Cursor<'a>,
 }
 
 impl InOrder<'_> {
     pub(crate) fn get(&mut self, id: NodeId) -> u64 {
-        self.ids.find(id).map_or(0, |at| self.counts[at])
+        self.ids.find(id).and_then(|at| self.counts.at(at)).map_or(0, |(_, count)| *count)
     }
 }
 
@@ -146,7 +146,7 @@ impl VectorClock {
 
     /// To look up ids most of which come in their order.
     pub(crate) fn in_order(&self) -> InOrder<'_> {
-        InOrder { counts: self.0.values().as_slice(), ids: Cursor::of(self.0.keys().as_slice()) }
+        InOrder { counts: &self.0, ids: Cursor::of(self.0.keys().as_slice()) }
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -7,8 +7,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::{NodeAddr, NodeId};
 
 /// Elements of the state, packed for a link. The same bytes go to all who get the same.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Packed(pub(crate) Arc<[u8]>);
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Packed(Arc<Vec<u8>>);
 
 impl std::ops::Deref for Packed {
     type Target = [u8];
@@ -21,7 +21,7 @@ impl std::ops::Deref for Packed {
 impl From<Vec<u8>> for Packed {
     /// Of bytes that say themselves how they are packed.
     fn from(bytes: Vec<u8>) -> Self {
-        Self(bytes.into())
+        Self(Arc::new(bytes))
     }
 }
 
@@ -39,7 +39,7 @@ impl Serialize for Packed {
 
 impl<'de> Deserialize<'de> for Packed {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        serde_bytes::ByteBuf::deserialize(d).map(|bytes| Self(bytes.into_vec().into()))
+        serde_bytes::ByteBuf::deserialize(d).map(|bytes| bytes.into_vec().into())
     }
 }
 

@@ -401,11 +401,11 @@ impl Membership {
     pub(super) fn read_elements(&self, known: &Arc<Version>, elements: Elements<'_>) -> Result<Arc<Version>, Malformed> {
         let bytes = match elements {
             Elements::Plain(bytes) => bytes,
-            Elements::Packed(packed) => &packed.0,
+            Elements::Packed(packed) => packed,
         };
         let read = || match elements {
             Elements::Plain(bytes) => codec::decode(bytes, known),
-            Elements::Packed(packed) => codec::decode(&pack::unpack(&packed.0)?, known),
+            Elements::Packed(packed) => codec::decode(&pack::unpack(packed)?, known),
         };
         if let Some(pool) = &self.pool { pool.read(known, bytes, read) } else { read().map(Arc::new) }
     }
@@ -720,14 +720,14 @@ impl Membership {
         // What nobody asked for is small: who gets it looks at nothing else.
         let seen = if ask == 0 { vec![] } else { self.state.seen_bitmap() };
         let mut head = self.head(now, ask, body, seen);
-        if datagram::ENVELOPE_BYTES + datagram::PART_BYTES + head.len() + body.bytes.len() <= self.datagram_max() {
-            head.extend_from_slice(&body.bytes);
+        if datagram::ENVELOPE_BYTES + datagram::PART_BYTES + head.len() + body.bytes().len() <= self.datagram_max() {
+            head.extend_from_slice(body.bytes());
             self.send_parts(to, &[Part::Delta(&head)]);
         } else if let Some(addr) = self.addr_of(to).cloned() {
             self.counters.add(Count::StateByLink);
             self.counters.add(Count::FramesOut);
             let known = self.state.members.contains_key(&to);
-            self.out.gossip(to, known, addr, MemberFrame::Gossip { head, body: body.packed() });
+            self.out.gossip(to, known, addr, MemberFrame::Gossip { head, body: body.packed(self.plain_max()).clone() });
         }
     }
 
@@ -761,6 +761,11 @@ impl Membership {
             part.write(&mut w);
         }
         Some((addr, w.0))
+    }
+
+    /// States up to this go as they are: they fit into a frame, and who is asked does not stand still to deflate them.
+    pub(super) fn plain_max(&self) -> usize {
+        self.config.limits.frame_bytes as usize / 2
     }
 
     pub(super) fn datagram_max(&self) -> usize {

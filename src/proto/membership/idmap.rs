@@ -1,7 +1,8 @@
-//! Maps by node id, as sorted arrays: read and walked far more often than they grow.
+//! Maps by node id, in order: read and walked far more often than they grow.
 
 use std::ops::{Index, RangeInclusive};
 
+use super::parts::{self, Parts};
 use crate::NodeId;
 
 /// A map from node ids, walked in their order.
@@ -11,12 +12,12 @@ use crate::NodeId;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct IdMap<V> {
     ids: Vec<NodeId>,
-    values: Vec<V>,
+    values: Parts<V>,
 }
 
 impl<V> Default for IdMap<V> {
     fn default() -> Self {
-        Self { ids: vec![], values: vec![] }
+        Self { ids: vec![], values: Parts::default() }
     }
 }
 
@@ -81,6 +82,8 @@ pub(crate) struct Cursor<'a> {
     at: usize,
 }
 
+/// A map is built anew if one in so many of its elements is new.
+const MANY: usize = 16;
 /// How far ahead an id is looked for before it is searched.
 const NEAR: usize = 8;
 
@@ -106,7 +109,7 @@ impl<'a> Cursor<'a> {
 
 impl<V> IdMap<V> {
     pub(crate) fn with_room(count: usize) -> Self {
-        Self { ids: Vec::with_capacity(count), values: Vec::with_capacity(count) }
+        Self { ids: Vec::with_capacity(count), values: Parts::default() }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -128,20 +131,45 @@ impl<V> IdMap<V> {
     }
 
     pub(crate) fn get(&self, id: &NodeId) -> Option<&V> {
-        self.rank(id).map(|at| &self.values[at])
-    }
-
-    pub(crate) fn get_mut(&mut self, id: &NodeId) -> Option<&mut V> {
-        self.rank(id).map(|at| &mut self.values[at])
+        self.rank(id).and_then(|at| self.values.get(at))
     }
 
     pub(crate) fn contains_key(&self, id: &NodeId) -> bool {
         self.rank(id).is_some()
     }
 
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (&NodeId, &V)> + ExactSizeIterator + Clone {
+        self.ids.iter().zip(self.values.iter())
+    }
+
+    pub(crate) fn keys(&self) -> std::slice::Iter<'_, NodeId> {
+        self.ids.iter()
+    }
+
+    pub(crate) fn values(&self) -> parts::Iter<'_, V> {
+        self.values.iter()
+    }
+
+    pub(crate) fn range(&self, ids: RangeInclusive<NodeId>) -> impl Iterator<Item = (&NodeId, &V)> {
+        let (Ok(from) | Err(from)) = search(&self.ids, *ids.start());
+        let within = self.ids[from..].iter().take_while(move |id| *id <= ids.end());
+        within.zip(self.values.from(from))
+    }
+
+    /// Whose values may be others than in the other map, in order: both share the rest in memory.
+    pub(crate) fn beyond(&self, other: &Self) -> impl Iterator<Item = NodeId> {
+        self.values.beyond(&other.values).map(|at| self.ids[at])
+    }
+}
+
+impl<V: Clone> IdMap<V> {
+    pub(crate) fn get_mut(&mut self, id: &NodeId) -> Option<&mut V> {
+        self.rank(id).and_then(|at| self.values.get_mut(at))
+    }
+
     pub(crate) fn insert(&mut self, id: NodeId, value: V) -> Option<V> {
         match search(&self.ids, id) {
-            Ok(at) => Some(std::mem::replace(&mut self.values[at], value)),
+            Ok(at) => self.values.get_mut(at).map(|old| std::mem::replace(old, value)),
             Err(at) => {
                 self.ids.insert(at, id);
                 self.values.insert(at, value);
@@ -159,7 +187,7 @@ impl<V> IdMap<V> {
                 at
             }
         };
-        &mut self.values[at]
+        self.values.get_mut(at).expect("a value stands where its id does")
     }
 
     pub(crate) fn remove(&mut self, id: &NodeId) -> Option<V> {
@@ -169,73 +197,47 @@ impl<V> IdMap<V> {
         })
     }
 
-    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&NodeId, &mut V) -> bool) {
-        let mut ids = self.ids.iter();
-        let mut kept = Vec::with_capacity(self.ids.len());
-        self.values.retain_mut(|value| {
-            let keeps = ids.next().filter(|id| keep(id, value));
-            kept.extend(keeps.copied());
-            keeps.is_some()
-        });
-        self.ids = kept;
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&NodeId, &V) -> bool) {
+        let keeps: Vec<bool> = self.iter().map(|(id, value)| keep(id, value)).collect();
+        if keeps.contains(&false) {
+            self.values.retain(&keeps);
+            let mut keeps = keeps.into_iter();
+            self.ids.retain(|_| keeps.next() == Some(true));
+        }
     }
 
     /// Takes in the other's elements; `both` settles what stands here already.
-    pub(crate) fn merge<'a>(&mut self, other: &'a Self, mut both: impl FnMut(&mut V, &'a V))
-    where
-        V: Clone,
-    {
-        let new: Vec<(NodeId, &'a V)> = other
-            .iter()
-            .filter(|(id, theirs)| {
-                let mine = self.get_mut(id);
-                let known = mine.is_some();
-                mine.into_iter().for_each(|mine| both(mine, theirs));
-                !known
-            })
-            .map(|(&id, value)| (id, value))
-            .collect();
-        if new.is_empty() {
+    pub(crate) fn merge<'a>(&mut self, other: &'a Self, mut both: impl FnMut(&mut V, &'a V)) {
+        let mut new: Vec<(NodeId, &'a V)> = vec![];
+        for (&id, theirs) in other {
+            match self.get_mut(&id) {
+                Some(mine) => both(mine, theirs),
+                None => new.push((id, theirs)),
+            }
+        }
+        if new.len() <= self.len() / MANY {
+            self.extend(new.into_iter().map(|(id, value)| (id, value.clone())));
             return;
         }
-        let mut all = Self { ids: Vec::with_capacity(self.len() + new.len()), values: Vec::with_capacity(self.len() + new.len()) };
+        let (mut ids, mut values) = (Vec::with_capacity(self.len() + new.len()), Vec::with_capacity(self.len() + new.len()));
         let mut new = new.into_iter().peekable();
+        let mut push = |id, value| {
+            ids.push(id);
+            values.push(value);
+        };
         for (id, value) in std::mem::take(self) {
             while let Some((before, value)) = new.next_if(|&(new, _)| new < id) {
-                all.push(before, value.clone());
+                push(before, value.clone());
             }
-            all.push(id, value);
+            push(id, value);
         }
-        new.for_each(|(id, value)| all.push(id, value.clone()));
-        *self = all;
+        new.for_each(|(id, value)| push(id, value.clone()));
+        *self = Self { ids, values: values.into_iter().collect() };
     }
 
-    /// At the end of the order.
-    fn push(&mut self, id: NodeId, value: V) {
-        self.ids.push(id);
-        self.values.push(value);
-    }
-
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (&NodeId, &V)> + ExactSizeIterator + Clone {
-        self.ids.iter().zip(&self.values)
-    }
-
-    pub(crate) fn keys(&self) -> std::slice::Iter<'_, NodeId> {
-        self.ids.iter()
-    }
-
-    pub(crate) fn values(&self) -> std::slice::Iter<'_, V> {
-        self.values.iter()
-    }
-
-    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
-        self.values.iter_mut()
-    }
-
-    pub(crate) fn range(&self, ids: RangeInclusive<NodeId>) -> impl Iterator<Item = (&NodeId, &V)> {
-        let (Ok(from) | Err(from)) = search(&self.ids, *ids.start());
-        let within = self.ids[from..].iter().take_while(move |id| *id <= ids.end());
-        within.zip(&self.values[from..])
+    /// Those for which that holds, to be changed. What is shared and has none of them stays so.
+    pub(crate) fn values_mut_where(&mut self, fits: impl Fn(&V) -> bool + Copy) -> impl Iterator<Item = &mut V> {
+        self.values.iter_mut_where(fits)
     }
 }
 
@@ -247,7 +249,7 @@ impl<V> Index<&NodeId> for IdMap<V> {
     }
 }
 
-impl<V> Extend<(NodeId, V)> for IdMap<V> {
+impl<V: Clone> Extend<(NodeId, V)> for IdMap<V> {
     fn extend<I: IntoIterator<Item = (NodeId, V)>>(&mut self, more: I) {
         for (id, value) in more {
             self.insert(id, value);
@@ -255,7 +257,7 @@ impl<V> Extend<(NodeId, V)> for IdMap<V> {
     }
 }
 
-impl<V> FromIterator<(NodeId, V)> for IdMap<V> {
+impl<V: Clone> FromIterator<(NodeId, V)> for IdMap<V> {
     fn from_iter<I: IntoIterator<Item = (NodeId, V)>>(all: I) -> Self {
         let all = all.into_iter();
         let mut map = Self::with_room(all.size_hint().0);
@@ -266,16 +268,16 @@ impl<V> FromIterator<(NodeId, V)> for IdMap<V> {
 
 impl<'a, V> IntoIterator for &'a IdMap<V> {
     type Item = (&'a NodeId, &'a V);
-    type IntoIter = std::iter::Zip<std::slice::Iter<'a, NodeId>, std::slice::Iter<'a, V>>;
+    type IntoIter = std::iter::Zip<std::slice::Iter<'a, NodeId>, parts::Iter<'a, V>>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.ids.iter().zip(&self.values)
+        self.ids.iter().zip(self.values.iter())
     }
 }
 
-impl<V> IntoIterator for IdMap<V> {
+impl<V: Clone> IntoIterator for IdMap<V> {
     type Item = (NodeId, V);
-    type IntoIter = std::iter::Zip<std::vec::IntoIter<NodeId>, std::vec::IntoIter<V>>;
+    type IntoIter = std::iter::Zip<std::vec::IntoIter<NodeId>, parts::IntoIter<V>>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.ids.into_iter().zip(self.values)

@@ -481,9 +481,9 @@ impl Membership {
         }
         let reached = |m: &&Entry| !self.verdict.unreachable.contains_key(&m.info.id);
         let up = |m: &&Entry| m.status == MemberStatus::Up && m.info.id != self.me && m.info.addr != *asker;
-        let up = || self.state.members.values().filter(up);
-        let both = up().filter(reached).take(OTHERS_MAX).chain(up().filter(|m| !reached(m)).take(OTHERS_MAX));
-        both.map(|m| m.info.addr.clone()).collect()
+        let reached = self.state.members.values().filter(reached).filter(up).take(OTHERS_MAX);
+        let lost = self.lost().filter_map(|id| self.state.members.get(&id)).filter(up).take(OTHERS_MAX);
+        reached.chain(lost).map(|m| m.info.addr.clone()).collect()
     }
 
     /// Whether this node may admit others.

@@ -87,14 +87,14 @@ pub(crate) fn first_of_all(state: &State) -> Option<NodeId> {
 /// Makes those joiners up: the first ones once there are as many members as the configuration asks for. A cluster that has begun goes on with fewer,
 /// where the rest of a rolling restart would wait for ever.
 pub(crate) fn promote(state: &mut State, config: &Config, joiners: &[NodeId]) -> bool {
-    let present = state.members.values().filter(|m| m.status <= MemberStatus::Leaving).count();
+    let present = || state.members.values().filter(|m| m.status <= MemberStatus::Leaving).count();
     let of = |role: &str| {
         let has = |m: &&Entry| m.status <= MemberStatus::Leaving && m.info.roles.iter().any(|r| r == role);
         state.members.values().filter(has).count()
     };
-    let missing = config.cluster.min_members_of.iter().any(|least| of(&least.role) < least.members as usize);
-    let last = state.members.values().map(|m| m.up_number).max().unwrap_or(0);
-    if last == 0 && (present < config.cluster.min_members as usize || missing) || joiners.is_empty() {
+    let missing = || config.cluster.min_members_of.iter().any(|least| of(&least.role) < least.members as usize);
+    let last = state.members.census().last_up;
+    if joiners.is_empty() || last == 0 && (present() < config.cluster.min_members as usize || missing()) {
         return false;
     }
     let members = state.members_mut();
@@ -130,9 +130,10 @@ fn remove_finished(state: &mut State, now: Time) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use super::{super::state::Info, *};
+    use super::{
+        super::{Member, MemberInfo},
+        *,
+    };
     use crate::NodeAddr;
 
     const NOW: Time = Time::from_nanos(1);
@@ -142,9 +143,10 @@ mod tests {
         for (&status, port) in statuses.iter().zip(1..) {
             let addr = NodeAddr::new("h", port);
             let id = NodeId::new(&addr, 1);
-            let info = Arc::new(Info { id, addr, roles: [].into(), app_version: "".into() });
+            let info = MemberInfo::bare(id, addr);
             let up_number = if status < MemberStatus::Up { 0 } else { u32::from(port) };
-            state.members_mut().insert(id, Entry { status, up_number, ..Entry::joining(info, u32::from(100 - port)) });
+            let entry = Entry { joined: u32::from(100 - port), ..Member::new(info, status, up_number).into() };
+            state.members_mut().insert(id, entry);
             ids.push(id);
         }
         assert!(ids.iter().all(|&id| state.see(id)));
@@ -226,7 +228,7 @@ mod tests {
         config.set("cluster.min_members_of", &toml::Value::String("backend=2, front=1".into())).unwrap();
         let has = |s: &mut State, id: NodeId, role: &str| {
             let m = s.members_mut().get_mut(&id).unwrap();
-            m.info = Arc::new(Info { roles: [role.to_owned()].into(), ..(*m.info).clone() });
+            m.info = MemberInfo { roles: [role.to_owned()].into(), ..(*m.info).clone() }.into();
         };
         has(&mut s, ids[0], "backend");
         has(&mut s, ids[1], "front");

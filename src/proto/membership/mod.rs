@@ -15,9 +15,11 @@ mod join;
 mod leader;
 mod leaving;
 mod marks;
+mod members;
 mod monitors;
 mod outbox;
 mod pack;
+mod parts;
 mod plea;
 mod pool;
 mod pooled;
@@ -49,15 +51,16 @@ pub use downing::exhaustive::{
     DowningCheck, NODES_MAX as DOWNING_CHECK_NODES_MAX, PendingCheck, checks as downing_checks, planted as planted_downing_checks,
 };
 pub use frame::{JoinRequest, MemberFrame, Packed};
+pub use members::Members;
 pub(crate) use monitors::by_place;
 pub use pool::{Keeper, Pool, Shelves};
 pub use tunnel::BLOCKED_NOW;
-pub use view::{ClusterView, Event, LinkReport, Member, MemberStatus, Members};
+pub use view::{ClusterView, Event, LinkReport, Member, MemberInfo, MemberStatus, Observers};
 
 use self::{
     admission::Admissions, counters::Counters, gossip::Spread, join::Seeker, leader::Standing, leaving::Farewell, outbox::Outbox,
-    plea::Plea, proof::Proof, reachability::Verdict, resolve::Split, returns::Returns, state::Folk, state::Info, state::State,
-    state::Version, strays::Strays, suspicion::Suspicion, tunnel::Tunnel, watch::Watch,
+    plea::Plea, proof::Proof, reachability::Verdict, resolve::Split, returns::Returns, state::Folk, state::State, state::Version,
+    strays::Strays, suspicion::Suspicion, tunnel::Tunnel, watch::Watch,
 };
 use crate::{
     Config, NodeAddr, NodeId, Time,
@@ -170,7 +173,7 @@ pub enum MemberOutput {
 pub struct Membership {
     config: Arc<Config>,
     me: NodeId,
-    info: Arc<Info>,
+    info: Arc<MemberInfo>,
     rng: Rng,
     strategy: Strategy,
     phase: Phase,
@@ -205,8 +208,6 @@ pub struct Membership {
     /// Addresses of the removed for as long as their tombstones stand: they are told when they speak.
     former: BTreeMap<NodeId, NodeAddr>,
     view: Arc<ClusterView>,
-    /// Who holds a reachable member unreachable; one list for all of them.
-    nobody: Arc<[NodeId]>,
     /// Members that the view leaves out.
     hidden: BTreeSet<NodeId>,
     /// It was told who had been removed before this node came.
@@ -240,7 +241,7 @@ impl Membership {
         let mut roles = config.cluster.roles.clone();
         roles.sort();
         roles.dedup();
-        let info = Info { id, addr: me.addr, roles: roles.into(), app_version: config.cluster.app_version.as_str().into() };
+        let info = MemberInfo { id, addr: me.addr, roles: roles.into(), app_version: config.cluster.app_version.as_str().into() };
         let rng = Rng::new(seed).split(0x6d65_6d62);
         let spread = Spread::new(&config);
         let watch = Watch::new(&config);
@@ -284,7 +285,6 @@ impl Membership {
                 converged: false,
                 version: 0,
             }),
-            nobody: Arc::default(),
             hidden: BTreeSet::new(),
             buried: false,
             shown_of: None,
@@ -432,6 +432,7 @@ impl Membership {
         if !self.awake(now) {
             return;
         }
+        self.welcome_on(now);
         self.dirty |= self.derive_at.is_some_and(|at| at <= now);
         self.seek_on(now);
         self.watch_on(now);
@@ -449,7 +450,7 @@ impl Membership {
             return None;
         }
         let dues = [self.seek_due(), self.watch_due(), self.farewell_due(), self.resolve_due(), self.gossip_due(), self.admission_due()];
-        let dues = dues.into_iter().chain([self.derive_at]);
+        let dues = dues.into_iter().chain([self.derive_at, self.welcome_due()]);
         dues.flatten().min()
     }
 
@@ -532,7 +533,6 @@ impl Membership {
             if self.lead(now) || self.admit_newcomers(now) {
                 continue;
             }
-            self.welcome_newcomers(now);
             self.give_mark();
             self.assign_watch(now);
             self.follow_split(now);
@@ -575,9 +575,8 @@ impl Membership {
         if !Arc::ptr_eq(old.members.roster(), self.state.members.roster()) {
             self.watch.others = true;
             let (former, new) = (&mut self.former, &self.state);
-            let (ids, members) = (old.members.keys().as_slice(), old.members.values().as_slice());
-            let gone = roster::gone(ids, new.members.keys().as_slice());
-            former.extend(gone.map(|at| (ids[at], members[at].info.addr.clone())));
+            let gone = roster::gone(old.members.keys().as_slice(), new.members.keys().as_slice());
+            former.extend(gone.filter_map(|at| old.members.at(at)).map(|(id, m)| (id, m.addr.clone())));
             former.retain(|id, _| new.tombstones.contains_key(id) && !new.members.contains_key(id));
         }
         let monitors = usize::from(self.config.detector.monitors);

@@ -11,9 +11,9 @@ use std::{
 use super::{
     Members,
     codec::Body,
+    members::WeakMembers,
     reachability::Verdict,
     state::{Folk, Version},
-    view::WeakMembers,
 };
 use crate::proto::wire::Malformed;
 

@@ -2,49 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{
-    ClusterView, Event, Member, MemberStatus, Members, Membership, Phase, Removal,
-    idmap::Cursor,
-    reachability::Verdict,
-    state::{Entry, Folk},
-};
-use crate::{NodeId, Time, id::address_order};
-
-/// What one list has and another, later one has not, or otherwise. Both are in address order.
-#[derive(Default, Debug)]
-struct Steps<'a> {
-    gone: Vec<&'a Member>,
-    /// Those of the new list that are new or changed, as they are and as they were.
-    others: Vec<(&'a Member, Option<&'a Member>)>,
-}
-
-impl<'a> Steps<'a> {
-    fn between(old: &'a [Member], new: &'a [Member]) -> Self {
-        let (mut steps, mut at) = (Self::default(), 0);
-        for member in new {
-            let was = loop {
-                match old.get(at) {
-                    Some(was) if was.id == member.id => break Some(was),
-                    Some(was) if address_order((&was.addr, was.id), (&member.addr, member.id)).is_lt() => {
-                        steps.gone.push(was);
-                        at += 1;
-                    }
-                    _ => break None,
-                }
-            };
-            at += usize::from(was.is_some());
-            if was != Some(member) {
-                steps.others.push((member, was));
-            }
-        }
-        steps.gone.extend(old.iter().skip(at));
-        steps
-    }
-
-    fn is_empty(&self) -> bool {
-        self.gone.is_empty() && self.others.is_empty()
-    }
-}
+use super::{ClusterView, Event, Member, MemberStatus, Members, Membership, Phase, Removal, reachability::Verdict, state::Folk};
+use crate::{NodeId, Time};
 
 impl Membership {
     /// Compares with what was told last and tells the difference.
@@ -62,7 +21,7 @@ impl Membership {
         }
         let view = Arc::new(self.snapshot(now, same));
         let old = Arc::clone(&self.view);
-        let steps = if old.members.same(&view.members) { Steps::default() } else { Steps::between(&old.members, &view.members) };
+        let steps = old.members.steps(&view.members);
         if steps.is_empty() && old.leader == view.leader && old.deputies == view.deputies && old.converged == view.converged {
             return;
         }
@@ -72,7 +31,7 @@ impl Membership {
                 self.out.removed(id, tombstone.how.into());
             }
         }
-        for gone in steps.gone {
+        for gone in steps.iter().filter(|step| step.is.is_none()).filter_map(|step| step.was) {
             // One round of gossip can bring several steps at once: whoever was downed was down, whether or not a view showed it.
             let mut was = gone.status;
             if let Some(tombstone) = self.state.tombstones.get(&gone.id) {
@@ -87,14 +46,14 @@ impl Membership {
         }
         self.view = Arc::clone(&view);
         self.out.view(Arc::clone(&view));
-        for (member, was) in steps.others {
+        for (member, was) in steps.iter().filter_map(|step| Some((step.is?, step.was))) {
             if was.map(|w| w.status) != Some(member.status) {
                 self.out.event(Event::Member { member: member.clone(), was: was.map(|w| w.status) });
             }
             match (was.is_none_or(|w| w.reachable), member.reachable) {
                 (true, false) => {
                     let why = self.why_unreachable(member, now).into();
-                    self.out.event(Event::Unreachable { node: member.id, by: Arc::clone(&member.observers), why });
+                    self.out.event(Event::Unreachable { node: member.id, by: member.observers.clone().into(), why });
                 }
                 (false, true) => self.out.event(Event::Reachable { node: member.id }),
                 _ => {}
@@ -114,30 +73,13 @@ impl Membership {
         let Self { standing, hidden, .. } = self;
         let shown = |id: &&NodeId| hidden.is_empty() || !hidden.contains(id);
         let version = self.view.version + 1;
-        let list = || {
-            let (roster, entries) = (self.state.members.roster(), self.state.members.values().as_slice());
-            roster.by_address.iter().map(|&at| self.member(&entries[at as usize])).collect()
-        };
-        let all = || self.state.members.shown(|| Members::placed(list(), Arc::clone(&self.state.members.roster().by_id)));
-        let show = || -> Members {
-            let roster = self.state.members.roster();
-            let mut list: Vec<Member> = list();
-            let mut places = Cursor::of(&roster.ids);
-            for (&id, by) in &self.verdict.unreachable {
-                if let Some(member) = places.find(id).and_then(|at| list.get_mut(roster.by_id[at] as usize)) {
-                    (member.reachable, member.observers) = (false, Arc::clone(by));
-                }
-            }
-            let judged = Members::placed(list, Arc::clone(&roster.by_id));
-            if hidden.is_empty() { judged } else { judged.iter().filter(|m| !hidden.contains(&m.id)).cloned().collect() }
-        };
+        let folk = || Arc::clone(&self.state.members);
+        let show = || Members::of(folk(), self.verdict.unreachable.iter(), hidden.iter());
         let members = if same {
             self.view.members.clone()
         } else if self.state.members.is_empty() {
-            vec![self.member(&Entry::joining(Arc::clone(&self.info), 0))].into()
-        } else if hidden.is_empty() && self.verdict.unreachable.is_empty() {
-            all().clone()
-        } else if let Some(pool) = &self.pool {
+            [Member::new(Arc::clone(&self.info), MemberStatus::Joining, 0)].into_iter().collect()
+        } else if let Some(pool) = self.pool.as_ref().filter(|_| !self.verdict.unreachable.is_empty()) {
             pool.shown(&self.state.members, self.verdict.digest(hidden), show)
         } else {
             show()
@@ -164,20 +106,6 @@ impl Membership {
     pub(super) fn refresh_view(&mut self) {
         if self.shown_of.as_ref().is_some_and(|(_, verdict)| !Arc::ptr_eq(verdict, &self.verdict)) {
             (self.refresh, self.told, self.dirty) = (true, false, true);
-        }
-    }
-
-    /// One whom everybody reaches.
-    fn member(&self, entry: &Entry) -> Member {
-        Member {
-            id: entry.info.id,
-            addr: entry.info.addr.clone(),
-            status: entry.status,
-            roles: Arc::clone(&entry.info.roles),
-            app_version: Arc::clone(&entry.info.app_version),
-            up_number: u64::from(entry.up_number),
-            reachable: true,
-            observers: Arc::clone(&self.nobody),
         }
     }
 

@@ -372,7 +372,7 @@ impl<'a> Docket<'a> {
         let mut before = Cursor::of(prior.unreachable.keys().as_slice());
         let mut known = |case: &Case| {
             let by = || self.marks[case.against.clone()].iter().map(|&(by, _)| self.ring.at(by as usize));
-            let known = before.find(case.subject).map(|at| &prior.unreachable.values().as_slice()[at]);
+            let known = before.find(case.subject).and_then(|at| prior.unreachable.at(at)).map(|(_, by)| by);
             known.filter(|known| known.iter().copied().eq(by())).cloned().unwrap_or_else(|| by().collect())
         };
         Verdict { unreachable: convicted().map(|case| (case.subject, known(case))).collect(), gone }
@@ -385,8 +385,8 @@ mod tests {
 
     use super::{
         super::{
-            MemberStatus,
-            state::{Entry, Info, Row, State},
+            Member, MemberInfo, MemberStatus,
+            state::{Entry, Row, State},
         },
         *,
     };
@@ -404,8 +404,8 @@ mod tests {
             for port in 1..=n {
                 let addr = NodeAddr::new("h", port);
                 let id = NodeId::new(&addr, 1);
-                let info = Arc::new(Info { id, addr, roles: [].into(), app_version: "".into() });
-                state.members_mut().insert(id, Entry { status: MemberStatus::Up, ..Entry::joining(info, 1) });
+                let up = Member::new(MemberInfo::bare(id, addr), MemberStatus::Up, 0);
+                state.members_mut().insert(id, Entry { joined: 1, ..up.into() });
                 ids.push(id);
             }
             Self { state, ids }

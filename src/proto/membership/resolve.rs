@@ -377,8 +377,8 @@ impl Membership {
     fn weakly_up_at(&self) -> Option<Time> {
         let after = self.config.membership.weakly_up_after?.get();
         let since = self.unconverged_since.filter(|_| self.leads())?;
-        let waits = |(id, m): (&NodeId, &Entry)| m.status == MemberStatus::Joining && !self.verdict.unreachable.contains_key(id);
-        self.state.members.iter().any(waits).then(|| since + after)
+        let waits = |id: NodeId| self.state.status(id) == Some(MemberStatus::Joining) && !self.verdict.unreachable.contains_key(&id);
+        self.state.members.joiners().any(waits).then(|| since + after)
     }
 
     fn judge_split(&mut self, now: Time) {

@@ -70,9 +70,9 @@ pub(crate) fn gone(old: &[NodeId], new: &[NodeId]) -> impl Iterator<Item = usize
 impl Roster {
     /// Of these members.
     fn new(members: &IdMap<Entry>) -> Self {
-        let all = members.values().as_slice();
+        let all: Vec<&Entry> = members.values().collect();
         let mut by_address: Vec<u32> = (0..).take(all.len()).collect();
-        by_address.sort_by(|&a, &b| compare(&all[a as usize], &all[b as usize]));
+        by_address.sort_by(|&a, &b| compare(all[a as usize], all[b as usize]));
         Self::of(members, by_address)
     }
 
@@ -97,12 +97,12 @@ impl Roster {
         if came.len() * 8 > members.len() {
             return Arc::new(Self::new(members));
         }
-        let all = members.values().as_slice();
         let kept = prior.by_address.iter().map(|&at| moved[at as usize]).filter(|&at| at != GONE);
         let mut by_address = Vec::with_capacity(members.len());
         by_address.extend(kept);
         for new in came {
-            let before = |&at: &u32| compare(&all[at as usize], &all[new as usize]).is_lt();
+            let entry = |at: u32| members.at(at as usize).map(|(_, entry)| entry);
+            let before = |&at: &u32| entry(at).zip(entry(new)).is_some_and(|(a, b)| compare(a, b).is_lt());
             by_address.insert(by_address.partition_point(before), new);
         }
         Arc::new(Self::of(members, by_address))
@@ -151,7 +151,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::{super::version::Info, *};
+    use super::{super::MemberInfo, *};
     use crate::NodeAddr;
 
     fn members(ports: &BTreeSet<u16>) -> IdMap<Entry> {
@@ -159,7 +159,7 @@ mod tests {
             // Several lives of each address.
             let addr = NodeAddr::new("h", port / 3 + 1);
             let id = NodeId::new(&addr, u64::from(port));
-            (id, Entry::joining(Arc::new(Info { id, addr, roles: [].into(), app_version: "".into() }), 1))
+            (id, Entry::joining(Arc::new(MemberInfo::bare(id, addr)), 1))
         };
         ports.iter().map(info).collect()
     }

@@ -46,9 +46,9 @@ impl Membership {
 
     /// Members by address: one life, and the others there if the address has several. Alone and not down is not worth a look.
     fn lives(&self) -> impl Iterator<Item = (&Entry, &[NodeId])> {
-        let (roster, all) = (self.state.members.roster(), self.state.members.values().as_slice());
+        let (roster, all) = (self.state.members.roster(), &self.state.members);
         let crowds = self.state.members.census().crowds.iter();
-        crowds.filter_map(|&(from, to)| Some((&all[*roster.by_address.get(from)? as usize], roster.order.get(from + 1..to)?)))
+        crowds.filter_map(|&(from, to)| Some((all.nth(*roster.by_address.get(from)?), roster.order.get(from + 1..to)?)))
     }
 
     fn was_shown(&self, member: &Entry) -> bool {

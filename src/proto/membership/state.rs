@@ -7,12 +7,15 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use super::version::{Entry, Folk, Gone, Info, Mark, Row, Tombstone, Version};
 use super::{
     MemberStatus,
     bits::Bits,
     clock::{Dots, VectorClock},
     idmap::IdMap,
+};
+pub(crate) use super::{
+    version::{Entry, Folk, Gone, Mark, Row, Tombstone, Version},
+    view::MemberInfo,
 };
 use crate::{NodeId, Time};
 
@@ -164,7 +167,7 @@ impl State {
         self.clock_mut().set(me, count);
         let new = |m: &Entry| m.born.1 == 0 || m.dots.is_empty();
         if self.members.values().any(new) {
-            for m in self.members_mut().values_mut().filter(|m| new(m)) {
+            for m in self.members_mut().values_mut_where(new) {
                 if m.born.1 == 0 {
                     m.born = (me, count);
                 }
@@ -238,9 +241,9 @@ mod tests {
 
     use super::*;
 
-    pub(crate) fn info(n: u16) -> Arc<Info> {
+    pub(crate) fn info(n: u16) -> Arc<MemberInfo> {
         let addr = NodeAddr::new("10.0.0.1", n);
-        Arc::new(Info { id: NodeId::new(&addr, u64::from(n)), addr, roles: [].into(), app_version: "".into() })
+        Arc::new(MemberInfo::bare(NodeId::new(&addr, u64::from(n)), addr))
     }
 
     /// One change by replica `who`, as the machine would make it.
@@ -343,7 +346,7 @@ mod tests {
         state.expire(Time::from_nanos(1) + Duration::from_secs(86_400), Duration::from_secs(86_400));
         assert!(state.tombstones.is_empty());
         let addr = NodeAddr::new("10.0.0.1", 2);
-        let fresh = Arc::new(Info { id: NodeId::new(&addr, 99), addr, roles: [].into(), app_version: "".into() });
+        let fresh = Arc::new(MemberInfo::bare(NodeId::new(&addr, 99), addr));
         state.members_mut().insert(fresh.id, Entry::joining(fresh.clone(), 5));
         state.merge(&old);
         // The old life is another id: it neither replaces nor downs the new one, and the detector finds it dead.

@@ -7,10 +7,7 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    Ending, MemberStatus, Membership, Phase,
-    state::{Entry, Gone},
-};
+use super::{Ending, Membership, Phase, state::Gone};
 use crate::{NodeAddr, NodeId, Time, config::OnDowned};
 
 /// Removed members that are looked at for one that is to be asked.
@@ -237,9 +234,8 @@ impl Membership {
 
     /// How many members this node holds reachable, itself among them, and how many have ever become up.
     pub(super) fn weight(&self) -> (u32, u32) {
-        let here = |m: &&Entry| m.status < MemberStatus::Down && !self.verdict.unreachable.contains_key(&m.info.id);
-        let members = self.state.members.values();
-        (members.clone().filter(here).count() as u32, members.map(|m| m.up_number).max().unwrap_or(0))
+        let (members, census) = (&self.state.members, self.state.members.census());
+        ((members.len() - census.down.count() - self.lost().count()) as u32, census.last_up)
     }
 
     /// Whether the other cluster has more members, or as many and a longer history; else their numbers decide, so that not both go. One in which nobody

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ops::Deref,
+    ops::{Deref, DerefMut},
     sync::{Arc, OnceLock},
 };
 
@@ -16,26 +16,15 @@ use super::{
     marks::Marks,
     monitors::Ring,
     roster::Roster,
-    view::Members,
+    view::{Member, MemberInfo},
 };
 use crate::{NodeAddr, NodeId};
-
-/// What never changes in the life of a node.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Info {
-    pub(crate) id: NodeId,
-    pub(crate) addr: NodeAddr,
-    pub(crate) roles: Arc<[String]>,
-    pub(crate) app_version: Arc<str>,
-}
 
 /// A member as gossip knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {
-    pub(crate) info: Arc<Info>,
-    pub(crate) status: MemberStatus,
-    /// 0 before it was up.
-    pub(crate) up_number: u32,
+    /// As views show it while nobody holds it unreachable.
+    pub(crate) member: Member,
     /// Order of joining, as the admitting node saw it.
     pub(crate) joined: u32,
     /// What is known of how it goes beside its status: `Left` = nothing.
@@ -46,17 +35,30 @@ pub(crate) struct Entry {
     pub(crate) born: (NodeId, u64),
 }
 
+impl Deref for Entry {
+    type Target = Member;
+
+    fn deref(&self) -> &Member {
+        &self.member
+    }
+}
+
+impl DerefMut for Entry {
+    fn deref_mut(&mut self) -> &mut Member {
+        &mut self.member
+    }
+}
+
+impl From<Member> for Entry {
+    /// Of which nothing else is known.
+    fn from(member: Member) -> Self {
+        Self { member, joined: 0, gone: Gone::Left, dots: Dots::default(), born: (NodeId::from_raw(0), 0) }
+    }
+}
+
 impl Entry {
-    pub(crate) fn joining(info: Arc<Info>, joined: u32) -> Self {
-        Self {
-            info,
-            status: MemberStatus::Joining,
-            up_number: 0,
-            joined,
-            gone: Gone::Left,
-            dots: Dots::default(),
-            born: (NodeId::from_raw(0), 0),
-        }
+    pub(crate) fn joining(info: Arc<MemberInfo>, joined: u32) -> Self {
+        Self { joined, ..Member::new(info, MemberStatus::Joining, 0).into() }
     }
 
     /// See [`leader::counts`].
@@ -162,10 +164,10 @@ pub(crate) struct Folk {
     census: OnceLock<Census>,
     digest: OnceLock<u128>,
     orphans: OnceLock<bool>,
-    shown: OnceLock<Members>,
+    oldest: OnceLock<Option<u32>>,
 }
 
-/// Where they stand.
+/// Where they stand: what is asked again and again of all of them, from one walk.
 #[derive(Default, Debug)]
 pub(crate) struct Census {
     /// Those that take part in convergence.
@@ -174,6 +176,10 @@ pub(crate) struct Census {
     pub(crate) down: Bits,
     /// Those that are not up yet.
     pub(crate) joiners: Bits,
+    /// Highest number of one that is up, or was.
+    pub(crate) last_up: u32,
+    /// Highest number of one that has joined.
+    pub(crate) last_joined: u32,
     /// Stretches of the roster's order that are not just one member that is not down: several lives of one address, or down.
     pub(crate) crowds: Vec<(usize, usize)>,
 }
@@ -221,8 +227,13 @@ impl Folk {
         self.roster.get().map_or_else(|| self.map.rank(id), |roster| roster.rank(*id))
     }
 
+    /// Who stands at a place in the order.
+    pub(crate) fn nth(&self, rank: u32) -> &Entry {
+        self.map.at(rank as usize).expect("whoever has a place in the order is a member").1
+    }
+
     pub(crate) fn get(&self, id: &NodeId) -> Option<&Entry> {
-        self.rank(id).map(|at| &self.map.values().as_slice()[at])
+        self.map.at(self.rank(id)?).map(|(_, entry)| entry)
     }
 
     pub(crate) fn contains_key(&self, id: &NodeId) -> bool {
@@ -231,8 +242,8 @@ impl Folk {
 
     /// Statuses of those, who come in order, as far as they are members.
     pub(crate) fn statuses<'a>(&'a self, ids: impl Iterator<Item = &'a NodeId>) -> impl Iterator<Item = (NodeId, MemberStatus)> {
-        let (mut places, all) = (Cursor::of(self.map.keys().as_slice()), self.map.values().as_slice());
-        ids.filter_map(move |&id| places.find(id).map(|at| (id, all[at].status)))
+        let mut places = Cursor::of(self.map.keys().as_slice());
+        ids.filter_map(move |&id| places.find(id).and_then(|at| self.map.at(at)).map(|(id, m)| (id, m.status)))
     }
 
     /// Names them by id, number and standing.
@@ -265,23 +276,31 @@ impl Folk {
     /// Where they stand.
     pub(crate) fn census(&self) -> &Census {
         self.census.get_or_init(|| {
-            let (all, roster) = (self.values().as_slice(), self.roster());
-            let those =
-                |fits: fn(&Entry) -> bool| -> Bits { all.iter().zip(0..).filter(move |(m, _)| fits(m)).map(|(_, at)| at).collect() };
-            let (counted, down) = (those(Entry::counts), those(|m| m.status >= MemberStatus::Down));
-            let joiners = those(|m| m.status < MemberStatus::Up);
-            let (mut crowds, mut at) = (vec![], 0);
+            let (mut census, roster) = (Census::default(), self.roster());
+            for (m, at) in self.values().zip(0..) {
+                if m.counts() {
+                    census.counted.insert(at);
+                }
+                if m.status >= MemberStatus::Down {
+                    census.down.insert(at);
+                }
+                if m.status < MemberStatus::Up {
+                    census.joiners.insert(at);
+                }
+                (census.last_up, census.last_joined) = (census.last_up.max(m.up_number), census.last_joined.max(m.joined));
+            }
+            let mut at = 0;
             // Lives of one address are neighbours by id as well.
             for lives in roster.ids.chunk_by(|a, b| a.addr_hash() == b.addr_hash()) {
                 let places = at..at + lives.len();
                 at = places.end;
-                if lives.len() > 1 || down.has(places.start) {
+                if lives.len() > 1 || census.down.has(places.start) {
                     let first = roster.by_id[places].iter().min().map_or(0, |&at| at as usize);
-                    crowds.push((first, first + lives.len()));
+                    census.crowds.push((first, first + lives.len()));
                 }
             }
-            crowds.sort_unstable();
-            Census { counted, down, joiners, crowds }
+            census.crowds.sort_unstable();
+            census
         })
     }
 
@@ -307,9 +326,20 @@ impl Folk {
         *self.orphans.get_or_init(|| self.values().any(|m| m.dots.is_empty()))
     }
 
-    /// All of them as a view shows them that holds nobody unreachable, made by `show` once.
-    pub(crate) fn shown(&self, show: impl FnOnce() -> Members) -> &Members {
-        self.shown.get_or_init(show)
+    /// Place by id of the oldest member.
+    pub(crate) fn oldest(&self) -> Option<u32> {
+        *self.oldest.get_or_init(|| {
+            let counted = self.values().zip(0..).filter(|(m, _)| m.is_of_age());
+            counted.min_by(|(a, _), (b, _)| a.age_order(b)).map(|(_, at)| at)
+        })
+    }
+}
+
+impl FromIterator<Entry> for Folk {
+    fn from_iter<I: IntoIterator<Item = Entry>>(entries: I) -> Self {
+        let mut entries: Vec<Entry> = entries.into_iter().collect();
+        entries.sort_by_key(|m| m.id);
+        Self { map: entries.into_iter().map(|m| (m.id, m)).collect(), ..Self::default() }
     }
 }
 
@@ -439,7 +469,8 @@ impl Version {
         if rows.iter().any(|(id, row)| !members.contains_key(id) || !row.marks.subjects().all(|id| members.contains_key(&id))) {
             let rows = Arc::make_mut(rows);
             rows.retain(|id, _| members.contains_key(id));
-            rows.values_mut().for_each(|row| row.cut_to(members));
+            let strange = |row: &Row| !row.marks.subjects().all(|id| members.contains_key(&id));
+            rows.values_mut_where(strange).for_each(|row| row.cut_to(members));
         }
         if buried.iter().any(|&id| clock.get(id) > 0) {
             Arc::make_mut(clock).retain(|id| !buried.contains(&id));
@@ -452,7 +483,8 @@ impl Version {
         let stale = |dots: &Dots| dots.iter().any(|(id, _)| buried.contains(&id));
         let Self { members, tombstones, .. } = self;
         if members.values().any(|m| stale(&m.dots)) {
-            Folk::edit(members).values_mut().for_each(|m| m.dots.retain(|id| !buried.contains(&id)));
+            let those = Folk::edit(members).values_mut_where(|m| stale(&m.dots));
+            those.for_each(|m| m.dots.retain(|id| !buried.contains(&id)));
         }
         if tombstones.values().any(|t| stale(&t.dots)) {
             Arc::make_mut(tombstones).values_mut().for_each(|t| t.dots.retain(|id| !buried.contains(&id)));

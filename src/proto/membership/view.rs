@@ -1,12 +1,9 @@
 //! What a node knows of the cluster, as a snapshot for everybody outside the core.
 
-use std::{
-    fmt,
-    ops::Deref,
-    sync::{Arc, OnceLock, Weak},
-};
+use std::{cmp::Ordering, ops::Deref, sync::Arc};
 
-use crate::{Epoch, NodeAddr, NodeId, ShardId, time::Time};
+use super::members::Members;
+use crate::{Epoch, NodeAddr, NodeId, ShardId, id::address_order, time::Time};
 
 /// Where a member stands in its life.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -43,135 +40,94 @@ impl MemberStatus {
     }
 }
 
-/// One member as a node sees it.
-#[derive(Clone, PartialEq, Debug)]
-#[non_exhaustive]
-pub struct Member {
+/// What never changes in the life of a node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MemberInfo {
     /// This life of it.
     pub id: NodeId,
     /// Where it is reached.
     pub addr: NodeAddr,
-    /// Where it stands.
-    pub status: MemberStatus,
     /// Its roles, sorted.
     pub roles: Arc<[String]>,
     /// What it says of its application's version.
     pub app_version: Arc<str>,
-    /// Order of becoming up, from 1; 0 before. The lowest is the oldest.
-    pub up_number: u64,
+}
+
+impl MemberInfo {
+    /// Of one without roles.
+    #[cfg(test)]
+    pub(crate) fn bare(id: NodeId, addr: NodeAddr) -> Self {
+        Self { id, addr, roles: [].into(), app_version: "".into() }
+    }
+}
+
+/// One member as a node sees it. What never changes of it is read as if it stood here too: `member.id`, `addr`, `roles`, `app_version`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Member {
+    pub(crate) info: Arc<MemberInfo>,
+    /// Where it stands.
+    pub status: MemberStatus,
     /// The cluster's verdict.
     pub reachable: bool,
+    /// Order of becoming up, from 1; 0 before. The lowest is the oldest.
+    pub up_number: u32,
     /// Who holds it unreachable.
-    pub observers: Arc<[NodeId]>,
+    pub observers: Observers,
 }
 
-/// All members of a snapshot, by address, then incarnation. A slice that is cheap to clone.
-#[derive(Clone)]
-pub struct Members(Arc<List>);
+impl Deref for Member {
+    type Target = MemberInfo;
 
-/// A list that somebody may hold.
-#[derive(Clone)]
-pub(crate) struct WeakMembers(Weak<List>);
-
-impl WeakMembers {
-    pub(crate) fn upgrade(&self) -> Option<Members> {
-        self.0.upgrade().map(Members)
+    fn deref(&self) -> &MemberInfo {
+        &self.info
     }
 }
 
-impl fmt::Debug for WeakMembers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WeakMembers")
+impl Member {
+    /// One that everybody reaches.
+    pub(crate) fn new(info: impl Into<Arc<MemberInfo>>, status: MemberStatus, up_number: u32) -> Self {
+        Self { info: info.into(), status, reachable: true, up_number, observers: Observers::default() }
+    }
+
+    /// Whether it can be the oldest.
+    pub(crate) fn is_of_age(&self) -> bool {
+        self.up_number > 0 && matches!(self.status, MemberStatus::Up | MemberStatus::Leaving | MemberStatus::Exiting)
+    }
+
+    /// By address, then incarnation.
+    pub(super) fn comes_before(&self, other: &Self) -> bool {
+        address_order((&self.addr, self.id), (&other.addr, other.id)).is_lt()
+    }
+
+    /// The older first.
+    pub(crate) fn age_order(&self, other: &Self) -> Ordering {
+        let by_address = || address_order((&self.addr, self.id), (&other.addr, other.id));
+        self.up_number.cmp(&other.up_number).then_with(by_address)
     }
 }
 
-struct List {
-    members: Vec<Member>,
-    /// Places in `members`, by id.
-    by_id: OnceLock<Arc<[u32]>>,
-    /// Place of the oldest.
-    oldest: OnceLock<Option<usize>>,
-}
+/// Who holds a member unreachable: mostly nobody.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Observers(Option<Arc<[NodeId]>>);
 
-impl Members {
-    /// The member with this id.
-    pub fn find(&self, id: NodeId) -> Option<&Member> {
-        self.place(id).map(|at| &self[at])
-    }
+impl Deref for Observers {
+    type Target = [NodeId];
 
-    /// Where it stands.
-    pub(crate) fn place(&self, id: NodeId) -> Option<usize> {
-        let List { members, by_id, .. } = &*self.0;
-        let places = by_id.get_or_init(|| {
-            let mut places: Vec<u32> = (0..).take(members.len()).collect();
-            places.sort_unstable_by_key(|&at| members[at as usize].id);
-            places.into()
-        });
-        places.binary_search_by_key(&id, |&at| members[at as usize].id).ok().map(|i| places[i] as usize)
-    }
-
-    /// Of a list in order and its places by id.
-    pub(crate) fn placed(members: Vec<Member>, by_id: Arc<[u32]>) -> Self {
-        debug_assert!(by_id.is_sorted_by_key(|&at| members[at as usize].id), "places are in order of the ids");
-        Self(Arc::new(List { members, by_id: by_id.into(), oldest: OnceLock::new() }))
-    }
-
-    /// To look whether somebody still holds it.
-    pub(crate) fn downgrade(&self) -> WeakMembers {
-        WeakMembers(Arc::downgrade(&self.0))
-    }
-
-    /// Whether both are one list in memory.
-    pub(crate) fn same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+    fn deref(&self) -> &[NodeId] {
+        self.0.as_deref().unwrap_or_default()
     }
 }
 
-impl Deref for Members {
-    type Target = [Member];
-
-    fn deref(&self) -> &[Member] {
-        &self.0.members
+impl From<Arc<[NodeId]>> for Observers {
+    fn from(observers: Arc<[NodeId]>) -> Self {
+        Self(Some(observers))
     }
 }
 
-impl PartialEq for Members {
-    fn eq(&self, other: &Self) -> bool {
-        self.same(other) || **self == **other
-    }
-}
-
-impl fmt::Debug for Members {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
-    }
-}
-
-impl Default for Members {
-    fn default() -> Self {
-        Vec::new().into()
-    }
-}
-
-impl From<Vec<Member>> for Members {
-    /// The members must stand in order of their addresses, then incarnations.
-    fn from(members: Vec<Member>) -> Self {
-        Self(Arc::new(List { members, by_id: OnceLock::new(), oldest: OnceLock::new() }))
-    }
-}
-
-impl FromIterator<Member> for Members {
-    fn from_iter<I: IntoIterator<Item = Member>>(members: I) -> Self {
-        members.into_iter().collect::<Vec<_>>().into()
-    }
-}
-
-impl<'a> IntoIterator for &'a Members {
-    type Item = &'a Member;
-    type IntoIter = std::slice::Iter<'a, Member>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
+impl From<Observers> for Arc<[NodeId]> {
+    fn from(observers: Observers) -> Self {
+        observers.0.unwrap_or_default()
     }
 }
 
@@ -206,18 +162,10 @@ impl ClusterView {
 
     /// The oldest member that is up, leaving or exiting, of a role if given.
     pub fn oldest(&self, role: Option<&str>) -> Option<&Member> {
-        let List { members, oldest, .. } = &*self.members.0;
-        let of = |fits: &dyn Fn(&Member) -> bool| {
-            let counts =
-                |m: &&Member| m.up_number > 0 && matches!(m.status, MemberStatus::Up | MemberStatus::Leaving | MemberStatus::Exiting);
-            let those = members.iter().enumerate().filter(|(_, m)| counts(m) && fits(m));
-            those.min_by(|(_, a), (_, b)| (a.up_number, &a.addr, a.id).cmp(&(b.up_number, &b.addr, b.id))).map(|(at, _)| at)
-        };
-        let at = match role {
-            None => *oldest.get_or_init(|| of(&|_| true)),
-            Some(role) => of(&|m| m.roles.iter().any(|have| have == role)),
-        };
-        at.map(|at| &members[at])
+        match role {
+            None => self.members.oldest(None),
+            Some(role) => self.members.oldest(Some(&|m| m.roles.iter().any(|have| have == role))),
+        }
     }
 }
 

@@ -69,10 +69,11 @@ impl Hosting {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::{NodeAddr, NodeId, proto::membership::Member};
+    use crate::{
+        NodeAddr, NodeId,
+        proto::membership::{Member, MemberInfo},
+    };
 
     fn s(n: u64) -> Time {
         Time::from_nanos(n * 1_000_000_000)
@@ -82,10 +83,17 @@ mod tests {
         let member = |(i, &status): (usize, &MemberStatus)| {
             let addr = NodeAddr::new(&format!("n{i}"), 1);
             let id = NodeId::new(&addr, 7);
-            Member { id, addr, status, roles: Arc::new([]), app_version: "".into(), up_number: 1, reachable: true, observers: Arc::new([]) }
+            Member::new(MemberInfo::bare(id, addr), status, 1)
         };
         let members: Vec<Member> = statuses.iter().enumerate().map(member).collect();
-        ClusterView { me: members[0].id, members: members.into(), leader: None, deputies: vec![], converged: true, version: 1 }
+        ClusterView {
+            me: members[0].id,
+            members: members.into_iter().collect(),
+            leader: None,
+            deputies: vec![],
+            converged: true,
+            version: 1,
+        }
     }
 
     #[test]

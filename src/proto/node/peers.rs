@@ -55,9 +55,8 @@ impl Peers {
 
     #[cfg(test)]
     pub fn add_member(&mut self, node: NodeId, addr: NodeAddr) {
-        let (roles, app_version, observers) = (Default::default(), "".into(), Default::default());
-        let status = crate::proto::membership::MemberStatus::Up;
-        let new = crate::proto::membership::Member { id: node, addr, status, roles, app_version, up_number: 1, reachable: true, observers };
+        use crate::proto::membership::{Member, MemberInfo, MemberStatus};
+        let new = Member::new(MemberInfo::bare(node, addr), MemberStatus::Up, 1);
         self.members = self.members.iter().cloned().chain([new]).collect();
     }
 

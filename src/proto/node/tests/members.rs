@@ -6,7 +6,7 @@ use crate::{
     NodeAddr, NodeId, Time,
     proto::{
         link::LinkEvent,
-        membership::{ClusterView, LinkReport, Member, MemberFrame, MemberOutput, MemberStatus},
+        membership::{ClusterView, LinkReport, Member, MemberFrame, MemberInfo, MemberOutput, MemberStatus},
         node::Members,
     },
 };
@@ -21,13 +21,13 @@ pub struct Script {
 
 impl Script {
     pub fn new(me: NodeId) -> Self {
-        let view = ClusterView { me, members: vec![].into(), leader: None, deputies: vec![], converged: true, version: 0 };
+        let view = ClusterView { me, members: Default::default(), leader: None, deputies: vec![], converged: true, version: 0 };
         Self { view: Arc::new(view), outputs: VecDeque::new(), drained: false, left: vec![], proven: Some(Time::MAX) }
     }
 
     pub fn set_members(&mut self, members: Vec<Member>) {
         let version = self.view.version + 1;
-        self.view = Arc::new(ClusterView { members: members.into(), version, ..(*self.view).clone() });
+        self.view = Arc::new(ClusterView { members: members.into_iter().collect(), version, ..(*self.view).clone() });
         self.outputs.push_back(MemberOutput::View(self.view.clone()));
     }
 }
@@ -41,16 +41,7 @@ pub fn id(n: usize) -> NodeId {
 }
 
 pub fn member(n: usize, status: MemberStatus) -> Member {
-    Member {
-        id: id(n),
-        addr: addr(n),
-        status,
-        roles: Arc::new([]),
-        app_version: "".into(),
-        up_number: n as u64 + 1,
-        reachable: true,
-        observers: Arc::new([]),
-    }
+    Member::new(MemberInfo::bare(id(n), addr(n)), status, n as u32 + 1)
 }
 
 impl Members for Script {
