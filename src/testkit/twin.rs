@@ -5,7 +5,7 @@
 //! many workers there are: left open, a simulated node has two.
 //!
 //! What a turn takes is on the thread's clock. Beside the simulation that is what it takes in a process that has thousands of other nodes in its memory, of
-//! which a real one has none: [`Twin::again`] gives it a life of its own. Sending datagrams is real; reading them, and the writes of links, are not there. Each
+//! which a real one has none: [`Story::again`] gives it a life of its own. Sending datagrams is real; reading them, and the writes of links, are not there. Each
 //! turn has what comes in at one moment: what would pile up behind a long one comes in turns of its own.
 
 use std::{
@@ -56,11 +56,34 @@ pub struct Twin {
     time: Arc<Stopped>,
     body: Option<Body>,
     /// All that has happened to it.
-    story: Vec<(Time, Scene)>,
+    story: Story,
     taken: Vec<Turn>,
     /// Datagrams of its node so far.
     compared: u64,
     astray: u64,
+}
+
+/// What has happened to a twin.
+#[derive(Default)]
+pub struct Story(Vec<(Time, Scene)>);
+
+impl fmt::Debug for Story {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Story of {} scenes", self.0.len())
+    }
+}
+
+impl Story {
+    /// The turns of another one to whom the same happens, on this thread: the same turns, at another moment of the machine, and by itself. On a thread that does
+    /// nothing else it also has memory that no simulation has left in pieces.
+    ///
+    /// # Errors
+    /// As for [`Twin::of`].
+    pub fn again(&self) -> io::Result<Vec<Turn>> {
+        let mut twin = Twin::of(0)?;
+        self.0.iter().for_each(|(now, scene)| twin.play(*now, scene.clone()));
+        Ok(twin.taken)
+    }
 }
 
 /// What happened to a twin at one moment.
@@ -99,7 +122,7 @@ impl Twin {
         let [udp, sink] = [UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?, UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?];
         udp.set_nonblocking(true)?;
         let udp = Rc::new(Postbox { to: sink.local_addr()?, udp, _sink: sink });
-        Ok(Self { of: node, udp, time: Arc::default(), body: None, story: vec![], taken: vec![], compared: 0, astray: 0 })
+        Ok(Self { of: node, udp, time: Arc::default(), body: None, story: Story::default(), taken: vec![], compared: 0, astray: 0 })
     }
 
     /// All turns so far, in order.
@@ -107,14 +130,9 @@ impl Twin {
         &self.taken
     }
 
-    /// Another twin, to which all that has happened to this one has happened again: its turns are the same, at another moment of the machine and alone.
-    ///
-    /// # Errors
-    /// As for [`of`](Self::of).
-    pub fn again(&self) -> io::Result<Self> {
-        let mut twin = Self::of(self.of)?;
-        self.story.iter().for_each(|(now, scene)| twin.play(*now, scene.clone()));
-        Ok(twin)
+    /// What has happened to it so far.
+    pub fn story(&self) -> &Story {
+        &self.story
     }
 
     /// Datagrams that its node has sent so far.
@@ -174,13 +192,13 @@ impl Shadow for Twin {
 
     fn born(&mut self, now: Time, config: &Arc<Config>, me: &Identity, seed: u64) {
         let scene = Scene::Born { config: config.clone(), me: me.clone(), seed };
-        self.story.push((now, scene.clone()));
+        self.story.0.push((now, scene.clone()));
         self.play(now, scene);
     }
 
     fn hears(&mut self, now: Time, what: Heard<'_>) {
         let Some(scene) = Scene::of(now, what) else { return };
-        self.story.push((now, scene.clone()));
+        self.story.0.push((now, scene.clone()));
         self.play(now, scene);
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use wingbeat::{
     sim::{self, Options, Scenario, Shadow},
-    testkit::{Turn, Twin},
+    testkit::{Story, Turn, Twin},
 };
 
 use super::{
@@ -85,13 +85,19 @@ fn formed(turns: &[Turn]) -> (&[Turn], &[Turn]) {
     turns.split_at(turns.partition_point(|turn| turn.at < FORMED))
 }
 
+/// On a thread of its own, whose memory the simulation has not left in pieces.
+fn live(story: &Story) -> Result<Vec<Turn>, Error> {
+    let turns = std::thread::scope(|scope| scope.spawn(|| story.again()).join());
+    Ok(turns.map_err(|_| "what has happened again to a twin has made it panic")??)
+}
+
 impl Turns {
     fn of(twin: &Twin) -> Result<Self, Error> {
-        let lives = (0..LIVES).map(|_| twin.again()).collect::<Result<Vec<_>, _>>()?;
-        if let Some(other) = lives.iter().find(|life| life.taken().len() != twin.taken().len()) {
-            return Err(format!("{twin:?}, but {other:?} as the same has happened again").into());
+        let lives = (0..LIVES).map(|_| live(twin.story())).collect::<Result<Vec<_>, _>>()?;
+        if let Some(other) = lives.iter().find(|turns| turns.len() != twin.taken().len()) {
+            return Err(format!("{twin:?}, but {} as the same has happened again", other.len()).into());
         }
-        let mut alone: Vec<Turn> = lives.iter().filter_map(|life| longest(formed(life.taken()).1)).collect();
+        let mut alone: Vec<Turn> = lives.iter().filter_map(|turns| longest(formed(turns).1)).collect();
         alone.sort_by_key(|turn| turn.took);
         let (forming, since) = formed(twin.taken());
         let mut took: Vec<Duration> = since.iter().map(|turn| turn.took).collect();
