@@ -35,7 +35,7 @@ pub use crossbeam::channel;
 pub use id::{BadAddr, Epoch, NodeAddr, NodeId, ShardId, ShardKey, Term, TypeId, address_order};
 pub use proto::{
     handoff::DropReason,
-    membership::{ClusterView, Event, Member, MemberStatus},
+    membership::{ClusterView, Event, Member, MemberInfo, MemberStatus, Members, Observers},
     sharding::ShardState,
 };
 pub use time::{Deadline, Time};

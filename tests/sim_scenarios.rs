@@ -241,7 +241,7 @@ fn what_the_dead_had_held_hides_nobody() {
 fn when_the_marks_of_both_sides_meet_the_greater_side_lives() {
     holds("heal-in-time", 1..5);
     holds("cut-again", 1..5);
-    // Some 8 % of its seeds end so that nobody of the smaller side comes back in time.
+    // Some 9 % of its seeds end so that nobody of the smaller side comes back in time.
     holds("heard-again", 6..10);
     holds("healed-just-before", 1..3);
     holds("leaky-cut", 11..13);

@@ -62,7 +62,7 @@ mod wires;
 mod world;
 
 #[doc(hidden)]
-pub use twin::{Story, Turn, Twin};
+pub use twin::{Life, Story, Turn, Twin};
 pub(crate) use world::SEED_VARIABLE;
 pub use {
     ground::reference,

@@ -22,6 +22,8 @@ use std::{
     time::Duration,
 };
 
+use xxhash_rust::xxh3::Xxh3;
+
 use crate::{
     Config, NodeAddr, NodeId, Time,
     engine::{
@@ -63,6 +65,15 @@ pub struct Twin {
     astray: u64,
 }
 
+/// The turns of a life, and what it has said in all of them.
+#[derive(Clone, Debug)]
+pub struct Life {
+    /// In order.
+    pub turns: Vec<Turn>,
+    /// Of the datagrams that it has sent since its birth, in order.
+    pub said: u64,
+}
+
 /// What has happened to a twin.
 #[derive(Default)]
 pub struct Story(Vec<(Time, Scene)>);
@@ -74,15 +85,19 @@ impl fmt::Debug for Story {
 }
 
 impl Story {
-    /// The turns of another one to whom the same happens, on this thread: the same turns, at another moment of the machine, and by itself. On a thread that does
+    /// The life of another one to whom the same happens, on this thread: the same turns, at another moment of the machine, and by itself. On a thread that does
     /// nothing else it also has memory that no simulation has left in pieces.
     ///
     /// # Errors
     /// As for [`Twin::of`].
-    pub fn again(&self) -> io::Result<Vec<Turn>> {
+    pub fn again(&self) -> io::Result<Life> {
         let mut twin = Twin::of(0)?;
-        self.0.iter().for_each(|(now, scene)| twin.play(*now, scene.clone()));
-        Ok(twin.taken)
+        for (now, scene) in &self.0 {
+            twin.play(*now, scene.clone());
+            // There is nobody to compare it with.
+            twin.body.iter().for_each(|body| body.talk.borrow_mut().said.clear());
+        }
+        Ok(twin.life())
     }
 }
 
@@ -125,9 +140,10 @@ impl Twin {
         Ok(Self { of: node, udp, time: Arc::default(), body: None, story: Story::default(), taken: vec![], compared: 0, astray: 0 })
     }
 
-    /// All turns so far, in order.
-    pub fn taken(&self) -> &[Turn] {
-        &self.taken
+    /// Its life so far.
+    pub fn life(&self) -> Life {
+        let said = self.body.as_ref().map_or(0, |body| body.talk.borrow().all_said.digest());
+        Life { turns: self.taken.clone(), said }
     }
 
     /// What has happened to it so far.
@@ -254,6 +270,8 @@ struct Postbox {
 struct Talk {
     events: VecDeque<Incoming>,
     said: VecDeque<Vec<u8>>,
+    /// All that was said.
+    all_said: Xxh3,
 }
 
 #[derive(Clone)]
@@ -329,7 +347,9 @@ impl Carrier for Ears {
     fn send_datagram(&mut self, _: Time, _: &NodeAddr, bytes: &[u8]) {
         // Nobody reads it, and so it may find no room.
         let _ = self.udp.udp.send_to(bytes, self.udp.to);
-        self.talk.borrow_mut().said.push_back(bytes.to_vec());
+        let mut talk = self.talk.borrow_mut();
+        talk.all_said.update(bytes);
+        talk.said.push_back(bytes.to_vec());
     }
 
     fn send_frame(&mut self, now: Time, _: &NodeAddr, _: Option<NodeId>, frame: &Frame) -> Result<(), Unsent> {

@@ -21,8 +21,9 @@ use crate::{Config, NodeAddr, NodeId, Time, proto::link::LinkDown};
 pub(crate) const PROTOCOL: (u16, u16) = (1, 1);
 /// Most joiners that wait.
 const NEWCOMERS_MAX: usize = MEMBERS_MAX;
-/// How many are sent the state in one go: it can be hundreds of kilobytes for each, and others wait for what else this node has to say.
+/// How many are sent the state in one go, and bytes beyond which no more are: others wait for what else this node has to say.
 const WELCOMES: usize = 8;
+const WELCOME_BYTES: usize = 1 << 20;
 /// Until the next: nothing, but another turn of whoever drives this.
 const NEXT_TURN: Duration = Duration::from_nanos(1);
 /// Most settings of a request.
@@ -108,7 +109,11 @@ impl Membership {
             return self.say(addr.clone(), MemberFrame::Removed { node: from });
         }
         if self.state.members.contains_key(&from) {
-            return self.accept_joiner(now, from, addr.clone());
+            // It asks again, and may be waiting for its turn.
+            if !self.admissions.welcome.iter().any(|(id, _)| *id == from) {
+                self.welcome(now, from, addr.clone());
+            }
+            return;
         }
         if self.state.members.len() >= MEMBERS_MAX {
             let reason = format!("the cluster has {MEMBERS_MAX} members, which is the limit");
@@ -201,9 +206,9 @@ impl Membership {
         self.state.at(&newcomer.info.addr).is_none()
     }
 
-    /// Whether somebody waits to be admitted, or to be told that it was.
+    /// Whether somebody waits to be admitted.
     pub(super) fn has_newcomers(&self) -> bool {
-        !(self.admissions.newcomers.is_empty() && self.admissions.welcome.is_empty())
+        !self.admissions.newcomers.is_empty()
     }
 
     /// When joiners are to be admitted.
@@ -239,17 +244,22 @@ impl Membership {
             } else if !self.state.tombstones.contains_key(&id) {
                 (room, joined) = (room - 1, joined.saturating_add(1).min(codec::SMALL_MAX));
                 self.counters.add(Count::JoinsAdmitted);
-                self.admissions.welcome.push_back((id, newcomer.info.addr.clone()));
+                self.welcome(now, id, newcomer.info.addr.clone());
                 new.insert(id, Entry::joining(newcomer.info, joined));
             }
         }
         if new.is_empty() {
             return false;
         }
-        self.admissions.welcome_at.get_or_insert(now + NEXT_TURN);
         self.state.members_mut().merge(&new, |_, _| {});
         self.touch();
         true
+    }
+
+    /// It is to be sent the state.
+    fn welcome(&mut self, now: Time, id: NodeId, addr: NodeAddr) {
+        self.admissions.welcome.push_back((id, addr));
+        self.admissions.welcome_at.get_or_insert(now + NEXT_TURN);
     }
 
     /// When some of the admitted are sent the state.
@@ -262,18 +272,17 @@ impl Membership {
         if self.phase != Phase::Member || self.admissions.welcome_at.is_none_or(|at| at > now) {
             return;
         }
-        let welcome = &mut self.admissions.welcome;
-        let first = welcome.drain(..welcome.len().min(WELCOMES)).filter(|(id, _)| self.state.is_in(*id)).collect::<Vec<_>>();
-        self.admissions.welcome_at = (!welcome.is_empty()).then(|| now + NEXT_TURN);
-        for (id, addr) in first {
-            self.accept_joiner(now, id, addr);
-        }
-    }
-
-    fn accept_joiner(&mut self, now: Time, joiner: NodeId, addr: NodeAddr) {
         let body = whole(&self.state.version);
         let head = self.head(now, 0, &body, self.state.seen_bitmap());
-        self.say(addr, MemberFrame::JoinAccepted { joiner, head, body: body.packed(self.plain_max()).clone() });
+        let packed = body.packed(self.plain_max());
+        for _ in 0..(WELCOME_BYTES / packed.len().max(1)).clamp(1, WELCOMES) {
+            let Some((joiner, addr)) = self.admissions.welcome.pop_front() else { break };
+            // Or it has gone meanwhile.
+            if self.state.is_in(joiner) {
+                self.say(addr, MemberFrame::JoinAccepted { joiner, head: head.clone(), body: packed.clone() });
+            }
+        }
+        self.admissions.welcome_at = (!self.admissions.welcome.is_empty()).then(|| now + NEXT_TURN);
     }
 
     fn refuse(&mut self, joiner: NodeId, addr: &NodeAddr, reason: String) {

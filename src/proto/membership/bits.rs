@@ -107,6 +107,7 @@ fn places(word: usize, mut left: u64) -> impl Iterator<Item = usize> {
     })
 }
 
+#[cfg(test)]
 impl FromIterator<usize> for Bits {
     fn from_iter<I: IntoIterator<Item = usize>>(places: I) -> Self {
         let mut bits = Self::default();

@@ -329,7 +329,7 @@ pub(crate) fn encode_clock(w: &mut Writer, clock: &VectorClock) {
 /// Reads a clock: what `mine` has of it, and whether it knows of changes that `mine` does not. Changes of the buried do not count.
 pub(crate) fn decode_clock(bytes: &[u8], mine: &Version) -> Result<(VectorClock, bool), Malformed> {
     let r = &mut Reader::new(bytes);
-    let (mut clock, mut ahead) = (VectorClock::with_room(bytes.len() / CLOCK_BYTES_MIN), false);
+    let (mut known, mut ahead) = (vec![], false);
     let roster = mine.members.roster();
     let ids: &[NodeId] = if roster.all_differ() { &roster.ids } else { &[] };
     let (mut next, mut counted) = (0, mine.clock.in_order());
@@ -347,7 +347,7 @@ pub(crate) fn decode_clock(bytes: &[u8], mine: &Version) -> Result<(VectorClock,
         next = near.map_or(next, |at| at + 1);
         match near.map_or_else(|| roster.alike(key), |at| Alike::One(ids[at])) {
             Alike::One(id) => {
-                clock.set(id, count);
+                known.push((id, count));
                 ahead = ahead || count > counted.get(id);
             }
             // Once is enough: looking through the buried for each of many would take long.
@@ -355,6 +355,10 @@ pub(crate) fn decode_clock(bytes: &[u8], mine: &Version) -> Result<(VectorClock,
             Alike::Several => {}
         }
     }
+    // Nobody sends them in another order, and whoever did would have each inserted before the others.
+    known.sort_by_key(|&(id, _)| id);
+    let mut clock = VectorClock::with_room(known.len());
+    known.into_iter().for_each(|(id, count)| clock.set(id, count));
     Ok((clock, ahead))
 }
 

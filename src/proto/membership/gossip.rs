@@ -21,6 +21,8 @@ use crate::{
     proto::wire::{Malformed, Reader, Writer},
 };
 
+/// Largest state that goes as it is, whatever a frame may have.
+const PLAIN_MAX: usize = 1 << 20;
 /// Whom a change is pushed to at once.
 const BURST: usize = 3;
 /// Pushes in a row after which it is a storm.
@@ -763,9 +765,10 @@ impl Membership {
         Some((addr, w.0))
     }
 
-    /// States up to this go as they are: they fit into a frame, and who is asked does not stand still to deflate them.
+    /// States up to this go as they are: they fit into a frame, and who is asked does not stand still to deflate them. A node that takes larger frames than
+    /// others by default do does not send them.
     pub(super) fn plain_max(&self) -> usize {
-        self.config.limits.frame_bytes as usize / 2
+        (self.config.limits.frame_bytes as usize / 2).min(PLAIN_MAX)
     }
 
     pub(super) fn datagram_max(&self) -> usize {

@@ -82,8 +82,6 @@ pub(crate) struct Cursor<'a> {
     at: usize,
 }
 
-/// A map is built anew if one in so many of its elements is new.
-const MANY: usize = 16;
 /// How far ahead an id is looked for before it is searched.
 const NEAR: usize = 8;
 
@@ -215,24 +213,20 @@ impl<V: Clone> IdMap<V> {
                 None => new.push((id, theirs)),
             }
         }
-        if new.len() <= self.len() / MANY {
-            self.extend(new.into_iter().map(|(id, value)| (id, value.clone())));
+        if new.is_empty() {
             return;
         }
-        let (mut ids, mut values) = (Vec::with_capacity(self.len() + new.len()), Vec::with_capacity(self.len() + new.len()));
-        let mut new = new.into_iter().peekable();
-        let mut push = |id, value| {
-            ids.push(id);
-            values.push(value);
-        };
-        for (id, value) in std::mem::take(self) {
-            while let Some((before, value)) = new.next_if(|&(new, _)| new < id) {
-                push(before, value.clone());
+        // Ids lie in one piece, of which each insertion would move the half; of the values it moves a part.
+        let (mut ids, mut old) = (Vec::with_capacity(self.len() + new.len()), std::mem::take(&mut self.ids).into_iter().peekable());
+        for (id, value) in new {
+            while let Some(before) = old.next_if(|before| *before < id) {
+                ids.push(before);
             }
-            push(id, value);
+            self.values.insert(ids.len(), value.clone());
+            ids.push(id);
         }
-        new.for_each(|(id, value)| push(id, value.clone()));
-        *self = Self { ids, values: values.into_iter().collect() };
+        ids.extend(old);
+        self.ids = ids;
     }
 
     /// Those for which that holds, to be changed. What is shared and has none of them stays so.

@@ -87,6 +87,10 @@ pub(crate) fn first_of_all(state: &State) -> Option<NodeId> {
 /// Makes those joiners up: the first ones once there are as many members as the configuration asks for. A cluster that has begun goes on with fewer,
 /// where the rest of a rolling restart would wait for ever.
 pub(crate) fn promote(state: &mut State, config: &Config, joiners: &[NodeId]) -> bool {
+    // The leader asks again and again, and what follows walks all members.
+    if joiners.is_empty() {
+        return false;
+    }
     let present = || state.members.values().filter(|m| m.status <= MemberStatus::Leaving).count();
     let of = |role: &str| {
         let has = |m: &&Entry| m.status <= MemberStatus::Leaving && m.info.roles.iter().any(|r| r == role);
@@ -94,7 +98,7 @@ pub(crate) fn promote(state: &mut State, config: &Config, joiners: &[NodeId]) ->
     };
     let missing = || config.cluster.min_members_of.iter().any(|least| of(&least.role) < least.members as usize);
     let last = state.members.census().last_up;
-    if joiners.is_empty() || last == 0 && (present() < config.cluster.min_members as usize || missing()) {
+    if last == 0 && (present() < config.cluster.min_members as usize || missing()) {
         return false;
     }
     let members = state.members_mut();

@@ -116,7 +116,7 @@ impl<V: Clone> Parts<V> {
         value
     }
 
-    /// Keeps those at places for which that holds; `places` says so of each in order.
+    /// Keeps those of which `keeps` says so, in order.
     pub(crate) fn retain(&mut self, keeps: &[bool]) {
         for (part, &start) in self.parts.iter_mut().zip(&self.starts) {
             let keeps = &keeps[start as usize..start as usize + part.len()];

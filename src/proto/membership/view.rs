@@ -42,6 +42,7 @@ impl MemberStatus {
 
 /// What never changes in the life of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct MemberInfo {
     /// This life of it.
     pub id: NodeId,
@@ -108,8 +109,17 @@ impl Member {
 }
 
 /// Who holds a member unreachable: mostly nobody.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct Observers(Option<Arc<[NodeId]>>);
+
+impl PartialEq for Observers {
+    fn eq(&self, other: &Self) -> bool {
+        let same = || self.0.as_ref().zip(other.0.as_ref()).is_some_and(|(one, other)| Arc::ptr_eq(one, other));
+        same() || **self == **other
+    }
+}
+
+impl Eq for Observers {}
 
 impl Deref for Observers {
     type Target = [NodeId];

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use wingbeat::{
     sim::{self, Options, Scenario, Shadow},
-    testkit::{Story, Turn, Twin},
+    testkit::{Life, Story, Turn, Twin},
 };
 
 use super::{
@@ -66,10 +66,11 @@ const LIVES: usize = 5;
 
 /// What the turns of one node came to.
 struct Turns {
-    /// Median of its lives alone.
+    /// Of the life, alone, that is the median by this.
     longest: Turn,
-    /// Beside the simulation.
+    /// The longest beside the simulation.
     beside: Turn,
+    /// These of the same life as the longest.
     p99: Duration,
     forming: Duration,
     count: usize,
@@ -86,27 +87,27 @@ fn formed(turns: &[Turn]) -> (&[Turn], &[Turn]) {
 }
 
 /// On a thread of its own, whose memory the simulation has not left in pieces.
-fn live(story: &Story) -> Result<Vec<Turn>, Error> {
-    let turns = std::thread::scope(|scope| scope.spawn(|| story.again()).join());
-    Ok(turns.map_err(|_| "what has happened again to a twin has made it panic")??)
+fn live(story: &Story) -> Result<Life, Error> {
+    let life = std::thread::scope(|scope| scope.spawn(|| story.again()).join());
+    Ok(life.map_err(|_| "what has happened again to a twin has made it panic")??)
 }
 
 impl Turns {
     fn of(twin: &Twin) -> Result<Self, Error> {
-        let lives = (0..LIVES).map(|_| live(twin.story())).collect::<Result<Vec<_>, _>>()?;
-        if let Some(other) = lives.iter().find(|turns| turns.len() != twin.taken().len()) {
-            return Err(format!("{twin:?}, but {} as the same has happened again", other.len()).into());
+        let first = twin.life();
+        let mut lives = (0..LIVES).map(|_| live(twin.story())).collect::<Result<Vec<_>, _>>()?;
+        if lives.iter().any(|life| (life.turns.len(), life.said) != (first.turns.len(), first.said)) {
+            return Err(format!("{twin:?} did or said something else as the same happened again").into());
         }
-        let mut alone: Vec<Turn> = lives.iter().filter_map(|turns| longest(formed(turns).1)).collect();
-        alone.sort_by_key(|turn| turn.took);
-        let (forming, since) = formed(twin.taken());
+        lives.sort_by_key(|life| longest(formed(&life.turns).1).map(|turn| turn.took));
+        let (forming, since) = formed(&lives[LIVES / 2].turns);
         let mut took: Vec<Duration> = since.iter().map(|turn| turn.took).collect();
         took.sort_unstable();
-        let (Some(&longest_alone), Some(beside), Some(first)) = (alone.get(alone.len() / 2), longest(since), longest(forming)) else {
+        let (Some(longest), Some(beside), Some(forming)) = (longest(since), longest(formed(&first.turns).1), longest(forming)) else {
             return Err("the node that is watched had no turn".into());
         };
-        let (p99, count) = (took[took.len() * 99 / 100], twin.taken().len());
-        Ok(Self { longest: longest_alone, beside, p99, forming: first.took, count, astray: twin.astray() })
+        let (p99, count) = (took[took.len() * 99 / 100], first.turns.len());
+        Ok(Self { longest, beside, p99, forming: forming.took, count, astray: twin.astray() })
     }
 }
 
