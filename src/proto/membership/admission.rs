@@ -206,9 +206,9 @@ impl Membership {
         self.state.at(&newcomer.info.addr).is_none()
     }
 
-    /// Whether somebody waits to be admitted, or to be told that it was: the step that admitted it is seen through, as it may have begun with a removal.
+    /// Whether somebody waits to be admitted.
     pub(super) fn has_newcomers(&self) -> bool {
-        !(self.admissions.newcomers.is_empty() && self.admissions.welcome.is_empty())
+        !self.admissions.newcomers.is_empty()
     }
 
     /// When joiners are to be admitted.

@@ -521,11 +521,14 @@ impl Membership {
 
     /// Derives everything from the state and acts on it until nothing changes.
     fn settle(&mut self, now: Time) {
+        let mut begun = false;
         while self.phase == Phase::Member && std::mem::take(&mut self.dirty) {
-            if self.puts_off(now) {
+            // What has begun is seen through: it may have begun with a removal, and have admitted the next life at that address.
+            if !begun && self.puts_off(now) {
                 self.flush_changes(now);
                 break;
             }
+            begun = true;
             self.derive();
             if self.meets_its_fate(now) {
                 break;

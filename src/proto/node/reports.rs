@@ -8,7 +8,8 @@ use std::{
 use crate::{
     Epoch, NodeId, ShardKey, Term, Time,
     proto::{
-        handoff::HandoffItem,
+        handoff::{DropReason, HandoffItem},
+        region::give_up,
         shard::{ShardCommand, ShardReport},
         sharding::{ControlFrame, FactState, ShardFact},
         wire::Frame,
@@ -46,10 +47,7 @@ impl<M: Members> NodeCore<M> {
     pub fn handle_report(&mut self, now: Time, worker: u16, report: ShardReport) {
         self.now = now;
         if self.ended {
-            if let ShardReport::Back { envelope, .. } = report {
-                self.give_up(envelope, crate::proto::handoff::DropReason::Shutdown);
-            }
-            return;
+            return self.give_up_report(now, report);
         }
         match report {
             ShardReport::Running { shard, start, cur } => {
@@ -125,6 +123,17 @@ impl<M: Members> NodeCore<M> {
             ShardReport::Load { loads } => self.handle_load(now, worker, loads),
         }
         self.finish(now);
+    }
+
+    /// What a worker had passed on before it was told to stop ends here.
+    fn give_up_report(&mut self, now: Time, report: ShardReport) {
+        match report {
+            ShardReport::Back { envelope, .. } => self.give_up(envelope, DropReason::Shutdown),
+            ShardReport::Handoff { shard, item, .. } => {
+                self.with_relay(|_, _, out| give_up(now, shard, item, DropReason::Shutdown, out));
+            }
+            _ => {}
+        }
     }
 
     fn handle_load(&mut self, now: Time, worker: u16, loads: Vec<(ShardKey, u32, u32)>) {

@@ -26,7 +26,7 @@ use crate::{
 
 use lanes::{Lanes, Passage, Passed};
 use net::{Net, Step};
-pub(crate) use relay::{Known, Relay, RelayOut};
+pub(crate) use relay::{Known, Relay, RelayOut, give_up};
 
 /// How long an answer about a home may take before it is asked for again.
 pub(crate) const ASK_RETRY: Duration = Duration::from_secs(1);

@@ -549,7 +549,7 @@ fn is_message(item: &HandoffItem) -> bool {
 }
 
 /// Ends an item with the messages in it: those that waited in a shard's mailboxes and gate travel inside its Transfer.
-fn give_up(now: Time, shard: ShardKey, item: HandoffItem, reason: DropReason, out: &mut Vec<RelayOut>) {
+pub(crate) fn give_up(now: Time, shard: ShardKey, item: HandoffItem, reason: DropReason, out: &mut Vec<RelayOut>) {
     match item {
         HandoffItem::Forwarded(Forwarded { item: Item::Msg { envelope, .. }, .. }) => out.push(RelayOut::GiveUp(envelope, reason)),
         HandoffItem::Transfer(chunk) => {

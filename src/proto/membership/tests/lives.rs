@@ -26,6 +26,27 @@ fn a_node_restarted_on_its_address_replaces_its_earlier_life() {
     }
 }
 
+/// In a storm of news little is worked out of each by itself. But who was accused is observed until it is removed, and whoever hears of that and takes in the
+/// next life in one go observes it no longer: [`World`] checks the invariants of a machine after each call.
+#[test]
+fn a_life_is_replaced_in_a_storm_of_joins() {
+    for seed in 0..SEEDS {
+        let mut world = World::cluster(seed, 4, &fast());
+        let mut all = vec![1, 2, 3, 4];
+        world.crash(4);
+        world.run_until(secs(5), "missing it", |w| w.view(2).contains(&(4, MemberStatus::Up, false)));
+        for joiner in 5..20 {
+            world.start(joiner, fast(), &[1]);
+            all.push(joiner);
+            if joiner == 10 {
+                world.start(4, fast(), &[2]);
+            }
+            world.run(millis(40));
+        }
+        world.run_until(secs(10), "rejoining", |w| w.one_cluster(&all));
+    }
+}
+
 /// What is heard late of the links of an earlier life says nothing of the one that lives now, least of all that another one answers there.
 #[test]
 fn the_end_of_an_earlier_life_is_no_evidence_against_the_next() {

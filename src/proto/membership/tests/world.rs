@@ -360,12 +360,12 @@ impl World {
         self.nodes[&n].machine.view().members.iter().map(|m| (usize::from(m.addr.port) - 7300, m.status, m.reachable)).collect()
     }
 
-    /// Whether each of `nodes` shows exactly `nodes`, all up, reachable, with one leader, converged.
     /// A request to take somebody in is on its way to that node.
     pub(super) fn is_asked_to_admit(&self, n: usize) -> bool {
         self.queue.values().any(|(to, what)| *to == n && matches!(what, Delivery::Frame(_, MemberFrame::Join(_))))
     }
 
+    /// Whether each of `nodes` shows exactly `nodes`, all up, reachable, with one leader, converged.
     pub(super) fn one_cluster(&self, nodes: &[usize]) -> bool {
         let expected: Vec<(usize, MemberStatus, bool)> = nodes.iter().map(|&n| (n, MemberStatus::Up, true)).collect();
         nodes.iter().all(|n| {

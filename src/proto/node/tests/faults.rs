@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use crate::{
-    Config, Time,
+    Config, Epoch, Time,
     config::Span,
     proto::{
-        handoff::{Ask, DropReason, ReplyBody, Word},
+        handoff::{Ask, DropReason, Envelope, Forwarded, HandoffItem, Item, Mode, ReplyBody, Word},
         membership::{Ending, MemberOutput, MemberStatus, Removal},
         node::{Answer, Command, Effect},
+        shard::ShardReport,
     },
 };
 
@@ -172,7 +173,7 @@ fn asks_are_answered_wherever_their_message_ends() {
 #[test]
 fn a_downed_node_stops_at_once_and_answers_what_waits() {
     let mut world = World::settled(2, 2);
-    let id = world.command(1, |id| Command::Table { id, ty: None });
+    let table = world.command(1, |id| Command::Table { id, ty: None });
     world.nodes[1].core.membership.outputs.push_back(MemberOutput::Ended(Ending::Downed("by others".into())));
     world.nodes[1].core.finish(world.now);
     let mut effects = vec![];
@@ -181,13 +182,23 @@ fn a_downed_node_stops_at_once_and_answers_what_waits() {
     }
     assert_eq!(effects[0], Effect::HostingUntil(Time::ZERO));
     assert!(matches!(&effects[1], Effect::Worker { command: crate::proto::shard::ShardCommand::Stop, .. }));
-    assert!(effects.contains(&Effect::Done { id, answer: Answer::NoAuthority }));
+    assert!(effects.contains(&Effect::Done { id: table, answer: Answer::NoAuthority }));
     assert!(matches!(effects.last(), Some(Effect::Ended(_))));
     let late = world.command(1, |id| Command::Links { id });
     assert!(matches!(&world.nodes[1].done[&late], Answer::Refused(why) if why.contains("start it again")));
+    // A worker had sent these on before it was told to stop: one to the next home, one back.
+    let envelope = |text: &[u8]| Envelope::new(shard(1), None, b"k", text).expect("the key is short");
+    let item = Item::Msg { tag: Epoch(1), mode: Mode::Settled, envelope: envelope(b"on") };
+    let item = HandoffItem::Forwarded(Forwarded { aim: Epoch(2), after: vec![], stream: id(0), item });
+    let now = world.now;
+    let core = &mut world.nodes[1].core;
+    core.handle_report(now, 0, ShardReport::Handoff { to: id(0), shard: shard(1), item });
+    core.handle_report(now, 0, ShardReport::Back { lane: LANE, envelope: envelope(b"back") });
     world.send(1, shard(0));
     world.drive();
-    assert!(world.nodes[1].undelivered.iter().all(|(_, reason)| *reason == DropReason::Shutdown));
+    let undelivered = &world.nodes[1].undelivered;
+    assert_eq!(undelivered.len(), 3);
+    assert!(undelivered.iter().all(|(_, reason)| *reason == DropReason::Shutdown));
 }
 
 #[test]
