@@ -225,6 +225,11 @@ impl World<'_> {
         self.queue.push(until, Event::Inner(p.life, Inner::Returns(0)));
     }
 
+    /// A handler has not returned.
+    pub(super) fn stands_still(&self, index: u32) -> bool {
+        self.nodes[index as usize].process.iter().flat_map(|p| &p.workers).any(|worker| worker.stalled_until > 0)
+    }
+
     /// A handler may have returned: its worker finds what has come meanwhile.
     pub(super) fn returns(&mut self, life: u32, w: u16) {
         let Some(p) = &mut self.nodes[self.lives[life as usize].node as usize].process else { return };

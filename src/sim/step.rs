@@ -28,6 +28,8 @@ use crate::{
 
 /// A process that ends lets its threads finish for this long.
 const EXIT_AFTER: u64 = 50_000_000;
+/// And this long, if they stand still: as `Engine::stop`.
+const EXIT_PATIENCE: u64 = 10_000_000_000;
 /// Time between a process's end and its new start when it rejoins.
 const REJOIN_AFTER: u64 = 500_000_000;
 /// Steps between two calls of the cores' own checks.
@@ -140,7 +142,13 @@ impl World<'_> {
                 self.net_step(life, |core, now| core.handle_command(now, command));
             }
             Inner::AskEnds(id) => self.ledger.answered(id, Answered::TimedOut),
-            Inner::Exit { next } => {
+            Inner::Exit { next, patience } => {
+                let stands_still = self.stands_still(index);
+                if stands_still && self.now < patience {
+                    return self.inside(life, self.now + EXIT_AFTER, Inner::Exit { next, patience });
+                }
+                // What such a worker holds ends with the process, and nobody tells of it.
+                self.lives[life as usize].crashed |= stands_still;
                 self.log(22, index, u64::from(next.is_some()), || "process ends".into());
                 self.exit(index);
                 if let Some(config) = next {
@@ -319,7 +327,7 @@ impl World<'_> {
                     self.inside(p.life, at, Inner::Command(w as u16, ShardCommand::Stop));
                 }
                 let next = self.next_life(index, p, how);
-                self.inside(p.life, self.now + EXIT_AFTER, Inner::Exit { next });
+                self.inside(p.life, self.now + EXIT_AFTER, Inner::Exit { next, patience: self.now + EXIT_PATIENCE });
             }
         }
     }

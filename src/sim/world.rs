@@ -126,9 +126,10 @@ pub(super) enum Inner {
     /// By an operator.
     Told(Command),
     Lease(u64, LeaseAnswer),
-    /// With the settings of the next life, if there is one.
+    /// With the settings of the next life, if there is one. A worker that stands still is waited for until then.
     Exit {
         next: Option<Arc<Config>>,
+        patience: u64,
     },
 }
 
