@@ -57,10 +57,12 @@ pub(crate) fn converged(state: &State, verdict: &Verdict, past_unreachable: bool
 /// not converged.
 pub(crate) fn act(state: &mut State, verdict: &Verdict, config: &Config, joins: &[NodeId], now: Time) -> bool {
     if converged(state, verdict, false) {
+        // Those that go may be all that were up; whoever comes up behind them goes on from their numbers.
+        let last = state.members.census().last_up;
         // Removal first: the seen marks are of this version, and say nothing of the exits that it begins.
         let removed = remove_finished(state, now);
         let joiners = waiting(state, verdict);
-        return removed | promote(state, config, &joiners) | exit_leavers(state);
+        return removed | promote_behind(last, state, config, &joiners) | exit_leavers(state);
     }
     promote(state, config, joins)
 }
@@ -88,6 +90,11 @@ pub(crate) fn first_of_all(state: &State) -> Option<NodeId> {
 /// where the rest of a rolling restart would wait for ever.
 pub(crate) fn promote(state: &mut State, config: &Config, joiners: &[NodeId]) -> bool {
     // The leader asks again and again, and what follows walks all members.
+    !joiners.is_empty() && promote_behind(state.members.census().last_up, state, config, joiners)
+}
+
+/// The same behind that number.
+fn promote_behind(last: u32, state: &mut State, config: &Config, joiners: &[NodeId]) -> bool {
     if joiners.is_empty() {
         return false;
     }
@@ -97,7 +104,6 @@ pub(crate) fn promote(state: &mut State, config: &Config, joiners: &[NodeId]) ->
         state.members.values().filter(has).count()
     };
     let missing = || config.cluster.min_members_of.iter().any(|least| of(&least.role) < least.members as usize);
-    let last = state.members.census().last_up;
     if last == 0 && (present() < config.cluster.min_members as usize || missing()) {
         return false;
     }
@@ -202,6 +208,17 @@ mod tests {
         assert!(act(&mut state, &Verdict::default(), &Config::default(), &[], NOW));
         let numbers: Vec<u32> = ids.iter().map(|id| state.members[id].up_number).collect();
         assert_eq!(numbers, [4, 3, 2, 1]);
+    }
+
+    #[test]
+    fn who_comes_up_behind_all_the_others_goes_on_from_their_numbers() {
+        use MemberStatus::{Down, Joining};
+        let (mut s, ids) = state(&[Down, Down, Joining]);
+        let mut config = Config::default();
+        config.cluster.min_members = 3;
+        assert!(act(&mut s, &lost(&ids[..2]), &config, &[], NOW));
+        assert!(s.tombstones.contains_key(&ids[1]));
+        assert_eq!((s.status(ids[2]), s.members[&ids[2]].up_number), (Some(MemberStatus::Up), 3));
     }
 
     #[test]
