@@ -62,6 +62,8 @@ pub enum Failing {
     GiveUp,
     /// Succeeds when it is tried for the third time.
     Twice,
+    /// Fails behind having put the message aside.
+    Aside,
 }
 
 messages! { pub enum StubbornMsg for Stubborn(String) = "test.stubborn" { Touch -> u64 } }
@@ -192,6 +194,10 @@ impl Entity for Player {
             ActorMsg::Leave(_) => cx.passivate(),
             ActorMsg::Bad(Bad { how }, reply) => match how {
                 Failing::Panic => panic!("on purpose"),
+                Failing::Aside => {
+                    cx.stash(ActorMsg::Bad(Bad { how }, reply));
+                    panic!("put aside");
+                }
                 Failing::GiveUp => cx.fail(Failure::new("on purpose")),
                 Failing::Twice if self.shared.tries.fetch_add(1, Ordering::SeqCst) < 2 => panic!("try again"),
                 Failing::Twice => cx.reply(reply, Log(vec!["at last".into()])),
@@ -270,8 +276,39 @@ fn a_forwarded_request_is_answered_by_the_other_entity() {
         assert_eq!(log(&b).len(), 1, "it has arrived before another sender asks");
         assert_eq!(a.ask(Forward { to: b.id() }, PATIENCE), Ok(Log(vec![format!("I am b{n}")])));
     }
+    let letters = home.dead_letters();
     let refused = region.get("a").ask(Forward { to: EntityId::new("") }, PATIENCE).unwrap_err();
     assert_eq!((refused.code(), refused.ran()), ("E-ASK-002", Ran::No), "{refused}");
+    let letter = letters.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(
+        (&*letter.entity_type, letter.reason),
+        ("test.actor", wingbeat::DropReason::Undecodable),
+        "nobody else would hear of one that was told"
+    );
+}
+
+/// Its own coordinator had a term like the one there, with another owner.
+#[test]
+fn a_node_that_is_alone_joins_another_cluster_if_nothing_runs_on_it() {
+    for _ in 0..4 {
+        let (home, region, _) = alone("join", HostOptions::new());
+        let (other, there, _) = alone("join", HostOptions::new());
+        other.admin().join(&[home.addr().clone()]).unwrap();
+        home.wait_members(2, PATIENCE).unwrap();
+        other.wait_members(2, PATIENCE).unwrap();
+        there.wait_ready(PATIENCE).unwrap();
+        for n in 0..8 {
+            let key = format!("a{n}");
+            note(&there.get(key.clone()), "from there");
+            until_holds("the note is here", || log(&region.get(key.clone())) == ["from there"]);
+        }
+        let (late, runs, _) = alone("join", HostOptions::new());
+        note(&runs.get("b"), "runs");
+        assert_eq!(log(&runs.get("b")), ["runs"]);
+        let refused = late.admin().join(&[home.addr().clone()]).unwrap_err();
+        assert!(refused.to_string().contains("have homes already"), "{refused}");
+        assert_eq!(log(&runs.get("b")), ["runs"], "and nothing has changed");
+    }
 }
 
 #[test]
@@ -551,6 +588,21 @@ fn a_panic_is_reported_with_message_and_place_and_the_directive_is_followed() {
 }
 
 // failures: row 49
+/// It is the message that the turn failed on, wherever that has put it.
+#[test]
+fn a_message_that_is_put_aside_before_a_panic_is_tried_as_often_as_another() {
+    for attempts in [1, 3] {
+        let (cluster, region, shared) = alone("aside", HostOptions::new().attempts(attempts));
+        let letters = cluster.dead_letters();
+        let a = region.get("a");
+        let failed = a.ask(Bad { how: Failing::Aside }, PATIENCE).unwrap_err();
+        assert_eq!(failed.code(), "E-ASK-007", "{failed}");
+        assert_eq!(letters.recv_timeout(PATIENCE).unwrap().reason, wingbeat::DropReason::Poison);
+        assert!(log(&a).is_empty(), "the next instance has nothing of it");
+        assert_eq!((shared.panics.lock().len(), letters.try_recv().is_err()), (attempts as usize, true));
+    }
+}
+
 #[test]
 fn a_poison_message_is_tried_as_often_as_the_host_says_and_then_a_dead_letter_with_its_bytes() {
     let (cluster, region, shared) = alone("poison", HostOptions::new().attempts(3));

@@ -523,7 +523,9 @@ impl fmt::Debug for Admin {
 const ACT_LIMIT: Duration = Duration::from_secs(5);
 
 impl Admin {
-    /// Joins through any member. Refused when this node is in a cluster of two or more.
+    /// Joins through any member, and gives up the cluster of its own. Refused when this node is in a cluster of two or more, and where a shard of its own
+    /// cluster has a home already, as it may have another one there. If one comes to have a home before this node is admitted, its membership ends as
+    /// [`Superseded`](crate::ShutdownReason::Superseded).
     ///
     /// # Errors
     /// [`ActError`]; nothing was changed.

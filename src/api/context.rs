@@ -168,7 +168,7 @@ impl<'a, E: Entity> Cx<'a, E> {
 
     /// Lets another entity answer this turn's asker, directly. A message that was told is told on.
     ///
-    /// If the request is not accepted there, the asker gets `AskError::Dropped` with the reason, so nothing waits for nothing.
+    /// If the request is not accepted there, it becomes a dead letter, and the asker gets `AskError::Dropped` with the reason, so nothing waits for nothing.
     pub fn forward<T: EntityType, R: Request<T>>(&mut self, tag: ReplyTag<R::Reply>, to: &EntityRef<T>, req: R) {
         let ReplyTag { .. } = tag;
         let ask = self.ask.take().copied();

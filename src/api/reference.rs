@@ -278,12 +278,12 @@ impl<T: EntityType> EntityRef<T> {
         self.entry.route(self.key.hash).1.exit().is_none()
     }
 
-    /// Sends a message whose answer somebody else waits for.
+    /// Sends a message that somebody else has sent, and may wait for an answer to. Who passes it on cannot have it back: refused, it is a dead letter.
     pub(crate) fn pass_on(&self, msg: T::Msg, ask: Option<Ask>, reads: u8) -> Result<(), Refusal> {
-        if let Some(refusal) = bad_key(self.key.bytes()) {
-            return Err(refusal);
-        }
-        self.node.send_letter(&self.entry, Outgoing { key: self.key.bytes(), hash: self.key.hash, asks: (ask, reads), msg: &mut Some(msg) })
+        let (key, hash) = (self.key.bytes(), self.key.hash);
+        let letter = Outgoing { key, hash, asks: (ask, reads), msg: &mut Some(msg) };
+        let passed = bad_key(key).map_or_else(|| self.node.send_letter(&self.entry, letter), Err);
+        passed.inspect_err(|refusal| self.node.bury_parts(self.entry.shard_of(hash), key, None, refusal.as_drop()))
     }
 
     /// Asks; the number of the ask. On `Err` nothing was sent, and `waiter` is dropped unanswered.

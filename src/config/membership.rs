@@ -16,7 +16,7 @@ table! {
         join_retry: Span = Span::secs(1), Spec::span(10, HOUR).gossips(1);
         /// Members after the leader that gossip turns to more often.
         deputies: u8 = 2, Spec::int(0, 32).unit("members").must_match();
-        /// Time without convergence after which a joining member may already run shards.
+        /// Time without convergence after which a joining member is weakly up: shown as there, and sent to, but without shards.
         weakly_up_after: Option<Span> = Some(Span::secs(7)), Spec::span(10, DAY).gossips(7);
         /// Unreachable members are downed after this time, whichever side of a split they are on.
         auto_down_after: Option<Span> = None, Spec::span(100, DAY).must_match().cost("both sides of a split go on: entities run twice");

@@ -447,6 +447,7 @@ impl<N: Carrier> Network<N> {
             ToNet::WorkerDone => self.workers_left = self.workers_left.saturating_sub(1),
             ToNet::Quit => {
                 self.quit_at.get_or_insert(now + LINGER);
+                self.core.close(now);
                 for port in &mut self.ports {
                     port.push(ToWorker::Command(ShardCommand::Stop));
                     port.push(ToWorker::Quit);
@@ -791,6 +792,21 @@ mod tests {
         fn counters(&self) -> Vec<(&'static str, u64)> {
             vec![]
         }
+    }
+
+    /// As of a node whose leaving has taken too long: nobody has told it that its membership is over.
+    #[test]
+    fn what_waits_for_a_home_when_the_engine_stops_is_a_dead_letter() {
+        let (node, me) = (Node::lone(Some(1)), Identity { addr: NodeAddr::new("here", 1), incarnation: 1 });
+        let now = node.now();
+        let mut network = Network::new(node.clone(), Silence, me, 1, now);
+        let shard = crate::ShardKey { ty: crate::TypeId::of("test"), shard: crate::ShardId(1) };
+        let parcel = crate::proto::handoff::Envelope::new(shard, None, b"k", b"text").expect("the key is short");
+        let item = LaneItem::Msg { shard, tag: crate::Epoch::ZERO, enter: None, parcel };
+        network.incoming(now, crate::proto::shard::LaneId(0), ToNet::Lane(item));
+        network.incoming(now, crate::proto::shard::LaneId(0), ToNet::Quit);
+        network.effects(now);
+        assert_eq!(node.metrics.drops.get(DropReason::Shutdown), 1);
     }
 
     #[test]

@@ -215,7 +215,10 @@ impl WorkerHost {
     pub fn panicked(&mut self, at: &Place, key: &[u8], mail: &mut Mail<'_, '_>, panic: PanicInfo) -> Turn {
         self.tell_panic(*at, key, &panic);
         self.panicked = Some(panic);
-        self.failed_on = mail.left();
+        // If it had put the message aside, that is where it is.
+        let aside = self.out.wishes.iter().position(|wish| matches!(wish, Wish::Stash(_))).map(|at| self.out.wishes.remove(at));
+        let aside = aside.and_then(|wish| if let Wish::Stash(parcel) = wish { Some(parcel) } else { None });
+        self.failed_on = mail.left().or(aside);
         // What is left of the message tells its asker when it is given up.
         if self.failed_on.is_none() {
             self.node.bury_parts(at.shard, key, None, DropReason::Poison);

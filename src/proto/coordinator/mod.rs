@@ -114,11 +114,18 @@ impl Coordinator {
         Self { me, config, view: None, removed: BTreeMap::new(), heard: Term::default(), refused: 0, seat: None }
     }
 
-    /// A term was heard of. False if it is an older one: what came with it is void.
+    /// A term was heard of. False if it is an older one, or another one of the same number, whose owner had not heard of that: what came with it is void.
     pub fn hear(&mut self, term: Term) -> bool {
-        let current = term >= self.heard;
-        self.heard = self.heard.max(term);
+        let current = term == self.heard || counter(term) > counter(self.heard);
+        if current {
+            self.heard = term;
+        }
         current
+    }
+
+    /// This node has given up its own cluster for another one, whose terms it has not heard of.
+    pub fn forget(&mut self) {
+        (self.heard, self.seat) = (Term::default(), None);
     }
 
     pub fn heard(&self) -> Term {
@@ -161,7 +168,7 @@ impl Coordinator {
     /// counter that is never below one's own is above theirs.
     fn next_term(&self) -> Term {
         let number = self.view.as_ref().and_then(|v| v.myself()).map_or(0, |m| m.up_number.into());
-        let counter = ((self.heard.0 >> TERM_OWNER_BITS) + 1).max(number);
+        let counter = (counter(self.heard) + 1).max(number);
         // Incarnations are random.
         let owner = self.me.incarnation() & ((1 << TERM_OWNER_BITS) - 1);
         Term(counter.min(u64::MAX >> TERM_OWNER_BITS) << TERM_OWNER_BITS | owner)
@@ -704,10 +711,15 @@ impl Coordinator {
     }
 }
 
+/// Its number, without its owner.
+const fn counter(term: Term) -> u64 {
+    term.0 >> TERM_OWNER_BITS
+}
+
 impl Seat {
     /// A coordinator that cannot know all epochs that were used begins above them (moves.md section 14, F3).
     fn first_epoch(&self) -> Epoch {
-        let before = (self.term.0 >> TERM_OWNER_BITS).saturating_sub(1);
+        let before = counter(self.term).saturating_sub(1);
         Epoch(before.min((Epoch::MAX.get() >> 16) - 1) << 16)
     }
 

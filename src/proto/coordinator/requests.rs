@@ -8,7 +8,7 @@ use crate::{
     },
 };
 
-use super::{Coordinator, CoordinatorOut, Out, PARKED_MAX, Recount, Seat};
+use super::{Coordinator, CoordinatorOut, Out, PARKED_MAX, Recount, Seat, counter};
 
 /// Rows in one frame of a table.
 const ROWS_PER_FRAME: usize = 500;
@@ -44,7 +44,8 @@ impl Coordinator {
             ControlFrame::Owned { shard, epoch, can_start } => self.handle_owned(now, from, shard, epoch, can_start, out),
             ControlFrame::MoveRefused { shard, epoch, why } => self.handle_refused(now, from, shard, epoch, &why, out),
             ControlFrame::Facts { term, answer, part, last, number, types, facts } => {
-                if term > self.seat_term() {
+                // Who refuses the question names the term that it holds to.
+                if term > self.seat_term() || (answer == 0 && term != self.seat_term() && counter(term) == counter(self.seat_term())) {
                     self.raise_term(now, term, out);
                 } else if term == self.seat_term() && answer > 0 {
                     let Some(seat) = &mut self.seat else { return };

@@ -178,6 +178,23 @@ fn who_has_heard_of_no_authority_begins_above_those_before_it() {
     assert_eq!(f.record().epoch, Epoch((2 << 16) + 1));
 }
 
+/// Who holds it had not heard of the other one: up numbers come again where whoever had the last one is gone.
+#[test]
+fn of_two_terms_with_one_number_the_first_is_held_to_and_the_other_goes_above_it() {
+    let term = |owner: u64| Term(2 << TERM_OWNER_BITS | owner);
+    let mut member = Fixture::unseated();
+    assert!(member.coordinator.hear(term(7)));
+    assert!(!member.coordinator.hear(term(9)) && member.coordinator.hear(term(7)));
+    let mut f = Fixture::unseated();
+    f.coordinator.hear(held(1));
+    f.run(|c, now, out| c.handle_view(now, view(&UP), out));
+    assert_eq!(f.coordinator.heard(), held(2));
+    let refusal =
+        ControlFrame::Facts { term: Term(2 << TERM_OWNER_BITS), answer: 0, part: 0, last: true, number: 0, types: vec![], facts: vec![] };
+    f.frame(B, refusal);
+    assert_eq!(f.coordinator.heard(), held(3), "of a lower owner");
+}
+
 #[test]
 fn a_removed_member_need_not_answer() {
     let mut f = Fixture::unseated();

@@ -24,7 +24,7 @@ pub(crate) const LABEL_BYTES_MAX: usize = 128;
 /// Highest number of a join or a row; nobody counts that far in the life of a cluster.
 pub(crate) const SMALL_MAX: u32 = u32::MAX >> 1;
 /// Highest number of a member, likewise: the terms of an authority are not below it, and have no more room (see `TERM_ACCEPTED_MAX`).
-const UP_MAX: u32 = (1 << 23) - 1;
+pub(crate) const UP_MAX: u32 = (1 << 23) - 1;
 /// Highest count of changes, likewise.
 const COUNTER_MAX: u64 = u64::MAX >> 2;
 

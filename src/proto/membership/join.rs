@@ -579,6 +579,7 @@ impl Membership {
         self.suspicion = Suspicion::default();
         self.tunnel = Tunnel::default();
         self.strays = Strays::default();
+        self.buried = false;
         let buried = head.buried(now, &version);
         self.state = State::taken_over(head.uid, version, buried, &head.seen);
         self.changed();

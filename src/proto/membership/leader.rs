@@ -3,9 +3,9 @@
 use super::{
     MemberStatus,
     clock::Dots,
-    codec::SMALL_MAX,
+    codec::UP_MAX,
     reachability::Verdict,
-    state::{Entry, Gone, State},
+    state::{Entry, Gone, State, TOMBSTONES_MAX},
 };
 use crate::{NodeId, Time, config::Config, id::address_order};
 
@@ -110,7 +110,7 @@ fn promote_behind(last: u32, state: &mut State, config: &Config, joiners: &[Node
     let members = state.members_mut();
     for (id, number) in joiners.iter().zip(last + 1..) {
         if let Some(m) = members.get_mut(id) {
-            (m.status, m.up_number, m.dots) = (MemberStatus::Up, number.min(SMALL_MAX), Dots::default());
+            (m.status, m.up_number, m.dots) = (MemberStatus::Up, number.min(UP_MAX), Dots::default());
         }
     }
     true
@@ -131,6 +131,8 @@ fn remove_finished(state: &mut State, now: Time) -> bool {
             MemberStatus::Down => Some((id, m.gone.max(Gone::Downed))),
             _ => None,
         })
+        // No more than are remembered: who is forgotten before others have heard of it stays with them.
+        .take(TOMBSTONES_MAX)
         .collect();
     for &(id, how) in &finished {
         state.remove(id, how, now);
@@ -155,7 +157,7 @@ mod tests {
             let id = NodeId::new(&addr, 1);
             let info = MemberInfo::bare(id, addr);
             let up_number = if status < MemberStatus::Up { 0 } else { u32::from(port) };
-            let entry = Entry { joined: u32::from(100 - port), ..Member::new(info, status, up_number).into() };
+            let entry = Entry { joined: u32::from(10_000 - port), ..Member::new(info, status, up_number).into() };
             state.members_mut().insert(id, entry);
             ids.push(id);
         }
@@ -219,6 +221,18 @@ mod tests {
         assert!(act(&mut s, &lost(&ids[..2]), &config, &[], NOW));
         assert!(s.tombstones.contains_key(&ids[1]));
         assert_eq!((s.status(ids[2]), s.members[&ids[2]].up_number), (Some(MemberStatus::Up), 3));
+    }
+
+    #[test]
+    fn no_more_are_removed_at_once_than_are_remembered() {
+        use MemberStatus::{Down, Up};
+        let mut statuses = vec![Down; TOMBSTONES_MAX + 1];
+        statuses.push(Up);
+        let (mut s, ids) = state(&statuses);
+        let lost = lost(&ids[..=TOMBSTONES_MAX]);
+        assert!(act(&mut s, &lost, &Config::default(), &[], NOW));
+        assert!(ids.iter().all(|id| s.members.contains_key(id) || s.tombstones.contains_key(id)));
+        assert_eq!((s.members.len(), s.tombstones.len()), (2, TOMBSTONES_MAX));
     }
 
     #[test]

@@ -31,6 +31,10 @@ struct Request {
     rows: Vec<TableRow>,
 }
 
+/// Why it does not join another cluster.
+const RUNS_SHARDS: &str =
+    "shards of this node's own cluster have homes already, and may have others there: stop it, and start it with these seeds";
+
 impl<M: Members> NodeCore<M> {
     /// A command; its answer is an `Effect::Done` (or `Effect::TypeReady`).
     pub fn handle_command(&mut self, now: Time, command: Command) {
@@ -41,7 +45,10 @@ impl<M: Members> NodeCore<M> {
         match command {
             Command::Register { info } => self.add_type(now, info),
             Command::Join { id, seeds } => {
-                let result = self.membership.join(now, &seeds);
+                let result = match self.region.heard().next() {
+                    Some(_) => Err(RUNS_SHARDS.into()),
+                    None => self.membership.join(now, &seeds),
+                };
                 self.done_with(id, result);
             }
             Command::Leave { id, node } => match is_member(self.membership.view(), node) {

@@ -37,6 +37,8 @@ pub trait Members {
     fn strange_datagrams(&self) -> u64 {
         0
     }
+    /// Names the cluster that this node belongs to; 0: none.
+    fn cluster(&self) -> u64;
     fn lag_bound(&self) -> Duration;
     fn proven(&self) -> Option<Time>;
     fn check(&self);
@@ -96,6 +98,9 @@ impl Members for Membership {
     }
     fn strange_datagrams(&self) -> u64 {
         self.strange_datagrams()
+    }
+    fn cluster(&self) -> u64 {
+        self.cluster()
     }
     fn lag_bound(&self) -> Duration {
         self.lag_bound()

@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-use super::{Effect, Members, MoveSeen, MoveStage, NodeCore};
+use super::{Effect, Members, MoveSeen, MoveStage, NodeCore, hosting::Hosting};
 
 impl<M: Members> NodeCore<M> {
     pub(super) fn handle_output(&mut self, now: Time, output: MemberOutput) {
@@ -40,6 +40,10 @@ impl<M: Members> NodeCore<M> {
         if self.ended {
             return self.effects.push_back(Effect::View(view));
         }
+        let cluster = self.membership.cluster();
+        if std::mem::replace(&mut self.cluster, cluster) != cluster && !self.moves_in(now, &view) {
+            return;
+        }
         self.leaving = view.myself().is_some_and(|m| matches!(m.status, MemberStatus::Leaving | MemberStatus::Exiting));
         self.peers.set_view(&view);
         self.hosting.saw(now, &view);
@@ -58,6 +62,20 @@ impl<M: Members> NodeCore<M> {
             self.repeat_owned();
         }
         self.with_region(|region, peers, out| region.retry_buffered(now, peers, out));
+    }
+
+    /// This node belongs to another cluster than before. False if it cannot stay: what it runs for its own one may run there too.
+    fn moves_in(&mut self, now: Time, view: &ClusterView) -> bool {
+        if self.region.heard().next().is_some() {
+            let there = view.members.iter().filter(|m| m.id != self.me).map(|m| m.addr.clone()).collect();
+            self.end(now, Ending::Superseded(there));
+            return false;
+        }
+        self.coordinator.forget();
+        self.registration.forget();
+        self.stranded.clear();
+        self.hosting = Hosting::new(&self.config);
+        true
     }
 
     /// The authority changed, or a new session to it is up: what it may not have got goes again.
@@ -114,17 +132,24 @@ impl<M: Members> NodeCore<M> {
         if self.ended {
             return;
         }
-        self.ended = true;
-        self.routes += 1;
         self.effects.push_back(Effect::HostingUntil(Time::ZERO));
         self.tell_workers(&ShardCommand::Stop);
+        self.close(now);
+        self.effects.push_back(Effect::Ended(ending));
+    }
+
+    /// Nothing comes behind this, whether membership is over or not: gives up what waits here.
+    pub fn close(&mut self, now: Time) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        self.routes += 1;
         self.with_region(|region, _, out| region.end(out));
         self.with_relay(|relay, _, out| relay.end(now, out));
         self.coordinator.end();
         self.inbox.clear();
         self.survey = None;
         self.end_requests();
-        self.effects.push_back(Effect::Ended(ending));
     }
 
     /// A node on its way out says when nothing of it is needed any more.

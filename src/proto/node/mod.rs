@@ -88,6 +88,8 @@ pub struct NodeCore<M = Membership> {
     stranded: BTreeSet<TypeId>,
     load_at: BTreeMap<u16, Time>,
     hosting: Hosting,
+    /// Names the cluster of the newest view.
+    cluster: u64,
     /// The coordinator has not seen the newest view, as this node has no right to run.
     seat_waits: bool,
     /// Shards whose `Owned` came after the last survey began.
@@ -213,6 +215,7 @@ impl<M: Members> NodeCore<M> {
             stranded: BTreeSet::new(),
             load_at: BTreeMap::new(),
             hosting: Hosting::new(&config),
+            cluster: 0,
             seat_waits: false,
             since_survey: BTreeSet::new(),
             settling: BTreeMap::new(),

@@ -296,15 +296,14 @@ impl Relay {
         }
     }
 
-    /// The node's membership is over.
+    /// The node's membership is over. What was sent may have arrived and run; and what waits here is still its sender's.
     pub fn end(&mut self, now: Time, out: &mut Vec<RelayOut>) {
         let handed = std::mem::take(&mut self.out).into_iter().map(|((shard, _), lane)| (shard, lane.queue));
         for (shard, queue) in handed {
-            queue.into_iter().for_each(|queued| give_up(now, shard, queued.item, DropReason::Shutdown, out));
+            queue.into_iter().for_each(|queued| give_up(now, shard, queued.item, DropReason::RouteLost, out));
         }
-        for ((shard, _), lane) in std::mem::take(&mut self.inn) {
-            lane.waiting.into_iter().for_each(|item| give_up(now, shard, item, DropReason::Shutdown, out));
-        }
+        let waiting = std::mem::take(&mut self.inn).into_values().map(|lane| lane.waiting.len()).sum();
+        out.push(RelayOut::Refused(waiting));
         self.unacknowledged = 0;
         self.credits.clear();
         self.acks.clear();

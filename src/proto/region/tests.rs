@@ -678,6 +678,16 @@ fn what_a_removed_node_had_not_acknowledged_is_given_up() {
 }
 
 #[test]
+fn at_the_end_what_was_sent_may_have_run_and_what_waits_is_its_senders() {
+    let mut lane = Lane::new();
+    lane.push(forwarded(0, &[]));
+    [ME, B, C].into_iter().for_each(|n| lane.peers.add_member(n, NodeAddr::new("x", n.raw() as u16)));
+    lane.receive(1, forwarded(1, &[C]));
+    let end = lane.run(|relay, _, out| relay.end(at(0), out));
+    assert_eq!(end, [RelayOut::GiveUp(message(0), DropReason::RouteLost), RelayOut::Refused(1)]);
+}
+
+#[test]
 fn forwarded_messages_do_not_wait_for_ever_for_a_link() {
     let mut lane = Lane::new();
     lane.push(transfer());

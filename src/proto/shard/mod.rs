@@ -271,7 +271,13 @@ impl<H: Host> ShardCore<H> {
                 Some(at) => self.shards[at].direct(&mut Cx { env: &mut self.env, host }, stream, item),
                 None => refuse_item(shard, item, DropReason::MoveBufferFull, host),
             },
-            ShardCommand::Handoff { from, shard, item } => self.with(shard, host, |s, cx| s.handoff(cx, from, item)),
+            ShardCommand::Handoff { from, shard, item } => match self.number(shard) {
+                Some(at) => self.shards[at].handoff(&mut Cx { env: &mut self.env, host }, from, item),
+                None => {
+                    tracing::error!(?shard, limit = SHARDS_MAX, "more shards than one worker keeps: what is handed over is given up");
+                    refuse_handed(self.env.now, shard, item, DropReason::MoveBufferFull, host);
+                }
+            },
             ShardCommand::Removed { node } => {
                 if self.env.removed.insert(node) {
                     host.removed(node);
@@ -549,12 +555,22 @@ impl<H: Host> ShardCore<H> {
     fn after_stop(&mut self, command: ShardCommand, reason: DropReason, host: &mut H) {
         match command {
             ShardCommand::Item { shard, item, .. } => refuse_item(shard, item, reason, host),
-            ShardCommand::Handoff { shard, item: HandoffItem::Forwarded(Forwarded { item, .. }), .. } => {
-                refuse_item(shard, item, reason, host);
-            }
+            ShardCommand::Handoff { shard, item, .. } => refuse_handed(self.env.now, shard, item, reason, host),
             ShardCommand::Recount { id } => host.report(ShardReport::Facts { id, facts: vec![] }),
             _ => {}
         }
+    }
+}
+
+fn refuse_handed<H: Host>(now: Time, shard: ShardKey, item: HandoffItem, reason: DropReason, host: &mut H) {
+    match item {
+        HandoffItem::Forwarded(Forwarded { item, .. }) => refuse_item(shard, item, reason, host),
+        HandoffItem::Transfer(chunk) => {
+            for envelope in messages_of(shard, &chunk.bytes, now) {
+                host.undelivered(shard, H::Parcel::from_envelope(envelope), reason);
+            }
+        }
+        HandoffItem::Probe { .. } => {}
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    Config, Epoch, Time,
+    Config, Epoch, Term, Time,
     config::Span,
     proto::{
         handoff::{Ask, DropReason, Envelope, Forwarded, HandoffItem, Item, Mode, ReplyBody, Word},
@@ -199,6 +199,35 @@ fn a_downed_node_stops_at_once_and_answers_what_waits() {
     let undelivered = &world.nodes[1].undelivered;
     assert_eq!(undelivered.len(), 3);
     assert!(undelivered.iter().all(|(_, reason)| *reason == DropReason::Shutdown));
+}
+
+/// A node that had a cluster of its own, with terms above those there.
+#[test]
+fn who_moves_to_another_cluster_leaves_the_terms_of_its_own_behind() {
+    let mut world = World::new(2, 1);
+    world.set_status(0, MemberStatus::Up);
+    world.calm();
+    world.nodes[1].core.coordinator.hear(Term::new(1 << 40));
+    world.nodes[1].core.membership.cluster = 2;
+    world.set_status(1, MemberStatus::Up);
+    world.calm();
+    assert_eq!(world.nodes[1].ready, [Ok(())]);
+}
+
+#[test]
+fn who_runs_shards_moves_to_no_other_cluster() {
+    let mut world = World::new(1, 1);
+    world.set_status(0, MemberStatus::Up);
+    world.send(0, shard(0));
+    world.calm();
+    assert_eq!(world.home(shard(0)), Some(0));
+    let told = world.command(0, |id| Command::Join { id, seeds: vec![] });
+    assert!(matches!(&world.nodes[0].done[&told], Answer::Refused(why) if why.contains("have homes already")), "{:?}", world.nodes[0].done);
+    // It began to run them while it was on its way.
+    world.nodes[0].core.membership.cluster = 2;
+    world.set_status(0, MemberStatus::Up);
+    world.drive();
+    assert_eq!(world.home(shard(0)), None);
 }
 
 #[test]

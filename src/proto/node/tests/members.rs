@@ -17,12 +17,13 @@ pub struct Script {
     pub drained: bool,
     pub left: Vec<NodeId>,
     pub proven: Option<Time>,
+    pub cluster: u64,
 }
 
 impl Script {
     pub fn new(me: NodeId) -> Self {
         let view = ClusterView { me, members: Default::default(), leader: None, deputies: vec![], converged: true, version: 0 };
-        Self { view: Arc::new(view), outputs: VecDeque::new(), drained: false, left: vec![], proven: Some(Time::MAX) }
+        Self { view: Arc::new(view), outputs: VecDeque::new(), drained: false, left: vec![], proven: Some(Time::MAX), cluster: 1 }
     }
 
     pub fn set_members(&mut self, members: Vec<Member>) {
@@ -81,6 +82,9 @@ impl Members for Script {
     }
     fn proven(&self) -> Option<Time> {
         self.proven
+    }
+    fn cluster(&self) -> u64 {
+        self.cluster
     }
     fn lag_bound(&self) -> Duration {
         Duration::ZERO

@@ -211,6 +211,23 @@ fn a_partial_transfer_that_an_assign_overtakes_becomes_dead_letters() {
 }
 
 #[test]
+fn what_is_handed_over_to_a_worker_that_was_stopped_becomes_dead_letters() {
+    let mut a = Bed::new(A);
+    a.assign(1, 1);
+    a.until(Time::ZERO);
+    a.msg(1, Mode::Settled, "m0");
+    a.host.fail_start.insert(b"k".to_vec());
+    a.until(Time::MAX);
+    a.move_to(2, B);
+    let handed = a.handed_to(B);
+    let mut b = Bed::new(B);
+    b.command(ShardCommand::Stop);
+    b.take_from(A, handed);
+    b.take_from(A, vec![forwarded(2, &[], message(1, Mode::Settled, "m1"))]);
+    assert_eq!(b.log(), ["drop m0 shutdown", "drop m1 shutdown"]);
+}
+
+#[test]
 fn a_superseded_move_sends_on_what_waited_for_it() {
     let mut b = Bed::new(B);
     b.record(2, B);
