@@ -211,7 +211,12 @@ fn who_moves_to_another_cluster_leaves_the_terms_of_its_own_behind() {
     world.nodes[1].core.membership.cluster = 2;
     world.set_status(1, MemberStatus::Up);
     world.calm();
-    assert_eq!(world.nodes[1].ready, [Ok(())]);
+    (0..SHARDS).for_each(|n| world.send(0, shard(n)));
+    world.calm();
+    let mut homes: Vec<_> = (0..SHARDS).map(|n| world.home(shard(n))).collect();
+    homes.sort_unstable();
+    homes.dedup();
+    assert_eq!(homes, [Some(0), Some(1)], "and runs what it is given there");
 }
 
 #[test]
