@@ -587,7 +587,6 @@ fn a_panic_is_reported_with_message_and_place_and_the_directive_is_followed() {
     assert_eq!(life(&shared, same), ["FirstMessage", "failed", "FirstMessage"]);
 }
 
-// failures: row 49
 /// It is the message that the turn failed on, wherever that has put it.
 #[test]
 fn a_message_that_is_put_aside_before_a_panic_is_tried_as_often_as_another() {
@@ -603,6 +602,7 @@ fn a_message_that_is_put_aside_before_a_panic_is_tried_as_often_as_another() {
     }
 }
 
+// failures: row 49
 #[test]
 fn a_poison_message_is_tried_as_often_as_the_host_says_and_then_a_dead_letter_with_its_bytes() {
     let (cluster, region, shared) = alone("poison", HostOptions::new().attempts(3));

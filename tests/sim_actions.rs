@@ -293,3 +293,39 @@ fn the_smaller_side_of_a_split_looks_no_further_than_it_finds_who_answers() {
     let none = "[config]\n\"downing.strategy\" = \"none\"";
     hundred(&[none, &cut, "[expect]\nremoved = 0\nmax_bytes_per_node_per_s = 2000"]);
 }
+
+#[test]
+fn actions_of_one_time_find_those_before_them_done() {
+    let started = "started = 11\n";
+    let r = twelve(&[started, &at("30s", "do = \"join\"\nnodes = \"11\""), &at("30s", "do = \"pause\"\nnodes = \"11\"\nfor = \"2s\"")]);
+    assert_eq!(r.not_done, [], "the joiner runs as it is paused");
+    let r = twelve(&[&at("30s", "do = \"leave\"\nnodes = \"5\""), &at("30s", "do = \"crash\"\nnodes = \"5\"")]);
+    assert_eq!(r.not_done, [], "it was told to leave before it crashed");
+}
+
+#[test]
+fn the_oldest_is_one_that_is_not_down() {
+    // One is out of reach, so that the downed one cannot be removed at once.
+    let actions = [
+        at("20s", "do = \"crash\"\nnodes = \"7\""),
+        at("22s", "do = \"down\"\nnodes = \"oldest\""),
+        at("23s", "do = \"crash\"\nnodes = \"oldest\""),
+    ];
+    let r = twelve(&[&actions.concat(), "[expect]\nmembers_up = 9"]);
+    assert_eq!(r.not_done, []);
+}
+
+#[test]
+fn who_is_missed_before_it_crashes_is_found_and_removed() {
+    let paused = at("20s", "do = \"pause\"\nnodes = \"7\"");
+    let expect = "[expect]\nmax_detect = \"10s\"\nmax_known = \"10s\"\nmax_removal = \"30s\"";
+    for crash in ["26s", "60s"] {
+        twelve(&[&paused, &at(crash, "do = \"crash\"\nnodes = \"7\""), expect]);
+    }
+}
+
+#[test]
+fn a_workload_without_time_sends_nothing() {
+    let empty = WORKLOAD.replace("70s", "10s");
+    assert_eq!(twelve(&[&empty]).sent, 0);
+}

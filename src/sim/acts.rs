@@ -36,7 +36,7 @@ impl Scene for World<'_> {
 
     fn by_age(&self) -> Vec<u32> {
         let Some(view) = self.first_view() else { return Vec::new() };
-        let mut up: Vec<_> = view.members.iter().filter(|m| m.up_number > 0).collect();
+        let mut up: Vec<_> = view.members.iter().filter(|m| m.is_of_age()).collect();
         up.sort_by_key(|m| (m.up_number, m.addr.clone()));
         up.iter().filter_map(|m| self.node_of(m.id)).collect()
     }
@@ -128,15 +128,20 @@ impl World<'_> {
                 }
                 let all = self.found(i, nodes);
                 for (k, n) in all.iter().enumerate() {
-                    let at = self.now + nanos(*spread) / all.len() as u64 * k as u64;
-                    self.queue.push(at, Event::Join(*n, seeds.clone(), i));
+                    match nanos(*spread) / all.len() as u64 * k as u64 {
+                        // What follows in the file at the same time finds it done.
+                        0 => self.join(*n, seeds.clone(), i),
+                        after => self.queue.push(self.now + after, Event::Join(*n, seeds.clone(), i)),
+                    }
                 }
             }
             Act::Leave { nodes, spread } => {
                 let all = self.found(i, nodes);
                 for (k, n) in all.iter().enumerate() {
-                    let at = self.now + nanos(*spread) / all.len() as u64 * k as u64;
-                    self.queue.push(at, Event::Leave(*n, i));
+                    match nanos(*spread) / all.len() as u64 * k as u64 {
+                        0 => self.leave(*n, i),
+                        after => self.queue.push(self.now + after, Event::Leave(*n, i)),
+                    }
                 }
             }
             Act::Down { nodes, by } => {

@@ -76,7 +76,7 @@ impl Process {
 impl World<'_> {
     /// The k-th moment of the workload.
     pub(super) fn tick(&mut self, k: u64) {
-        let Some(w) = &self.scenario.workload else { return };
+        let Some(w) = self.scenario.workload.as_ref().filter(|w| self.now < w.until.as_nanos() as u64) else { return };
         let at = w.from.as_nanos() as u64 + ((k + 1) as f64 * (1e9 / w.rate)) as u64;
         if at < w.until.as_nanos() as u64 {
             self.queue.push(at, Event::Send(k + 1));

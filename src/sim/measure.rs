@@ -179,10 +179,26 @@ impl Measure {
         }
     }
 
+    /// Who holds it unreachable or down already, or has removed it, knows by then. Whom nobody shows any more, or yet, nobody has to find.
     pub(super) fn crashed(&mut self, id: NodeId, now: u64) {
         let lives = self.observers.last_key_value().map_or(0, |(life, _)| life + 1);
+        let views = || {
+            let others = self.live.keys().filter_map(|life| Some((*life, self.observers.get(life)?.view.as_ref()?)));
+            others.filter(|(_, view)| view.me != id).map(|(life, view)| (life, view.member(id)))
+        };
+        let taken_out = self.removed.contains(&id) || views().all(|(_, member)| member.is_none());
+        let mut crash = Crash { at: now, lives, marked: BTreeMap::new(), removed: BTreeMap::new() };
+        for (life, member) in views() {
+            let gone = taken_out && member.is_none();
+            if gone {
+                crash.removed.insert(life, now);
+            }
+            if gone || member.is_some_and(|m| !m.reachable || m.status == MemberStatus::Down) {
+                crash.marked.insert(life, now);
+            }
+        }
         self.crash_of.insert(id, self.crashes.len());
-        self.crashes.push(Crash { at: now, lives, marked: BTreeMap::new(), removed: BTreeMap::new() });
+        self.crashes.push(crash);
     }
 
     /// The view of that life, as it shows it.
@@ -628,6 +644,24 @@ mod tests {
         let times = w.measure.crash_times();
         assert_eq!(times.each_ref().map(|(s, missing)| (s.max, *missing)), [(Some(4.0), 0), (Some(6.0), 0), (Some(11.0), 0)]);
         assert_eq!((w.measure.false_removals, w.measure.survivors()), (0, (1, 2)));
+    }
+
+    #[test]
+    fn whoever_crashes_behind_its_removal_or_when_it_is_missed_is_known() {
+        let mut w = World::formed();
+        w.sees(0, 5, &[(0, true), (1, true), (2, false)]);
+        w.live = false;
+        w.measure.crashed(id(2), 10 * SECOND);
+        w.measure.gone(2);
+        w.sees(1, 12, &[(0, true), (1, true), (2, false)]);
+        (0..2).for_each(|by| w.sees(by, 15, &[(0, true), (1, true)]));
+        let times = w.measure.crash_times();
+        assert_eq!(times.each_ref().map(|(s, missing)| (s.max, *missing)), [(Some(0.0), 0), (Some(2.0), 0), (Some(5.0), 0)]);
+        let mut w = World::formed();
+        (0..2).for_each(|by| w.sees(by, 5, &[(0, true), (1, true)]));
+        w.measure.crashed(id(2), 10 * SECOND);
+        w.measure.gone(2);
+        assert_eq!(w.measure.crash_times().map(|(s, missing)| (s.max, missing)), [(Some(0.0), 0); 3]);
     }
 
     #[test]
