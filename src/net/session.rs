@@ -331,17 +331,21 @@ impl Net {
                 Ok(Cut::Wait(_)) => break None,
                 Err(e) => break Some(e),
             };
-            // Of a large frame only another part counts.
+            // While a large frame comes, another part of it counts, or anything that its parts stand behind; not what keeps the link alive.
             conn.progressed |= conn.assembly.len() == 0;
             let cx = Context { sender: session.peer, now };
             if message_in(frame, cx).is_some_and(|message| take(session.peer, &message)) {
                 conn.inbox.consume(size);
+                conn.progressed = true;
                 session.received += 1;
                 self.counters.frames_in += 1;
                 continue;
             }
             let decoded = match link_frame_in(frame) {
-                None => Some(decode(frame, cx)),
+                None => {
+                    conn.progressed = true;
+                    Some(decode(frame, cx))
+                }
                 Some(Ok(LinkFrame::Part { bytes, last })) => match conn.assembly.add(bytes, last, max) {
                     Ok(whole) => {
                         conn.progressed = true;

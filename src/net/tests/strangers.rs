@@ -432,6 +432,30 @@ impl Node {
     }
 }
 
+/// On a slow link the next part stands behind all that was to go before it.
+#[test]
+fn a_large_frame_may_take_its_time_while_others_come() {
+    let mut node = Node::with(&quick(|limits| limits.frame_deadline = Span::secs(20)), 1);
+    let mut stream = dial(&node);
+    let (_, hello) = stranger(1, 4000);
+    stream.write_all(&hello).unwrap();
+    until([&mut node], "up", |[node]| node.ups() == 1);
+    let mut frame = vec![7; 20_000];
+    frame[..4].copy_from_slice(&1_500_000u32.to_le_bytes());
+    let mut part = vec![];
+    encode_link(LinkFrame::Part { bytes: &frame, last: false }, &mut part);
+    stream.write_all(&part).unwrap();
+    for n in 0..5 {
+        stream.write_all(&frame_bytes(n)).unwrap();
+        until([&mut node], "another frame", |[node]| node.frames.len() as u64 == n + 1);
+        node.start -= Duration::from_secs(12);
+        node.turn();
+    }
+    assert_eq!((node.downs(), node.counter("frame_timeouts")), (vec![], 0));
+    node.start -= Duration::from_secs(21);
+    until([&mut node], "the end, as nothing comes any more", |[node]| node.downs() == [&LinkDown::TimedOut]);
+}
+
 // failures: row 9
 #[test]
 fn a_large_frame_whose_parts_stop_coming_ends_its_link() {
