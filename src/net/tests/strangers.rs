@@ -432,10 +432,9 @@ impl Node {
     }
 }
 
-/// On a slow link the next part stands behind all that was to go before it.
-#[test]
-fn a_large_frame_may_take_its_time_while_others_come() {
-    let mut node = Node::with(&quick(|limits| limits.frame_deadline = Span::secs(20)), 1);
+/// A node with that deadline for frames, and a peer of it that has sent the first part of a large one.
+fn part_of_a_large_frame(deadline: Span) -> (Node, TcpStream) {
+    let mut node = Node::with(&quick(|limits| limits.frame_deadline = deadline), 1);
     let mut stream = dial(&node);
     let (_, hello) = stranger(1, 4000);
     stream.write_all(&hello).unwrap();
@@ -445,6 +444,13 @@ fn a_large_frame_may_take_its_time_while_others_come() {
     let mut part = vec![];
     encode_link(LinkFrame::Part { bytes: &frame, last: false }, &mut part);
     stream.write_all(&part).unwrap();
+    (node, stream)
+}
+
+/// On a slow link the next part stands behind all that was to go before it.
+#[test]
+fn a_large_frame_may_take_its_time_while_others_come() {
+    let (mut node, mut stream) = part_of_a_large_frame(Span::secs(20));
     for n in 0..5 {
         stream.write_all(&frame_bytes(n)).unwrap();
         until([&mut node], "another frame", |[node]| node.frames.len() as u64 == n + 1);
@@ -459,16 +465,7 @@ fn a_large_frame_may_take_its_time_while_others_come() {
 // failures: row 9
 #[test]
 fn a_large_frame_whose_parts_stop_coming_ends_its_link() {
-    let mut node = Node::with(&quick(|limits| limits.frame_deadline = Span::millis(100)), 1);
-    let mut stream = dial(&node);
-    let (_, hello) = stranger(1, 4000);
-    stream.write_all(&hello).unwrap();
-    until([&mut node], "up", |[node]| node.ups() == 1);
-    let mut frame = vec![7; 20_000];
-    frame[..4].copy_from_slice(&1_500_000u32.to_le_bytes());
-    let mut part = vec![];
-    encode_link(LinkFrame::Part { bytes: &frame, last: false }, &mut part);
-    stream.write_all(&part).unwrap();
+    let (mut node, _stream) = part_of_a_large_frame(Span::millis(100));
     until([&mut node], "the end", |[node]| node.downs() == [&LinkDown::TimedOut]);
     assert_eq!(node.counter("frame_timeouts"), 1);
 }

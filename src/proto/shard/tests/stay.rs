@@ -193,8 +193,8 @@ fn a_start_without_state_drops_what_it_replaces() {
     assert_eq!(b.log(), ["drop m0 home_lost", "start k@3 FirstMessage", "k:m1"], "tags below the base are refused (CE-12)");
 }
 
-#[test]
-fn a_partial_transfer_that_an_assign_overtakes_becomes_dead_letters() {
+/// What A hands over to B: a message waits for an entity that cannot start.
+fn a_shard_with_mail() -> TransferChunk {
     let mut a = Bed::new(A);
     a.assign(1, 1);
     a.until(Time::ZERO);
@@ -202,7 +202,13 @@ fn a_partial_transfer_that_an_assign_overtakes_becomes_dead_letters() {
     a.host.fail_start.insert(b"k".to_vec());
     a.until(Time::MAX);
     a.move_to(2, B);
-    let [HandoffItem::Transfer(mut chunk)] = <[HandoffItem; 1]>::try_from(a.handed_to(B)).unwrap() else { panic!("a transfer") };
+    let [HandoffItem::Transfer(chunk)] = <[HandoffItem; 1]>::try_from(a.handed_to(B)).unwrap() else { panic!("a transfer") };
+    chunk
+}
+
+#[test]
+fn a_partial_transfer_that_an_assign_overtakes_becomes_dead_letters() {
+    let mut chunk = a_shard_with_mail();
     chunk.last = false;
     let mut b = Bed::new(B);
     b.take_from(A, vec![HandoffItem::Transfer(chunk)]);
@@ -212,17 +218,9 @@ fn a_partial_transfer_that_an_assign_overtakes_becomes_dead_letters() {
 
 #[test]
 fn what_is_handed_over_to_a_worker_that_was_stopped_becomes_dead_letters() {
-    let mut a = Bed::new(A);
-    a.assign(1, 1);
-    a.until(Time::ZERO);
-    a.msg(1, Mode::Settled, "m0");
-    a.host.fail_start.insert(b"k".to_vec());
-    a.until(Time::MAX);
-    a.move_to(2, B);
-    let handed = a.handed_to(B);
     let mut b = Bed::new(B);
     b.command(ShardCommand::Stop);
-    b.take_from(A, handed);
+    b.take_from(A, vec![HandoffItem::Transfer(a_shard_with_mail())]);
     b.take_from(A, vec![forwarded(2, &[], message(1, Mode::Settled, "m1"))]);
     assert_eq!(b.log(), ["drop m0 shutdown", "drop m1 shutdown"]);
 }
