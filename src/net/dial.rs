@@ -209,7 +209,14 @@ impl Net {
         super::session::check_room(frame, waiting, limits.link_bytes)?;
         let run = dial.run_for(node, now, self.patience);
         let cx = Context { sender: self.greeter.node, now: run.since };
-        super::session::encode(frame, cx, limits.frame_bytes, &mut run.bytes)?;
+        if let Err(unsent) = super::session::encode(frame, cx, limits.frame_bytes, &mut run.bytes) {
+            dial.runs.retain(|run| run.frames > 0);
+            // Nothing would ever end a dial that was made for this frame alone.
+            if dial.state == State::Idle {
+                self.dials.remove(to);
+            }
+            return Err(unsent);
+        }
         run.frames += 1;
         if let Some(peer) = node
             && dial.bytes_for(node) > limits.link_bytes
@@ -373,15 +380,20 @@ impl Net {
         blocked.into_iter().for_each(|peer| self.unblock(peer, [None]));
     }
 
-    /// `answers` answers at `addr`: drops what was meant for other lives.
+    /// `answers` answers at `addr`: drops what was meant for its other lives. Of a node with another address this tells nothing but that the name
+    /// leads elsewhere: it may be at the next of its addresses, or where the name leads tomorrow.
     pub(super) fn dial_other(&mut self, addr: &NodeAddr, asked: Option<NodeId>, answers: NodeId, now: Time) {
+        let replaced = |peer: NodeId| peer != answers && peer.addr_hash() == answers.addr_hash();
+        if asked.is_some_and(|asked| !replaced(asked)) {
+            return self.dial_failed(addr, LinkDown::Elsewhere(answers), now);
+        }
         let Some(dial) = self.dials.get_mut(addr) else { return };
         (dial.asked, dial.wanted, dial.holder) = (false, None, None);
-        let mine = dial.take_for(answers);
-        let others = std::mem::replace(&mut dial.runs, mine.into()).into();
-        let blocked: BTreeSet<NodeId> = dial.blocked.iter().copied().filter(|peer| *peer != answers).collect();
-        dial.blocked.retain(|peer| *peer == answers);
-        self.tell_down(addr, &LinkDown::OtherIncarnation(answers), asked.map(Some), others);
+        let (others, kept) = std::mem::take(&mut dial.runs).into_iter().partition::<VecDeque<_>, _>(|run| run.node.is_some_and(replaced));
+        dial.runs = kept;
+        let blocked: BTreeSet<NodeId> = dial.blocked.iter().copied().filter(|peer| replaced(*peer)).collect();
+        dial.blocked.retain(|peer| !replaced(*peer));
+        self.tell_down(addr, &LinkDown::OtherIncarnation(answers), asked.map(Some), others.into());
         blocked.into_iter().for_each(|peer| self.unblock(peer, [None]));
         self.retry_later(addr, now, false);
     }

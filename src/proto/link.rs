@@ -72,8 +72,10 @@ pub enum LinkDown {
     Itself,
     /// The peer broke the protocol.
     Protocol(String),
-    /// A node with another id answers at the address.
+    /// Another life of the node answers at its address.
     OtherIncarnation(NodeId),
+    /// A node of another address answers: the name leads elsewhere, which tells nothing of the one that was meant.
+    Elsewhere(NodeId),
     /// Closed by this side.
     Closed,
 }

@@ -560,6 +560,29 @@ fn a_name_that_leads_back_and_to_others_leads_to_those() {
     assert!(a.downs().is_empty());
 }
 
+#[test]
+fn who_answers_where_a_stale_name_leads_is_not_another_life_of_who_was_meant() {
+    let (mut a, mut b, mut c) = (Node::new(1), Node::new(2), Node::new(3));
+    let name = NodeAddr::new("localhost", a.me.addr.port);
+    let meant = NodeId::new(&name, 7);
+    a.send(&name, Some(meant), &numbered(1)).unwrap();
+    until([&mut a], "the question", |[a]| !a.resolve.is_empty());
+    let (now, all) = (a.now(), vec![b.net.local_addr(), c.net.local_addr()]);
+    a.net.resolved(now, &name, Ok(all));
+    until([&mut a, &mut b, &mut c], "the report", |[a, ..]| !a.downs().is_empty());
+    // Both of its addresses were tried, and the frame waits for the next time.
+    let elsewhere = LinkEvent::Down { peer: Some(meant), addr: name.clone(), cause: LinkDown::Elsewhere(c.me.id()), lost: 0 };
+    assert_eq!(a.links, [elsewhere]);
+    assert_eq!((a.counter("dials"), a.counter("frames_lost")), (2, 0));
+    // Who is heard without being asked for does not take it either.
+    a.send(&name, None, &numbered(2)).unwrap();
+    until([&mut a], "the next question", |[a]| a.resolve.len() > 1);
+    let (now, there) = (a.now(), vec![b.net.local_addr()]);
+    a.net.resolved(now, &name, Ok(there));
+    until([&mut a, &mut b, &mut c], "who answers has its own", |[_, b, _]| b.frames.len() == 1);
+    assert_eq!((b.numbers(), a.counter("frames_lost")), (vec![2], 0));
+}
+
 // failures: row 4
 #[test]
 fn a_frame_above_the_limit_is_refused_at_the_call() {
@@ -567,6 +590,7 @@ fn a_frame_above_the_limit_is_refused_at_the_call() {
     let mut a = Node::with(&config, 1);
     let refused = a.send(&nobody(), None, &message(2_000)).unwrap_err();
     assert!(matches!(refused, Unsent::TooLarge { size: 2034, max: 1_000 }), "{refused:?}");
+    assert!(a.net.links_info().is_empty(), "and no dial stays behind");
 }
 
 #[test]

@@ -345,6 +345,7 @@ impl Membership {
             }
             LinkDown::TimedOut => seeker.trouble = Some(format!("{addr}: no connection in time")),
             LinkDown::Protocol(what) => seeker.trouble = Some(format!("{addr}: {what}")),
+            LinkDown::Elsewhere(node) => seeker.trouble = Some(format!("{addr}: another node answers there, {node}")),
             LinkDown::Reset | LinkDown::OtherIncarnation(_) | LinkDown::Closed => {}
         }
     }

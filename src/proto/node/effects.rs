@@ -113,7 +113,7 @@ pub enum Effect {
     Frame {
         /// Address to dial.
         to: NodeAddr,
-        /// The life that is meant; any if `None`. If another one answers, the frames are dropped and `LinkDown::OtherIncarnation` is reported.
+        /// The life that is meant; any if `None`. If another life answers, the frames are dropped and `LinkDown::OtherIncarnation` is reported.
         node: Option<NodeId>,
         /// What.
         frame: Frame,
