@@ -4,7 +4,10 @@
 
 mod support;
 
-use std::time::Duration;
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 use serde_json::{Value, json};
 use support::made_up::{Client, Node, until};
@@ -172,6 +175,9 @@ fn a_batch_is_answered_line_by_line_in_order() {
     assert_eq!(lines, (0..1000).map(|n| format!("{{\"n\":{n}}}")).collect::<Vec<_>>());
     let calls = node.fake.calls.lock();
     assert!(calls.iter().enumerate().all(|(n, call)| call.2 == format!("{{\"n\":{n}}}").into_bytes() && call.3.as_millis() == 77));
+    // They wait for room together: the thread that sends them answers everybody else, too.
+    let rooms: BTreeSet<Instant> = node.fake.rooms.lock().iter().copied().collect();
+    assert!(rooms.len() == 1 && rooms.iter().all(|until| until.saturating_duration_since(Instant::now()) <= Duration::from_secs(1)));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
@@ -28,6 +28,9 @@ use crate::metrics::Metrics;
 
 /// Most lines of one batch.
 pub const LINES_MAX: usize = 10_000;
+/// How long the lines of a batch wait for room in queues, all together: it is a burst of a client like any other, but the thread that sends it answers
+/// every other request, too.
+const ROOM_WAIT: Duration = Duration::from_secs(1);
 /// Content type of lines of JSON.
 const NDJSON: &str = "application/x-ndjson";
 
@@ -71,10 +74,10 @@ pub(super) fn run(
         responder: Mutex::new(Some(responder)),
         metrics: metrics.clone(),
     });
-    let types = source.entity_types();
+    let (types, room) = (source.entity_types(), Instant::now() + ROOM_WAIT);
     for (at, line) in body.split(|b| *b == b'\n').take(count).enumerate() {
         let mut owed = OwedLine { batch: batch.clone(), at, answered: false };
-        if let Err(problem) = send(source, &types, line, timeout, &mut owed) {
+        if let Err(problem) = send(source, &types, line, (timeout, room), &mut owed) {
             owed.settle(Outcome::Refused(Box::new(problem)));
         }
     }
@@ -83,14 +86,20 @@ pub(super) fn run(
 }
 
 /// Sends one line; takes the debt over only if that succeeds.
-fn send(source: &dyn Source, types: &[EntityType], line: &[u8], timeout: Duration, owed: &mut OwedLine) -> Result<(), Problem> {
+fn send(
+    source: &dyn Source,
+    types: &[EntityType],
+    line: &[u8],
+    (timeout, room): (Duration, Instant),
+    owed: &mut OwedLine,
+) -> Result<(), Problem> {
     let line = std::str::from_utf8(line).map_err(|_| Problem::wrong_body(format!("line {}: not UTF-8", owed.at + 1)))?;
     let line: Line<'_> = serde_json::from_str(line).map_err(|error| {
         let detail = format!("line {}: {error}; a line is {{\"type\",\"key\",\"op\",\"body\",\"mode\"}}", owed.at + 1);
         Problem::wrong_body(detail)
     })?;
     let body = line.body.map_or(EMPTY_BODY, |raw| raw.get().as_bytes());
-    let call = EntityCall { ty: &line.ty, key: &line.key, op: &line.op, body, mode: line.mode, timeout };
+    let call = EntityCall { ty: &line.ty, key: &line.key, op: &line.op, body, mode: line.mode, timeout, room };
     check(types, &call).map_err(|problem| Problem { detail: format!("line {}: {}", owed.at + 1, problem.detail), ..problem })?;
     let mut taken = OwedLine { batch: owed.batch.clone(), at: owed.at, answered: false };
     owed.answered = true;

@@ -1,5 +1,7 @@
 //! One message to one entity.
 
+use std::time::{Duration, Instant};
+
 use super::{
     http::{JSON, Request, Response},
     problem::Problem,
@@ -13,6 +15,9 @@ pub(super) const EMPTY_BODY: &[u8] = b"{}";
 /// What a told message is answered.
 pub(super) const ACCEPTED: &[u8] = b"{\"status\":202}";
 
+/// How long a message waits for room in a queue before it is refused: the thread that sends it answers every other request, too.
+const ROOM_WAIT: Duration = Duration::from_millis(250);
+
 /// `POST /api/v1/entities/{type}/{key}/{op}`.
 pub(super) fn send(
     source: &dyn Source,
@@ -24,7 +29,8 @@ pub(super) fn send(
 ) -> Result<(), (Problem, Responder)> {
     let types = source.entity_types();
     let checked = Query::parse(&request.query, &["timeout_ms", "mode"]).and_then(|query| {
-        let call = EntityCall { ty, key, op, body: body_or_empty(&request.body), mode: query.mode()?, timeout: query.timeout()? };
+        let (mode, timeout) = (query.mode()?, query.timeout()?);
+        let call = EntityCall { ty, key, op, body: body_or_empty(&request.body), mode, timeout, room: Instant::now() + ROOM_WAIT };
         check(&types, &call)?;
         Ok(call)
     });

@@ -1,6 +1,9 @@
 //! All that the HTTP surface sees of a node.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::model::{Check, Handoff, Link, Location, Member, Setting, ShardRow, Status, TypeRow};
 use crate::{NodeAddr, metrics::Prometheus};
@@ -98,6 +101,8 @@ pub struct EntityCall<'a> {
     pub mode: Mode,
     /// How long to wait for the reply.
     pub timeout: Duration,
+    /// Until when the caller may be kept waiting for room in a queue.
+    pub room: Instant,
 }
 
 /// What became of a message.

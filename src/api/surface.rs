@@ -1,6 +1,11 @@
 //! What the HTTP surface sees of a node, and how entity types are put on it.
 
-use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use parking_lot::RwLock;
 
@@ -89,8 +94,9 @@ where
 {
     let asked = Asked { ty: call.ty.into(), key: call.key.into(), op: call.op.into(), timeout: call.timeout };
     let entity = region.get(key);
+    let patience = call.room.saturating_duration_since(Instant::now());
     if call.mode == Mode::Tell {
-        let outcome = match entity.tell_within(request, ROOM_WAIT) {
+        let outcome = match entity.tell_within(request, patience) {
             Ok(()) => EntityOutcome::Accepted,
             Err(refused) => refusal(&asked, refused.reason()),
         };
@@ -109,15 +115,12 @@ where
             }
         }
     };
-    if let Err(error) = entity.ask_raw_within(request, call.timeout, ROOM_WAIT, waiter)
+    if let Err(error) = entity.ask_raw_within(request, call.timeout, patience, waiter)
         && let Some(done) = done.lock().take()
     {
         done(problem(&asked, &error));
     }
 }
-
-/// How long the surface waits for room in a queue before it refuses: it is a client like any other, and a batch is a burst.
-const ROOM_WAIT: Duration = Duration::from_millis(250);
 
 fn refusal(asked: &Asked, refusal: &Refusal) -> EntityOutcome {
     let (status, title) = match refusal {

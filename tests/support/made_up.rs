@@ -32,6 +32,8 @@ pub type Recorded = (String, String, Vec<u8>, Duration);
 pub struct Fake {
     pub thread: Mutex<Sender<Job>>,
     pub calls: Mutex<Vec<Recorded>>,
+    /// Until when each of them may be kept waiting for room.
+    pub rooms: Mutex<Vec<Instant>>,
     pub held: Mutex<Vec<Completion>>,
     pub unhealthy: bool,
 }
@@ -168,6 +170,7 @@ impl Source for Fake {
         self.act(member, done);
     }
     fn entity(&self, call: EntityCall<'_>, done: Completion) {
+        self.rooms.lock().push(call.room);
         self.calls.lock().push((call.key.into(), call.op.into(), call.body.into(), call.timeout));
         if call.mode == wingbeat::admin::Mode::Tell {
             return done(EntityOutcome::Accepted);
@@ -208,7 +211,13 @@ impl Node {
         change(&mut limits);
         let (thread, jobs): (Sender<Job>, Receiver<Job>) = channel();
         std::thread::spawn(move || jobs.iter().for_each(|job| job()));
-        let fake = Arc::new(Fake { thread: Mutex::new(thread), calls: Mutex::default(), held: Mutex::default(), unhealthy });
+        let fake = Arc::new(Fake {
+            thread: Mutex::new(thread),
+            calls: Mutex::default(),
+            rooms: Mutex::default(),
+            held: Mutex::default(),
+            unhealthy,
+        });
         let (metrics, events) = (Arc::new(Metrics::new(1)), Arc::new(EventRing::new()));
         let api = Arc::new(Api::new(fake.clone(), metrics.clone(), events.clone()));
         let handle = Server::start("127.0.0.1:0".parse().unwrap(), limits, token, metrics.clone(), api).unwrap();
