@@ -222,6 +222,12 @@ fn who_sees_a_cut_late_runs_nothing_beside_the_other_side() {
 }
 
 #[test]
+fn who_may_be_on_a_side_that_stops_downs_nobody_of_the_other() {
+    holds("smaller-side-stutters", 1..9);
+    holds("all-of-one-side-stutter", 69..75);
+}
+
+#[test]
 fn joiners_made_up_beside_the_lost_cost_nobody_the_quorum() {
     holds("raised-within-quorum", 1..4);
 }

@@ -387,7 +387,8 @@ impl Membership {
         if decision == Decision::DownOthers && leads && !self.lives_with_ghosts(&voters) {
             decision = Decision::DownAll;
         }
-        if decision == Decision::DownOthers && leads && self.puts_off_win(now) || decision == Decision::DownMine && self.puts_off_loss(now)
+        if decision == Decision::DownOthers && leads && (self.doubts_win(now) || self.puts_off_win(now))
+            || decision == Decision::DownMine && self.puts_off_loss(now)
         {
             return;
         }
@@ -419,6 +420,18 @@ impl Membership {
                 }
             }
         }
+    }
+
+    /// This node may be on a side that stops, and not know who else is lost: who pauses measures all silences anew, and of whom it misses it may wait for the
+    /// opinion of others that pause. Of what is known to be lost alone it would live on without the rest.
+    fn doubts_win(&mut self, now: Time) -> bool {
+        if self.in_doubt() && self.proven().is_none_or(|proven| now.since(proven) >= self.watch.patience()) {
+            if let Some(split) = &mut self.split {
+                split.wait_until(now + self.config.detector.heartbeat_interval.get());
+            }
+            return true;
+        }
+        false
     }
 
     /// Some of the lost are heard again: they are in reach after some replies in a row, or do not hear this side.
@@ -479,6 +492,7 @@ impl Membership {
             Decision::DownAll if if_worst == Decision::DownAll && self.strategy.stops_each() => {
                 self.lose(mine, theirs, says("no side lives"))
             }
+            Decision::DownOthers if leads && self.doubts_win(now) => {}
             Decision::DownOthers if if_worst == Decision::DownOthers && leads && !haunted && !surely_lost.is_empty() => {
                 self.announce(mine, theirs, &says("this side lives"));
                 let (raises, ghosts) = (self.leads_all_of_late(now), self.ghosts());
