@@ -4,7 +4,6 @@ use std::{
     fmt,
     future::Future,
     marker::PhantomData,
-    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
@@ -15,7 +14,7 @@ use parking_lot::Mutex;
 use super::context::{read_answer, resolve};
 use crate::{
     AskError, Deadline, EntityRef, EntityType, Refusal, Request, TellError, Wire,
-    engine::{completion::Completions, parcel::Answered, slot::Waiter},
+    engine::{completion::Completions, panics, parcel::Answered, slot::Waiter},
 };
 
 /// Many asks in flight from one thread: [`EntityRef::ask_into`] sends, and the answers come out here, each with the tag of its ask.
@@ -117,6 +116,27 @@ impl<V: Wire> AskQueue<V> {
     }
 }
 
+/// Room for one answer, given back unless the ask is accepted; an encoder may panic before that.
+struct Room<'q>(Option<&'q Completions>);
+
+impl<'q> Room<'q> {
+    fn take(queue: &'q Completions) -> Option<Self> {
+        queue.reserve().then_some(Self(Some(queue)))
+    }
+
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        if let Some(queue) = self.0 {
+            queue.release();
+        }
+    }
+}
+
 impl<T: EntityType> EntityRef<T> {
     /// Asks without waiting; the answer comes out of `queue` with `tag`, exactly once. Allocates nothing for a small request.
     ///
@@ -130,16 +150,13 @@ impl<T: EntityType> EntityRef<T> {
         tag: u64,
         queue: &AskQueue<R::Reply>,
     ) -> Result<(), TellError<T::Msg>> {
-        if !queue.inner.reserve() {
+        let Some(room) = Room::take(&queue.inner) else {
             self.count_refusal();
             return Err(TellError::new(Refusal::Full, req.into_msg()));
-        }
+        };
         queue.inner.asked_by(&self.node, self.is_abroad());
         let asked = self.open_or_back(req, resolve(&self.node, deadline), Waiter::Queue(queue.inner.clone(), tag));
-        asked.map(drop).inspect_err(|_| {
-            queue.inner.release();
-            self.count_refusal();
-        })
+        asked.map(|_| room.keep()).inspect_err(|_| self.count_refusal())
     }
 
     /// Asks; the answer is a future of the standard library, for any runtime: it needs no timer of the runtime's and no feature. The request
@@ -187,7 +204,7 @@ fn finish(shared: &Mutex<State>, result: Result<Answered, AskError>) {
     let before = std::mem::replace(&mut *shared.lock(), State::Done(result));
     if let State::Waiting(Some(waker)) = before {
         // Of a runtime, on a thread of the engine that must go on.
-        if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
+        if panics::caught(|| waker.wake()).is_none() {
             tracing::error!(target: "wingbeat::engine", "waking the task that awaits an answer panicked");
         }
     }

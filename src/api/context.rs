@@ -399,12 +399,14 @@ pub struct Promise<V: Wire> {
 impl<V: Wire> Promise<V> {
     /// Gives the answer.
     pub fn fulfil(mut self, value: V) {
-        let Some(ask) = self.ask.take() else { return };
+        let Some(ask) = self.ask else { return };
         if ask.node == self.node.id {
             self.node.complete(ask.correlation, Answered::Typed(AnyMessage::new(value)));
         } else {
             self.node.answer(ask, encode_reply(&value, self.reads));
         }
+        // Before that an encoder may have panicked: then there is no reply.
+        self.ask = None;
     }
 
     /// Answers no: the asker gets [`AskError::Rejected`].

@@ -44,7 +44,7 @@ pub(crate) use {
     context::encode_reply,
     hosting::{Factory, host_of},
     outlet::{Outlet, Taken},
-    reference::mark_engine_thread,
+    reference::{AsEngine, mark_engine_thread},
     shutdown::{Awaits, End, Reaper},
     wire::decode_versions,
 };

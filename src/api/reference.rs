@@ -31,6 +31,21 @@ pub(crate) fn mark_engine_thread(yes: bool) {
     ON_ENGINE.set(yes);
 }
 
+/// The calling thread does work of the engine for as long as this lives: what is logged in it may be heard by code that asks.
+pub(crate) struct AsEngine(bool);
+
+impl AsEngine {
+    pub fn enter() -> Self {
+        Self(ON_ENGINE.replace(true))
+    }
+}
+
+impl Drop for AsEngine {
+    fn drop(&mut self) {
+        ON_ENGINE.set(self.0);
+    }
+}
+
 /// Whether the calling thread is a worker or the network thread of any node of this process.
 pub(crate) fn on_engine_thread() -> bool {
     ON_ENGINE.get()
@@ -485,5 +500,25 @@ mod tests {
             }
             assert_eq!(node.slots.in_flight(), 0);
         }
+        let queue = crate::AskQueue::new(1);
+        for set in [true, true, false] {
+            let asked = catch_unwind(AssertUnwindSafe(|| fuse.ask_into(Charge(set), Time::MAX, 0, &queue).is_ok()));
+            assert_eq!((asked.is_err(), queue.in_flight()), (set, usize::from(!set)), "no room of the queue is lost either");
+        }
+    }
+
+    #[test]
+    fn who_does_the_engines_work_for_a_while_must_not_wait_meanwhile() {
+        for before in [false, true] {
+            mark_engine_thread(before);
+            let during = catch_unwind(|| {
+                let _outer = AsEngine::enter();
+                drop(AsEngine::enter());
+                let during = on_engine_thread();
+                assert!(!during, "ends as it was, however it ends");
+            });
+            assert_eq!((during.is_err(), on_engine_thread()), (true, before));
+        }
+        mark_engine_thread(false);
     }
 }

@@ -1,7 +1,6 @@
 //! A queue of answers: many asks in flight from one thread, without a thread or an allocation for each.
 
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering},
@@ -16,6 +15,7 @@ use super::{
     asker::{Asker, Awake},
     clock::{Clock, Waited},
     node::Node,
+    panics,
     parcel::Answered,
     sync::fence,
     sys,
@@ -99,7 +99,7 @@ impl Completions {
     /// another one.
     pub fn wake(&self) {
         let Some(wake) = self.wake.read().clone() else { return };
-        if catch_unwind(AssertUnwindSafe(|| wake())).is_err() {
+        if panics::caught(|| wake()).is_none() {
             tracing::error!(target: "wingbeat::engine", "the wake hook of a queue of answers panicked");
         }
     }

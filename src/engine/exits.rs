@@ -431,6 +431,11 @@ impl Exits {
         for (shard, target, mut waiting) in senders.take_open(now) {
             let (entry, before) = (node.type_entry(target.ty), waiting.len());
             while let Some(message) = take(&mut waiting) {
+                // Whoever it is for may have ended.
+                if node.is_closing() {
+                    given_up.push((message, DropReason::Shutdown));
+                    continue;
+                }
                 let mut slot = Some(EngineParcel::from_envelope(message));
                 let sent = match &entry {
                     Some(entry) => self.send(node, entry, &mut slot),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crossbeam::channel::Receiver;
 
+use super::panics;
 use crate::{engine::node::Job, metrics::Metrics};
 
 /// A callback that takes longer is reported.
@@ -19,7 +20,7 @@ pub fn run(jobs: &Receiver<Job>, metrics: &Metrics) {
 /// Runs one job.
 pub fn run_one(job: Job, metrics: &Metrics) {
     let before = super::sys::now();
-    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
+    if panics::caught(job).is_none() {
         metrics.shared.callbacks_panicked.add(1);
         tracing::error!(target: "wingbeat::engine", "a callback panicked; the helper thread goes on");
     }

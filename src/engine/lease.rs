@@ -2,14 +2,14 @@
 //!
 //! Not the helper: an answer that comes too late is none, and a side of a split that gets none ends. So it waits for no callback and no name.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Weak,
-};
+use std::sync::Weak;
 
 use crossbeam::channel::Receiver;
 
-use super::node::{Node, ToNet};
+use super::{
+    node::{Node, ToNet},
+    panics,
+};
 use crate::{
     Lease,
     proto::lease::{LeaseAnswer, LeaseCall},
@@ -22,7 +22,7 @@ pub const WAITING_MAX: usize = 1;
 pub fn run(mut lease: Box<dyn Lease>, calls: &Receiver<(u64, LeaseCall)>, node: &Weak<Node>) {
     while let Ok((id, call)) = calls.recv() {
         // What a panic leaves behind is for the lease to know: it is asked again as after any failure.
-        let answer = catch_unwind(AssertUnwindSafe(|| carry_out(&mut *lease, &call))).unwrap_or_else(|_| {
+        let answer = panics::caught(|| carry_out(&mut *lease, &call)).unwrap_or_else(|| {
             tracing::error!(target: "wingbeat::engine", "the lease panicked; it counts as not asked");
             Some(LeaseAnswer::Failed("it panicked".into()))
         });

@@ -719,9 +719,9 @@ impl<N: Carrier> Network<N> {
 
     /// Whether the thread has been told to quit, the workers are gone, and the last frames had time to leave.
     pub fn is_done(&self, now: Time) -> bool {
-        // What workers said last is in their lanes.
-        let all_said = || self.net.unsent_bytes() == 0 && self.lanes.iter().all(Ring::is_empty);
-        self.quit_at.is_some_and(|at| self.workers_left == 0 && (now >= at || all_said()))
+        // What workers said last is in their lanes, however late that was.
+        let all_said = || self.workers_left == 0 && self.lanes.iter().all(Ring::is_empty);
+        self.quit_at.is_some_and(|at| all_said() && (now >= at || self.net.unsent_bytes() == 0))
     }
 }
 
@@ -807,6 +807,28 @@ mod tests {
         network.incoming(now, crate::proto::shard::LaneId(0), ToNet::Quit);
         network.effects(now);
         assert_eq!(node.metrics.drops.get(DropReason::Shutdown), 1);
+    }
+
+    #[test]
+    fn what_a_worker_said_last_is_taken_however_late_it_was() {
+        let (node, me) = (Node::lone(None), Identity { addr: NodeAddr::new("here", 1), incarnation: 1 });
+        let now = node.now();
+        let mut network = Network::new(node.clone(), Silence, me, 1, now);
+        node.network.post(ToNet::Quit);
+        while network.turn(now) {}
+        let said = 2 * BATCH;
+        let pushed = crate::engine::exits::with(&node, |exits| {
+            let pushed = (0..said).filter(|_| exits.network().push(ToNet::Quiet(0)).is_ok()).count();
+            exits.network().publish();
+            pushed
+        });
+        assert_eq!(pushed, Some(said));
+        node.network.post(ToNet::WorkerDone);
+        let late = now + 2 * LINGER;
+        network.turn(late);
+        assert!(!network.is_done(late), "half of it is in the lane");
+        while network.turn(late) {}
+        assert!(network.is_done(late));
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
@@ -20,7 +19,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
     Config, DeadLetter, NodeAddr, NodeId, Nodes, Time, TypeId, Wire,
-    api::Outlet,
+    api::{AsEngine, Outlet},
     engine::{
         asker::Mailbox,
         clock::{Clock, Waited},
@@ -30,6 +29,7 @@ use crate::{
         lane::{Door, Item},
         letter::{Address, Letter},
         names::Names,
+        panics,
         parcel::{Answered, EngineParcel},
         slot::{Slots, Waiter},
         slow_turns::{Busy, LogGate},
@@ -499,12 +499,14 @@ impl Node {
 
     /// The calling thread, which waits for the network, does a turn of its work. True if there was something to do.
     pub fn help_network(&self) -> bool {
+        let _as_the_network = AsEngine::enter();
         self.duty.help(self) == Did::Work
     }
 
     /// Something was put into a ring of the network thread by a thread that has no more to do: it passes that on itself, rather than wake up
     /// another one for it.
     pub fn pass_on(&self) {
+        let _as_the_network = AsEngine::enter();
         if self.duty.pass_on(self) == Did::Busy {
             self.network.bell().ring();
         }
@@ -743,7 +745,7 @@ impl Node {
                 self.workers.iter().for_each(Door::close);
             };
             // Each time with one message less.
-            while catch_unwind(AssertUnwindSafe(close)).is_err() {
+            while panics::caught(close).is_none() {
                 tracing::error!(target: "wingbeat::engine", "a message panicked as it was dropped");
             }
         }
@@ -752,7 +754,7 @@ impl Node {
     /// Behind the end, when who waits for it has been told, as it is code of users: drops what makes entities, which may hold on to this node.
     pub fn drop_hosts(&self) {
         let hosts: Vec<_> = self.types.read().values().filter_map(|entry| entry.take_host()).collect();
-        if catch_unwind(AssertUnwindSafe(|| drop(hosts))).is_err() {
+        if panics::caught(|| drop(hosts)).is_none() {
             tracing::error!(target: "wingbeat::engine", "what a factory had kept panicked as it was dropped");
         }
     }

@@ -192,7 +192,7 @@ impl Out {
     pub fn guarded<R>(&self, of: &str, what: &'static str, f: impl FnOnce() -> R) -> Option<R> {
         let told = |panic: Box<dyn Any + Send>| {
             self.node.metrics.workers[usize::from(self.index)].handler_panics.bump(1);
-            let (location, said) = panics::told(&*panic);
+            let (location, said) = panics::told(panic);
             tracing::error!(target: "wingbeat::engine", of, what, %location, %said, "code of users panicked outside of a turn");
         };
         catch_unwind(AssertUnwindSafe(f)).map_err(told).ok()
@@ -212,6 +212,11 @@ impl Out {
         if self.flush_untold() {
             self.node.network.bell().ring();
         }
+    }
+
+    /// Whether something waits for room in the ring of the network thread.
+    pub fn has_unflushed(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// As [`flush`](Self::flush), but leaves the bell to the caller. False: there was nothing.

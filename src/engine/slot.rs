@@ -1,11 +1,8 @@
 //! Ask slots: who waits for which answer. An ask is answered at most once: by its reply, by its refusal or by its deadline.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-};
+use std::sync::Arc;
 
-use crate::engine::{asker::Place, completion::Completions, lane::Door, node::ToWorker, parcel::Answered, slot_table::SlotTable};
+use crate::engine::{asker::Place, completion::Completions, lane::Door, node::ToWorker, panics, parcel::Answered, slot_table::SlotTable};
 
 /// Who takes the answer.
 pub enum Waiter {
@@ -27,7 +24,7 @@ impl Waiter {
             Self::Thread(place) => place.put(answered),
             Self::Call(call) => {
                 // Code of users, on a thread that others need. Whom it owes something hears of it as it is dropped.
-                if catch_unwind(AssertUnwindSafe(|| call(answered))).is_err() {
+                if panics::caught(|| call(answered)).is_none() {
                     tracing::error!(target: "wingbeat::engine", "what waited for an answer panicked");
                 }
             }

@@ -43,6 +43,9 @@ const TIMER_ROUNDS: usize = 64;
 /// Looks into lanes per reading of the clock, by a worker that waits, all lanes together: a tenth of a microsecond. Each has one at least.
 const LOOKS: usize = 16;
 
+/// How often a worker that ends offers what it has for the network thread: that may have ended first.
+const LAST_FLUSHES: usize = 10_000;
+
 /// The longest sleep without a timer: a guard, not a tick.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
@@ -527,12 +530,13 @@ impl Worker {
             // Not code of the entity's.
             resume_unwind(panic);
         }
+        let mut panic = Some(panic);
         let found = lane.with_next(|front| {
-            let Front::Letter(mut letter) = front else { return false };
+            let (Front::Letter(mut letter), Some(panic)) = (front, panic.take()) else { return false };
             let turn = core.short_way(approach, letter.key(), host, |host, at, entity| {
                 host.leave();
                 host.was_slow(at, &**entity);
-                let info = host.panic_info(at, HANDLE, &*panic);
+                let info = host.panic_info(at, HANDLE, panic);
                 host.panicked(at, &entity.key(), &mut Mail::letter(&mut letter), *info)
             });
             turn.is_ok()
@@ -628,7 +632,15 @@ impl Worker {
         for (_, open) in std::mem::take(&mut self.host.out.asks) {
             self.host.discard(open.shard.ty, open);
         }
-        self.host.out.flush();
+        // There may be more of it than the ring has room for.
+        for _ in 0..LAST_FLUSHES {
+            self.host.out.flush();
+            if !self.host.out.has_unflushed() {
+                break;
+            }
+            self.node.pass_on();
+            std::thread::yield_now();
+        }
     }
 
     /// A message to another shard cannot be sent.

@@ -135,7 +135,7 @@ impl WorkerHost {
         // The entity is dropped after a panic, so no broken state is seen again.
         let result = catch_unwind(AssertUnwindSafe(|| f(&mut env)));
         self.leave();
-        result.map_err(|panic| self.panic_info(at, what, &*panic))
+        result.map_err(|panic| self.panic_info(at, what, panic))
     }
 
     /// A turn is over.
@@ -147,7 +147,7 @@ impl WorkerHost {
     }
 
     #[cold]
-    pub fn panic_info(&self, at: &Place, what: &'static str, panic: &(dyn Any + Send)) -> Box<PanicInfo> {
+    pub fn panic_info(&self, at: &Place, what: &'static str, panic: Box<dyn Any + Send>) -> Box<PanicInfo> {
         let handling = match self.types.get(at.shard.ty).and_then(|entry| entry.host()) {
             Some(host) if what == HANDLE => host.message_name(self.out.handling),
             _ => what,

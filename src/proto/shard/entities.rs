@@ -65,6 +65,14 @@ impl<P> Default for Side<P> {
     }
 }
 
+impl<P> Side<P> {
+    /// What is told of the message at the front of the mailbox as it is given up, behind which nothing counts as tried: that its entity failed on it, if
+    /// it did, since its asker must not be told that it had not run.
+    pub(super) fn front_given_up(&mut self, reason: DropReason) -> DropReason {
+        if std::mem::take(&mut self.attempts) > 0 { DropReason::Poison } else { reason }
+    }
+}
+
 /// Entities for which room is made at once.
 const RESERVED_MAX: usize = 1 << 16;
 
@@ -284,10 +292,16 @@ impl<H: Host> Entities<H> {
                 let watchers = side.end_own(t.env, self.keys.get(slot.key), cargo.as_deref_mut());
                 watchers.into_iter().for_each(|watch| t.host.watched_ended(watch));
             }
-            for parcel in slot.side.map(|side| side.mailbox).into_iter().flatten() {
+            let Some(side) = slot.side else { continue };
+            let mut has_failed = side.attempts > 0;
+            for parcel in side.mailbox {
                 t.env.waiting -= 1;
                 t.env.waiting_bytes -= parcel.size();
-                waiting.push(parcel);
+                // Elsewhere nobody would know that, and tell its asker that it had not run.
+                match std::mem::take(&mut has_failed) && (cargo.is_none() || parcel.deadline().is_some()) {
+                    true => t.undelivered(parcel, DropReason::Poison),
+                    false => waiting.push(parcel),
+                }
             }
         }
         (self.free, self.index, self.keys) = (vec![], Index::default(), Keys::default());

@@ -224,8 +224,9 @@ impl<H: Host> Entities<H> {
         }
         let message = match timer.every {
             Some(every) => {
-                // Missed periods are not made up for.
-                timer.due = (timer.due + every).max(now + Duration::from_nanos(1));
+                // Missed periods are not made up for, and the next one is not cut short.
+                let next = timer.due + every;
+                timer.due = if next > now { next } else { now + every };
                 timer.id = t.env.timers.insert(timer.due, again);
                 timer.message.clone()
             }
@@ -253,7 +254,8 @@ impl<H: Host> Entities<H> {
 
     /// A message that the entity has for itself. Not a use of it: see `idle_for`.
     fn own_message(&mut self, t: &mut Turns<'_, H>, at: u32, parcel: H::Parcel) {
-        let used = self.slot(at).map(|s| s.used);
+        // One that starts with it begins to be idle then.
+        let used = self.slot(at).filter(|s| s.entity.is_some()).map(|s| s.used);
         self.queue(t, at, parcel);
         self.go_on(t, at);
         if let (Some(used), Some(slot)) = (used, self.slot(at)) {

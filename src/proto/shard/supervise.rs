@@ -215,7 +215,8 @@ impl<H: Host> Entities<H> {
             t.env.waiting -= 1;
             t.env.waiting_bytes -= parcel.size();
             if t.expired(&parcel) {
-                t.undelivered(parcel, DropReason::Expired);
+                let reason = side.front_given_up(DropReason::Expired);
+                t.undelivered(parcel, reason);
             } else if !self.run(t, at, parcel) {
                 return;
             }
@@ -232,12 +233,7 @@ impl<H: Host> Entities<H> {
 
     /// The right to run has been gone for too long: what waits for it in this mailbox does not any longer.
     pub fn give_up(&mut self, t: &mut Turns<'_, H>, at: u32) {
-        let Some(side) = self.slot(at).and_then(|s| s.side.as_mut()) else { return };
-        for parcel in std::mem::take(&mut side.mailbox) {
-            t.env.waiting -= 1;
-            t.env.waiting_bytes -= parcel.size();
-            t.undelivered(parcel, DropReason::Fenced);
-        }
+        self.empty(t, at, DropReason::Fenced);
     }
 
     /// An entity's timer fired at the moment it was set for.
@@ -439,10 +435,11 @@ impl<H: Host> Entities<H> {
     /// Gives up what waits for an entity.
     fn empty(&mut self, t: &mut Turns<'_, H>, at: u32, reason: DropReason) {
         let Some(side) = self.slot(at).and_then(|s| s.side.as_mut()) else { return };
+        let mut front = side.front_given_up(reason);
         for parcel in std::mem::take(&mut side.mailbox) {
             t.env.waiting -= 1;
             t.env.waiting_bytes -= parcel.size();
-            t.undelivered(parcel, reason);
+            t.undelivered(parcel, std::mem::replace(&mut front, reason));
         }
     }
 

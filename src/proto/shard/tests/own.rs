@@ -56,6 +56,10 @@ fn a_timer_fires_once_or_each_period_and_the_same_key_replaces() {
     assert_eq!(a.log(), ["k:tick"]);
     a.pass(95 * MS);
     assert_eq!(a.log(), ["k:tick"], "missed periods are not made up for");
+    a.pass(29 * MS);
+    assert_eq!(a.log(), [""; 0], "and the next one is not cut short");
+    a.pass(MS);
+    assert_eq!(a.log(), ["k:tick"]);
     tell(&mut a, "cancel:2");
     a.pass(1000 * MS);
     assert_eq!((a.log(), a.core.env.timers.len()), (vec!["k:cancel:2".to_owned()], 0));
@@ -127,6 +131,21 @@ fn an_idle_entity_leaves_memory_and_its_own_timers_do_not_keep_it() {
     assert_eq!(a.log().last().unwrap(), "stop k passivated");
     a.pass(Duration::from_secs(5));
     assert_eq!(a.core.env.timers.len(), 0, "nobody is looked for where nobody is");
+}
+
+#[test]
+fn an_entity_that_starts_with_its_own_timer_is_idle_from_then_on() {
+    let (mut a, mut b) = (home(), Bed::new(B));
+    tell(&mut a, "once:1:50:rang");
+    a.host.stateless = true;
+    a.move_to(2, B);
+    b.host.options.idle = Some(400 * MS);
+    b.now = Time::from_nanos(77_000_000_000);
+    b.take_from(A, a.handed_to(B));
+    (0..44).for_each(|_| b.pass(10 * MS));
+    assert_eq!((b.log(), b.core.entities()), (vec!["start k@2 FirstMessage".to_owned(), "k:rang".to_owned()], 1));
+    (0..12).for_each(|_| b.pass(10 * MS));
+    assert_eq!(b.core.entities(), 0);
 }
 
 #[test]
@@ -222,6 +241,41 @@ fn a_message_that_fails_again_and_again_is_given_up_and_the_next_one_runs() {
     tell(&mut a, "boom");
     a.pass(100 * MS);
     assert_eq!(said(&mut a).len(), 6, "a good turn begins the count again");
+}
+
+#[test]
+fn a_message_that_failed_once_is_never_given_up_as_one_that_did_not_run() {
+    let failed = || {
+        let mut a = home();
+        (a.host.directive, a.host.options.attempts) = (Some(Directive::Restart), 2);
+        ["boom", "m1"].iter().for_each(|text| tell(&mut a, text));
+        assert_eq!(said(&mut a), ["k:boom", "failure 1", "stop k failed"]);
+        a
+    };
+    // It never starts again.
+    let mut a = failed();
+    a.host.fail_start.insert(b"k".to_vec());
+    (0..6).for_each(|_| a.pass(Duration::from_secs(10)));
+    assert_eq!(said(&mut a), ["open k cannot", "drop boom poison", "drop m1 circuit_open"]);
+    // The node stops meanwhile.
+    let mut a = failed();
+    a.command(ShardCommand::Stop);
+    assert_eq!(said(&mut a), ["drop boom poison", "drop m1 shutdown"]);
+    // Its shard moves meanwhile: what was told is tried there, and an asker hears now.
+    let (mut a, mut b) = (failed(), Bed::new(B));
+    a.move_to(2, B);
+    b.take_from(A, a.handed_to(B));
+    assert_eq!((said(&mut a), said(&mut b)), (vec![], vec!["k:boom".to_owned(), "stop k failed".to_owned()]));
+    let (mut a, mut b) = (home(), Bed::new(B));
+    (a.host.directive, a.host.options.attempts) = (Some(Directive::Restart), 2);
+    let mut asks = letter("k", "boom");
+    asks.envelope.ask = Some(Ask { node: R, correlation: 1, deadline: Time::MAX });
+    a.lane(LaneItem::Msg { shard: S, tag: Epoch(1), enter: None, parcel: asks });
+    tell(&mut a, "m1");
+    a.move_to(2, B);
+    b.take_from(A, a.handed_to(B));
+    assert_eq!(said(&mut a), ["k:boom", "failure 1", "stop k failed", "drop boom poison"]);
+    assert_eq!(said(&mut b), ["k:m1"]);
 }
 
 // failures: row 45
