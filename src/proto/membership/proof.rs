@@ -39,6 +39,8 @@ pub(crate) struct Proof {
     doubt: Option<Doubt>,
     /// The picture of the split is not the one that was looked at.
     new_picture: bool,
+    /// When so many last answered that this side would live with those alone. A doubt may come again with the next beat.
+    sure: Option<Time>,
 }
 
 /// Whom this node hears may be few.
@@ -98,6 +100,12 @@ impl Membership {
 
     pub(super) fn in_doubt(&self) -> bool {
         self.proof.doubt.is_some()
+    }
+
+    /// Whether more may be lost than this node knows of, so many that its side stops: nothing is proven that is newer than a silence takes to be noticed.
+    pub(super) fn knows_few(&self, now: Time) -> bool {
+        let is_old = |at: Option<Time>| at.is_none_or(|at| now.since(at) >= self.watch.patience());
+        self.in_doubt() && is_old(self.proven()) && is_old(self.proof.sure)
     }
 
     /// Whom this node hears, for one that is in doubt. `None`: it may be on the same side.
@@ -242,8 +250,11 @@ impl Membership {
         // Where all are asked, the one who is left can be the one that counts.
         let asks_all = asked.len() + doubt.lost.len() + 1 >= self.state.members.len();
         let needed = if asks_all { asked.len() } else { (asked.len() * 3).div_ceil(4) };
-        let enough = known >= needed || self.surely_lives(&voters);
-        if enough {
+        let sure = self.surely_lives(&voters);
+        if sure {
+            self.proof.sure = Some(now);
+        }
+        if sure || known >= needed {
             self.proof.doubt = None;
         }
     }

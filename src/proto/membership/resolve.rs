@@ -425,13 +425,11 @@ impl Membership {
     /// This node may be on a side that stops, and not know who else is lost: who pauses measures all silences anew, and of whom it misses it may wait for the
     /// opinion of others that pause. Of what is known to be lost alone it would live on without the rest.
     fn doubts_win(&mut self, now: Time) -> bool {
-        if self.in_doubt() && self.proven().is_none_or(|proven| now.since(proven) >= self.watch.patience()) {
-            if let Some(split) = &mut self.split {
-                split.wait_until(now + self.config.detector.heartbeat_interval.get());
-            }
-            return true;
+        let few = self.knows_few(now);
+        if let Some(split) = self.split.as_mut().filter(|_| few) {
+            split.wait_until(now + self.config.detector.heartbeat_interval.get());
         }
-        false
+        few
     }
 
     /// Some of the lost are heard again: they are in reach after some replies in a row, or do not hear this side.
