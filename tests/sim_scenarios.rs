@@ -228,6 +228,11 @@ fn who_may_be_on_a_side_that_stops_downs_nobody_of_the_other() {
 }
 
 #[test]
+fn what_was_sent_to_one_that_never_goes_on_is_not_lost_without_a_word() {
+    holds("paused-for-good", 1..5);
+}
+
+#[test]
 fn joiners_made_up_beside_the_lost_cost_nobody_the_quorum() {
     holds("raised-within-quorum", 1..4);
 }

@@ -121,7 +121,7 @@ struct Room<'q>(Option<&'q Completions>);
 
 impl<'q> Room<'q> {
     fn take(queue: &'q Completions) -> Option<Self> {
-        queue.reserve().then_some(Self(Some(queue)))
+        queue.reserve().then(|| Self(Some(queue)))
     }
 
     fn keep(mut self) {

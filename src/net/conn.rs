@@ -41,6 +41,8 @@ pub struct Session {
     pub since: Time,
     /// Frames taken in.
     pub received: u64,
+    /// Frames written whole when something last came from the peer.
+    pub written_then: u64,
     /// `Blocked` was reported and `Writable` not yet.
     pub blocked: bool,
 }

@@ -42,7 +42,7 @@ counters! {
     frames_skipped,
     /// Frames accepted for sending that certainly did not arrive.
     frames_lost,
-    /// Frames written whole of which the peer said later that it had not taken them in.
+    /// Frames written whole of which the peer said later that it had not taken them in; of a peer that was removed, those behind which nothing came from it.
     frames_lost_in_flight,
     /// Bytes read and thrown away with their session.
     link_bytes_discarded,

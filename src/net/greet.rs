@@ -146,7 +146,7 @@ impl Net {
         if conn.is_half_open() {
             self.accept.greeted(conn.ip, id);
         }
-        conn.phase = Phase::Up(Session { peer, addr: addr.clone(), number, serial, since, received: 0, blocked: false });
+        conn.phase = Phase::Up(Session { peer, addr: addr.clone(), number, serial, since, received: 0, written_then: 0, blocked: false });
         self.sessions.insert(peer, id);
         self.by_addr.insert(addr.clone(), peer);
         self.counters.sessions_up += 1;
@@ -164,9 +164,10 @@ impl Net {
 
     /// The peer says what it took of the last session: the rest of what was written to it is lost.
     fn count_lost_in_flight(&mut self, peer: NodeId, previous: Option<Previous>) {
-        if let (Some(ended), Some(previous)) = (self.ended.get(&peer), previous)
+        if let (Some(ended), Some(previous)) = (self.ended.get_mut(&peer), previous)
             && ended.session == previous.session
         {
+            ended.unanswered = 0;
             self.counters.frames_lost_in_flight += ended.sent.saturating_sub(previous.received);
         }
     }

@@ -247,6 +247,8 @@ struct Ended {
     last: u64,
     sent: u64,
     received: u64,
+    /// Frames written whole behind which nothing came from the peer.
+    unanswered: u64,
     at: Time,
 }
 

@@ -132,6 +132,10 @@ impl Net {
             let rest = conn.outbox.into_rest();
             lost += rest.frames + rest.lost;
         }
+        // It comes never again to say what it took in.
+        if let Some(ended) = self.ended.get_mut(&node) {
+            self.counters.frames_lost_in_flight += std::mem::take(&mut ended.unanswered);
+        }
         if id.is_some() || lost > 0 {
             self.counters.frames_lost += lost;
             self.link(LinkEvent::Down { peer: Some(node), addr: addr.clone(), cause: LinkDown::Closed, lost });
@@ -301,9 +305,10 @@ impl Net {
             self.handle_greeting(id);
         }
         let Some(conn) = self.conns.get_mut(id) else { return read };
-        match (&conn.phase, &conn.ended) {
+        match (&mut conn.phase, &conn.ended) {
             (Phase::Up(session), _) => {
                 if read > 0 {
+                    session.written_then = conn.outbox.written();
                     self.events.push_back(NetEvent::Traffic(session.peer));
                 }
                 self.mark_parsing(id);
@@ -506,9 +511,11 @@ impl Net {
             {
                 self.ended.remove(&oldest);
             }
+            let unanswered_from = session.written_then;
             let (session, received, sent) = (session.number, session.received, conn.outbox.written().saturating_sub(1));
             let last = session.max(self.ended.get(&peer).map_or(0, |ended| ended.last));
-            self.ended.insert(peer, Ended { session, last, sent, received, at: self.now });
+            let unanswered = conn.outbox.written().saturating_sub(unanswered_from);
+            self.ended.insert(peer, Ended { session, last, sent, received, unanswered, at: self.now });
         }
         Some(conn)
     }

@@ -43,7 +43,13 @@ impl World<'_> {
             return self.too_late(life, &inner);
         }
         if node.paused {
-            node.late.push(inner);
+            // It is in its sockets. What is handed off is with its sender, too.
+            if let Inner::Frame { frame, .. } = &inner
+                && matches!(**frame, Frame::Item { .. })
+            {
+                self.seen(frame, life);
+            }
+            self.nodes[index as usize].late.push(inner);
             return;
         }
         if let Inner::WorkerWake(w, _) | Inner::ToWorker(w, ..) | Inner::Command(w, _) | Inner::Hosting(w, _) = inner

@@ -266,6 +266,22 @@ fn a_peer_that_takes_nothing_is_closed_at_four_times_the_bound() {
 }
 
 #[test]
+fn what_a_removed_peer_had_not_answered_counts_as_lost() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    let at_b = b.me.clone();
+    a.send(&at_b.addr, Some(at_b.id()), &numbered(0)).unwrap();
+    b.send(&a.me.addr.clone(), Some(a.me.id()), &numbered(0)).unwrap();
+    until([&mut a, &mut b], "both ways", |[a, b]| a.frames.len() == 1 && b.frames.len() == 1);
+    // From here on it stands still.
+    (1..6).for_each(|n| a.send(&at_b.addr, Some(at_b.id()), &numbered(n)).unwrap());
+    until([&mut a], "all is written", |[a]| a.net.unsent_bytes() == 0);
+    let now = a.now();
+    a.net.close(now, at_b.id(), &at_b.addr);
+    assert!((5..=6).contains(&a.counter("frames_lost_in_flight")), "{}", a.counter("frames_lost_in_flight"));
+    assert_eq!(a.counter("frames_lost"), 0);
+}
+
+#[test]
 fn closing_forgets_what_was_read_and_not_handed_out() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
     let (at_a, at_b) = (a.me.clone(), b.me.clone());
@@ -747,7 +763,7 @@ fn of_sessions_that_ended_the_oldest_is_forgotten() {
     let id = |n: usize| NodeId::from_raw(n as u128);
     for n in 0..ENDED_MAX {
         let at = Time::from_nanos((ENDED_MAX - n) as u64);
-        a.net.ended.insert(id(n), Ended { session: 1, last: 1, sent: 0, received: 0, at });
+        a.net.ended.insert(id(n), Ended { session: 1, last: 1, sent: 0, received: 0, unanswered: 0, at });
     }
     let now = a.now();
     a.net.close(now, at_b.id(), &at_b.addr);
