@@ -9,6 +9,7 @@ use crate::{
 };
 
 mod links;
+mod names;
 mod strangers;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -119,6 +120,11 @@ impl Node {
     fn counter(&self, name: &str) -> u64 {
         self.net.counters().iter().find(|(n, _)| *n == name).unwrap().1
     }
+}
+
+/// An address on which nothing listens.
+fn nobody() -> NodeAddr {
+    Sockets::bind("127.0.0.1:0".parse().unwrap()).unwrap().local_addr().into()
 }
 
 /// Turns all until the condition holds.
