@@ -228,6 +228,12 @@ fn who_may_be_on_a_side_that_stops_downs_nobody_of_the_other() {
 }
 
 #[test]
+fn who_misses_many_asks_those_whom_only_others_observe() {
+    holds("observers-stutter", 645..649);
+    holds("observers-stutter-of-many", 594..597);
+}
+
+#[test]
 fn what_was_sent_to_one_that_never_goes_on_is_not_lost_without_a_word() {
     holds("paused-for-good", 1..5);
 }

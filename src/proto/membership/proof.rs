@@ -20,13 +20,21 @@ use super::{
     Membership,
     counters::Count,
     datagram::{read_heard, write_heard},
+    detector::Subject,
     downing::{Decision, Voter},
     resolve::{Split, sides},
 };
 use crate::{NodeId, Time, config::Span, proto::wire::Writer};
 
-/// In doubt it asks so many times the usual number: enough that they are not all of one side by chance.
-const ASKS: usize = 4;
+/// In doubt it asks so many: all there are, or enough that three quarters are not of its own side by chance. Who gets no reply of anybody asks fewer until
+/// it does.
+const ASKED: usize = 64;
+const ASKED_DEAF: usize = 16;
+
+/// Where one in so many of all members is missing, or of those that this node observes itself, so may others be, of whom it only knows that nobody misses
+/// them.
+const MISSING: usize = 8;
+const MISSING_OBSERVED: usize = 3;
 
 /// So many are told of to who is in doubt: as many as fit into a datagram with what else is in it.
 const HEARD_MAX: usize = 32;
@@ -41,6 +49,8 @@ pub(crate) struct Proof {
     new_picture: bool,
     /// When so many last answered that this side would live with those alone. A doubt may come again with the next beat.
     sure: Option<Time>,
+    /// When a doubt was last over.
+    settled: Option<Time>,
 }
 
 /// Whom this node hears may be few.
@@ -86,7 +96,7 @@ impl Membership {
     /// Whom it asks in doubt, beside those it observes: the next on the ring that were not known to be lost.
     pub(super) fn asked_in_doubt(&self) -> Vec<NodeId> {
         let Some(doubt) = &self.proof.doubt else { return vec![] };
-        let most = ASKS * usize::from(self.config.detector.monitors);
+        let most = if self.suspicion.sick { ASKED_DEAF } else { ASKED };
         self.state.members.ring().after(self.me).filter(|id| doubt.lost.binary_search(id).is_err()).take(most).collect()
     }
 
@@ -175,7 +185,23 @@ impl Membership {
             if let Some(doubt) = &mut self.proof.doubt {
                 doubt.proven = doubt.proven.min(since);
             }
+        } else if self.may_miss_more(now, silent.len(), is_lost) {
+            self.doubt_proof(now);
         }
+    }
+
+    /// Whether so many are missing that those are asked whom this node does not observe itself, as its side would stop without them: who observes them may
+    /// be of this side and stand still, time and again, and miss nobody. Asked again only once silence would be noticed that has begun since.
+    fn may_miss_more(&self, now: Time, silent: usize, is_lost: impl Fn(NodeId) -> bool) -> bool {
+        let patience = self.watch.patience();
+        if self.proof.settled.is_some_and(|at| now.since(at) < patience) {
+            return false;
+        }
+        let lost = self.split.iter().flat_map(Split::all_lost).count();
+        let (observed, lost_observed) = (self.watch.subjects().count(), self.watch.subjects().filter(|&id| is_lost(id)).count());
+        let many = (lost + silent) * MISSING >= self.state.members.len() || (lost_observed + silent) * MISSING_OBSERVED >= observed;
+        let hears = |subject: &Subject| subject.is_stranger(now) || subject.unanswered(now) < patience;
+        many && !self.surely_lives(&self.voters_without(|id| id != self.me && !self.watch.subject(id).is_some_and(hears)))
     }
 
     fn weigh_picture(&mut self, now: Time) {
@@ -255,7 +281,7 @@ impl Membership {
             self.proof.sure = Some(now);
         }
         if sure || known >= needed {
-            self.proof.doubt = None;
+            (self.proof.doubt, self.proof.settled) = (None, Some(now));
         }
     }
 }

@@ -145,7 +145,7 @@ impl Membership {
         }
         let cut_off = LazyCell::new(|| self.cut_off_convicts(now));
         let accused = |(id, subject)| self.accusation(now, id, subject, || *cut_off).map(|mark| (id, mark));
-        let silent: Vec<(NodeId, Mark)> = self.unaccused().filter_map(accused).collect();
+        let silent: Vec<(NodeId, Mark)> = self.unaccused().filter(|&(id, _)| !self.is_asked_alone(id)).filter_map(accused).collect();
         for (id, mark) in silent {
             self.watch.interrupt(id);
             self.set_mark(id, Some(mark));
@@ -154,7 +154,12 @@ impl Membership {
 
     /// The same for one of whom another monitor told something.
     fn judge_subject(&mut self, now: Time, id: NodeId) {
-        if self.phase != Phase::Member || self.suspicion.sick || self.suspicion.isolated || self.own_mark(id).is_some() {
+        if self.phase != Phase::Member
+            || self.suspicion.sick
+            || self.suspicion.isolated
+            || self.own_mark(id).is_some()
+            || self.is_asked_alone(id)
+        {
             return;
         }
         let subject = self.watch.subject(id);
@@ -327,8 +332,13 @@ impl Membership {
         if !self.pools() || self.watch.cut_off > CUT_OFF || self.suspicion.sick || self.suspicion.isolated {
             return;
         }
-        let runs: Vec<(NodeId, u32)> =
-            self.watch.subjects().map(|id| (id, self.missing_of(now, id))).filter(|&(_, run)| run >= HINT_RUN).collect();
+        let runs: Vec<(NodeId, u32)> = self
+            .watch
+            .subjects()
+            .filter(|&id| !self.is_asked_alone(id))
+            .map(|id| (id, self.missing_of(now, id)))
+            .filter(|&(_, run)| run >= HINT_RUN)
+            .collect();
         let mut told: BTreeMap<NodeId, u32> = runs.iter().copied().collect();
         let back: Vec<NodeId> = self.suspicion.hinted.keys().copied().filter(|id| !told.contains_key(id)).collect();
         let mut by_fellow: BTreeMap<NodeId, Vec<(NodeId, u8)>> = BTreeMap::new();

@@ -1,6 +1,10 @@
 //! What this node observes: heartbeats to its subjects on the ring, suspicion, signs of life, refused ports.
 
-use std::{cell::Cell, collections::BTreeMap, time::Duration};
+use std::{
+    cell::Cell,
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::{
     LinkReport, MemberFrame, MemberStatus, Membership, Phase,
@@ -34,6 +38,8 @@ pub(crate) struct Watch {
     /// Beats in a row at which most subjects were silent, as far as this node still looked for others.
     pub(super) cut_off: u32,
     subjects: BTreeMap<NodeId, Subject>,
+    /// Those of them that are asked in doubt alone, by many at once: their silence is for their observers to judge.
+    for_proof: BTreeSet<NodeId>,
     beat_at: Option<Time>,
     /// When beats without an answer are sent once more.
     again_at: Option<Time>,
@@ -62,6 +68,7 @@ impl Watch {
             tuning: Tuning::new(&config.detector),
             cut_off: 0,
             subjects: BTreeMap::new(),
+            for_proof: BTreeSet::new(),
             beat_at: None,
             again_at: None,
             due: Cell::new(None),
@@ -96,6 +103,7 @@ impl Watch {
     pub(crate) fn reset(&mut self, now: Time) {
         self.joined = now;
         self.subjects.clear();
+        self.for_proof.clear();
         self.windows = IdMap::default();
         self.reset.clear();
         self.refused.clear();
@@ -384,7 +392,6 @@ impl Membership {
         let (ring, monitors) = (self.state.members.ring(), usize::from(self.config.detector.monitors));
         let (mut wanted, enough) = if cut_off { self.look_further(now, skip) } else { (ring.subjects(self.me, monitors, skip), false) };
         wanted.extend(own.subjects());
-        wanted.extend(self.asked_in_doubt());
         if !enough && (cut_off || self.suspicion.sick) {
             // Of a small side of a split, who answers may be all there are. And whoever observes this node will answer, unless it is this one that
             // gets no replies.
@@ -393,6 +400,10 @@ impl Membership {
             wanted.extend(answering.filter(|id| self.state.members.contains_key(id)));
             wanted.extend(self.suspicion.beaten_by().filter(|&id| ring.place_of(id).is_some()));
         }
+        wanted.sort_unstable();
+        let asked = self.asked_in_doubt();
+        self.watch.for_proof = asked.iter().copied().filter(|id| wanted.binary_search(id).is_err()).collect();
+        wanted.extend(asked);
         wanted.sort_unstable();
         wanted.dedup();
         let Self { watch, state, strays, returns, .. } = self;
@@ -582,6 +593,11 @@ impl Membership {
             while accused.next_if(|&other| other < id).is_some() {}
             accused.peek() != Some(&id)
         })
+    }
+
+    /// Whether others judge that subject.
+    pub(super) fn is_asked_alone(&self, id: NodeId) -> bool {
+        self.watch.for_proof.contains(&id)
     }
 
     /// Changes this node's row.
