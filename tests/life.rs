@@ -13,7 +13,7 @@ use std::{
 use parking_lot::Mutex;
 use wingbeat::{
     Cluster, Config, Cx, Entity, Failure, HandedOver, Handoff, HostOptions, JoinError, Phase, QueryError, Region, RegisterError,
-    ShutdownReason, channel,
+    ShutdownReason, StopReason, channel,
     config::{Preset, Workers},
     messages,
     testkit::{World, WorldBuilder},
@@ -22,10 +22,16 @@ use wingbeat::{
 const SECOND: Duration = Duration::from_secs(1);
 /// A handler has begun that will not return.
 static HELD: AtomicBool = AtomicBool::new(false);
+/// As `HELD`, of a handler that goes on once it may.
+static STAYS: AtomicBool = AtomicBool::new(false);
+/// The key of one that tells why it was stopped.
+const TELLS: u64 = 77;
+static TOLD: Mutex<Vec<StopReason>> = Mutex::new(vec![]);
+static GATE: Mutex<()> = Mutex::new(());
 const LONG: Duration = Duration::from_secs(60);
 const STUCK: u64 = 99;
 
-messages! { pub enum PingMsg for Ping(u64) = "life.ping" { Hello -> u64, Count -> u64, Hold } }
+messages! { pub enum PingMsg for Ping(u64) = "life.ping" { Hello -> u64, Count -> u64, Hold, Stay } }
 
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
@@ -56,10 +62,20 @@ impl Entity for State {
                 cx.reply(reply, self.counted);
             }
             // Its thread stays behind until the process of this test ends.
+            PingMsg::Stay(_) => {
+                STAYS.store(true, Ordering::SeqCst);
+                drop(GATE.lock());
+            }
             PingMsg::Hold(_) => loop {
                 HELD.store(true, Ordering::SeqCst);
                 std::thread::park();
             },
+        }
+    }
+
+    fn stopped(&mut self, why: StopReason, cx: &mut Cx<'_, Self>) {
+        if *cx.id() == TELLS {
+            TOLD.lock().push(why);
         }
     }
 
@@ -238,4 +254,28 @@ fn a_handler_that_never_returns_does_not_keep_the_node_from_ending() {
     let report = node.shutdown(ShutdownReason::Requested).wait(leave + LONG).unwrap();
     let overran: Vec<_> = report.overran.iter().map(ToString::to_string).collect();
     assert!(overran.iter().any(|line| line.starts_with("stop the engine: thread `wingbeat-w")), "{overran:?}");
+}
+
+#[test]
+fn a_handler_that_returns_behind_the_end_leaves_no_thread_and_no_socket_behind() {
+    let gate = GATE.lock();
+    let world = World::real(1).on_each(host).start();
+    let node = world.node(0);
+    world.entity::<Ping>(0, 1).tell(Stay).unwrap();
+    world.eventually(LONG, || STAYS.load(Ordering::SeqCst));
+    let leave = node.config().shutdown.leave_timeout.get() + node.config().shutdown.drain_timeout.get();
+    let report = node.shutdown(ShutdownReason::Requested).wait(leave + LONG).unwrap();
+    assert!(!report.overran.is_empty());
+    let port = node.addr().port;
+    assert!(std::net::TcpListener::bind(("127.0.0.1", port)).is_err(), "its network thread waits for the worker");
+    drop(gate);
+    world.eventually(LONG, || std::net::TcpListener::bind(("127.0.0.1", port)).is_ok());
+}
+
+#[test]
+fn what_the_last_node_runs_ends_in_order() {
+    let world = World::real(1).on_each(host).start();
+    assert_eq!(world.entity::<Ping>(0, TELLS).ask(Count, LONG), Ok(1));
+    world.node(0).shutdown(ShutdownReason::Requested).wait(LONG).unwrap();
+    assert_eq!(*TOLD.lock(), [StopReason::Shutdown]);
 }

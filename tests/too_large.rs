@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use wingbeat::{
-    AskError, Cluster, Config, Cx, DropReason, Entity, Failure, HandedOver, Handoff, HostOptions, Ran, RegisterError, ShutdownReason,
-    config::Preset, messages, testkit::World,
+    AskError, AskQueue, Cluster, Config, Cx, DropReason, Entity, Failure, HandedOver, Handoff, HostOptions, Ran, RegisterError,
+    ShutdownReason, config::Preset, messages, testkit::World,
 };
 
 messages! {
@@ -132,4 +132,33 @@ fn a_node_that_leaves_hands_over_many_times_what_a_link_holds() {
     for key in 0..ENTITIES {
         assert_eq!(world.entity::<Ballast>(1, key).ask(Weight, LONG), Ok(500_000), "entity {key}");
     }
+}
+
+#[test]
+fn more_large_answers_than_a_link_holds_cost_no_link() {
+    const ASKS: usize = 64;
+    let mut config = Config::preset(Preset::LocalTest);
+    config.limits.link_bytes = 512 << 10;
+    config.limits.frame_bytes = 256 << 10;
+    config.limits.message_bytes = 128 << 10;
+    let world = World::real(2).config(config).on_each(host).start();
+    assert_eq!(world.entity::<Heap>(0, 1u64).ask(Kept, LONG), Ok(0));
+    let home = world.owner_of::<Heap>(1u64);
+    let there = world.entity::<Heap>(1 - home, 1u64);
+    let queue = AskQueue::new(ASKS);
+    let mut answers = vec![];
+    for _ in 0..4 {
+        for tag in 0..ASKS as u64 {
+            there.ask_into(Give { size: 200_000 }, LONG, tag, &queue).unwrap();
+        }
+        while queue.in_flight() > 0 {
+            queue.wait(&mut answers, LONG);
+        }
+    }
+    let refused = answers.iter().filter_map(|answer| answer.result.as_ref().err());
+    for error in refused {
+        assert!(matches!(error, AskError::Rejected { .. }) && error.to_string().contains("limits.link_bytes"), "{error:?}");
+    }
+    assert_eq!(answers.len(), 4 * ASKS);
+    assert_eq!(there.ask(Kept, LONG), Ok(0));
 }

@@ -116,27 +116,6 @@ impl<V: Wire> AskQueue<V> {
     }
 }
 
-/// Room for one answer, given back unless the ask is accepted; an encoder may panic before that.
-struct Room<'q>(Option<&'q Completions>);
-
-impl<'q> Room<'q> {
-    fn take(queue: &'q Completions) -> Option<Self> {
-        queue.reserve().then(|| Self(Some(queue)))
-    }
-
-    fn keep(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Room<'_> {
-    fn drop(&mut self) {
-        if let Some(queue) = self.0 {
-            queue.release();
-        }
-    }
-}
-
 impl<T: EntityType> EntityRef<T> {
     /// Asks without waiting; the answer comes out of `queue` with `tag`, exactly once. Allocates nothing for a small request.
     ///
@@ -150,13 +129,13 @@ impl<T: EntityType> EntityRef<T> {
         tag: u64,
         queue: &AskQueue<R::Reply>,
     ) -> Result<(), TellError<T::Msg>> {
-        let Some(room) = Room::take(&queue.inner) else {
+        let Some(room) = queue.inner.reserve() else {
             self.count_refusal();
             return Err(TellError::new(Refusal::Full, req.into_msg()));
         };
         queue.inner.asked_by(&self.node, self.is_abroad());
-        let asked = self.open_or_back(req, resolve(&self.node, deadline), Waiter::Queue(queue.inner.clone(), tag));
-        asked.map(|_| room.keep()).inspect_err(|_| self.count_refusal())
+        let asked = self.open_or_back(req, resolve(&self.node, deadline), Waiter::Queue(room, tag));
+        asked.map(drop).inspect_err(|_| self.count_refusal())
     }
 
     /// Asks; the answer is a future of the standard library, for any runtime: it needs no timer of the runtime's and no feature. The request

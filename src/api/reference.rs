@@ -448,14 +448,19 @@ mod tests {
 
     struct Fuse;
 
-    /// Goes off when it is encoded, if it is set.
+    /// Goes off when it is encoded, if it is set; behind its deadline if there is a node whose asks it ends before.
     struct Charge(bool);
+
+    thread_local! {
+        static LATE: std::cell::RefCell<Option<Arc<Node>>> = const { std::cell::RefCell::new(None) };
+    }
 
     impl Wire for Charge {
         const NAME: &'static str = "charge";
 
         fn encode(&self, _: u16, out: &mut Vec<u8>) -> Result<(), CodecError> {
             if self.0 {
+                LATE.with_borrow(|node| node.iter().for_each(|node| node.end_asks()));
                 resume_unwind(Box::new("an encoder's end"));
             }
             out.push(1);
@@ -505,6 +510,21 @@ mod tests {
             let asked = catch_unwind(AssertUnwindSafe(|| fuse.ask_into(Charge(set), Time::MAX, 0, &queue).is_ok()));
             assert_eq!((asked.is_err(), queue.in_flight()), (set, usize::from(!set)), "no room of the queue is lost either");
         }
+    }
+
+    #[test]
+    fn an_encoder_that_panics_behind_its_deadline_leaves_room_for_the_answer_that_there_is() {
+        let node = Node::lone(None);
+        let entry = Arc::new(TypeEntry::new("fuse", 8, RustTypeId::of::<Fuse>()));
+        let fuse = EntityRef::<Fuse>::new(node.clone(), entry, 7);
+        let queue = crate::AskQueue::new(1);
+        LATE.set(Some(node.clone()));
+        let asked = catch_unwind(AssertUnwindSafe(|| fuse.ask_into(Charge(true), Time::MAX, 3, &queue).is_ok()));
+        LATE.set(None);
+        assert_eq!((asked.is_err(), queue.in_flight(), node.slots.in_flight()), (true, 1, 0));
+        assert!(fuse.ask_into(Charge(false), Time::MAX, 4, &queue).is_err(), "the answer has not been taken");
+        let mut answers = vec![];
+        assert_eq!((queue.poll(&mut answers), queue.in_flight(), answers[0].tag), (1, 0, 3));
     }
 
     #[test]

@@ -41,6 +41,31 @@ pub struct Completions {
     sleeping: AtomicUsize,
 }
 
+/// Room for one answer. Given back as it is dropped: its ask was not accepted, or its encoder panicked, and nobody has taken its slot before.
+pub struct Room(Option<Arc<Completions>>);
+
+impl Room {
+    /// Puts the answer in.
+    pub fn put(self, tag: u64, answered: Answered) {
+        self.put_unhooked(tag, answered).wake();
+    }
+
+    /// As [`put`](Self::put), but leaves it to the caller to call the hook. One that is set behind this is called by who sets it.
+    pub fn put_unhooked(mut self, tag: u64, answered: Answered) -> Arc<Completions> {
+        let queue = self.0.take().expect("it is there until it is used, which takes all of it");
+        queue.put(tag, answered);
+        queue
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if let Some(queue) = &self.0 {
+            queue.release();
+        }
+    }
+}
+
 impl Completions {
     /// Room for so many asks in flight and answers not taken, together.
     pub fn new(capacity: usize) -> Self {
@@ -57,14 +82,14 @@ impl Completions {
         }
     }
 
-    /// Takes room for one answer; false if there is none.
-    pub fn reserve(&self) -> bool {
+    /// Takes room for one answer; `None` if there is none.
+    pub fn reserve(self: &Arc<Self>) -> Option<Room> {
         let more = |n: usize| (n < self.ready.capacity()).then_some(n + 1);
-        self.reserved.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok()
+        self.reserved.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).ok()?;
+        Some(Room(Some(self.clone())))
     }
 
-    /// Gives room back whose ask was not accepted.
-    pub fn release(&self) {
+    fn release(&self) {
         self.reserved.fetch_sub(1, Ordering::AcqRel);
     }
 
@@ -73,14 +98,7 @@ impl Completions {
         self.reserved.load(Ordering::Acquire)
     }
 
-    /// Puts an answer in, for which room was reserved.
-    pub fn put(&self, tag: u64, answered: Answered) {
-        self.put_unhooked(tag, answered);
-        self.wake();
-    }
-
-    /// As [`put`](Self::put), but leaves it to the caller to call the hook. One that is set behind this is called by who sets it.
-    pub fn put_unhooked(&self, tag: u64, answered: Answered) {
+    fn put(&self, tag: u64, answered: Answered) {
         let put = self.ready.push((tag, answered));
         assert!(put.is_ok(), "each ask in flight has room in its queue");
         // The other side announces its sleep before its last look at the queue.
@@ -173,13 +191,15 @@ mod tests {
 
     #[test]
     fn room_is_reserved_before_the_answer_and_comes_back_when_it_is_taken() {
-        let queue = Completions::new(2);
-        assert!(queue.reserve() && queue.reserve() && !queue.reserve());
-        queue.put(7, Answered::Timeout);
-        assert!(!queue.reserve(), "an answer that was not taken has its room");
+        let queue = Arc::new(Completions::new(2));
+        let rooms = [queue.reserve(), queue.reserve(), queue.reserve()].map(|room| room.ok_or(()));
+        let [Ok(first), Ok(second), Err(())] = rooms else { panic!("two of three find room") };
+        first.put(7, Answered::Timeout);
+        assert!(queue.reserve().is_none(), "an answer that was not taken has its room");
         assert_eq!(queue.take().map(|(tag, _)| tag), Some(7));
-        assert!(queue.take().is_none() && queue.reserve());
-        queue.release();
+        let third = queue.reserve();
+        assert!(queue.take().is_none() && third.is_some());
+        drop(second);
         assert_eq!(queue.reserved(), 1);
     }
 
@@ -194,10 +214,13 @@ mod tests {
             let queue = queue.clone();
             move || {
                 for tag in 0..5_000 {
-                    while !queue.reserve() {
-                        std::thread::yield_now();
-                    }
-                    queue.put(tag, Answered::Timeout);
+                    let room = loop {
+                        match queue.reserve() {
+                            Some(room) => break room,
+                            None => std::thread::yield_now(),
+                        }
+                    };
+                    room.put(tag, Answered::Timeout);
                 }
             }
         });
@@ -220,9 +243,8 @@ mod tests {
             again.set_wake(Arc::new(move || _ = count.fetch_add(1, Ordering::SeqCst)));
             panic!("on purpose");
         }));
-        assert!(queue.reserve() && queue.reserve());
-        queue.put(1, Answered::Timeout);
-        queue.put(2, Answered::Timeout);
+        let rooms: Vec<Room> = (0..2).filter_map(|_| queue.reserve()).collect();
+        (1..3).zip(rooms).for_each(|(tag, room)| room.put(tag, Answered::Timeout));
         // Set while an answer was there, and called for the next one.
         assert_eq!(woken.load(Ordering::SeqCst), 2);
         assert_eq!(queue.take().map(|(tag, _)| tag), Some(1));

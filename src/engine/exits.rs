@@ -625,13 +625,13 @@ mod tests {
         let Bed { mut exits, mut network, .. } = Bed::new();
         let batch = AssertUnwindSafe(|| {
             exits.batch(|exits| {
-                assert!(exits.network.push(ToNet::WorkerDone).is_ok());
+                assert!(exits.network.push(ToNet::Quiet(0)).is_ok());
                 resume_unwind(Box::new("an encoder's end"))
             })
         });
         assert!(catch_unwind(batch).is_err());
         assert!(network.pop().is_some(), "what was sent before is seen");
-        assert!(exits.network.push(ToNet::WorkerDone).is_ok());
+        assert!(exits.network.push(ToNet::Quiet(0)).is_ok());
         exits.bell(&exits.network);
         assert!(network.pop().is_some(), "and what is sent afterwards");
     }

@@ -81,7 +81,6 @@ pub struct Network<N> {
     quit_at: Option<Time>,
     /// When to offer to workers again what found no room in their rings.
     again_at: Option<Time>,
-    workers_left: usize,
     /// When counters were last copied for readers.
     counted: Time,
     watch: Watch,
@@ -223,7 +222,6 @@ impl<N: Carrier> Network<N> {
             quit_at: None,
             again_at: None,
             counted: Time::ZERO,
-            workers_left: node.workers.len(),
             watch: Watch::new(node.workers.len()),
             node,
             net,
@@ -352,10 +350,9 @@ impl<N: Carrier> Network<N> {
                 let Some(item) = next else { break };
                 worked = true;
                 if let Some(item) = item {
-                    match &item {
-                        ToNet::Lane(LaneItem::End) => ended.push(id),
-                        ToNet::Lane(LaneItem::Msg { parcel, .. }) => bytes += parcel.bytes.len(),
-                        _ => {}
+                    bytes += item.outside();
+                    if matches!(item, ToNet::Lane(LaneItem::End)) {
+                        ended.push(id);
                     }
                     self.incoming(now, id, item);
                     // In front of what follows in the lane, which may go a shorter way.
@@ -444,7 +441,6 @@ impl<N: Carrier> Network<N> {
                     left.remove(&worker);
                 }
             }
-            ToNet::WorkerDone => self.workers_left = self.workers_left.saturating_sub(1),
             ToNet::Quit => {
                 self.quit_at.get_or_insert(now + LINGER);
                 self.core.close(now);
@@ -533,7 +529,7 @@ impl<N: Carrier> Network<N> {
     fn send(&mut self, now: Time, to: &NodeAddr, node: Option<NodeId>, frame: Frame) {
         match self.net.send_frame(now, to, node, &frame) {
             Ok(()) => self.node.metrics.network.frames_sent.bump(1),
-            Err(unsent) => self.unsent(now, frame, &unsent),
+            Err(unsent) => self.unsent(now, (to, node), frame, &unsent),
         }
     }
 
@@ -681,8 +677,13 @@ impl<N: Carrier> Network<N> {
     }
 
     /// A frame did not fit. A message is given up like any other; what controls a move is repeated by its sender.
-    fn unsent(&mut self, now: Time, frame: Frame, why: &Unsent) {
+    fn unsent(&mut self, now: Time, (to, node): (&NodeAddr, Option<NodeId>), frame: Frame, why: &Unsent) {
         match frame {
+            // It ran, and its asker hears why there is no answer.
+            Frame::Reply { correlation, body } if matches!(why, Unsent::Blocked { .. }) => {
+                let text = format!("the reply has {} bytes, and {why}; ask for less at once, or raise the limit on all nodes", body.size());
+                self.send(now, to, node, Frame::Reply { correlation, body: ReplyBody::Rejected(text) });
+            }
             Frame::Item { shard, item: Item::Msg { envelope, .. } } => {
                 let ask = envelope.ask;
                 self.node.bury(shard, &EngineParcel::from_envelope(envelope), DropReason::NoCredit);
@@ -712,15 +713,16 @@ impl<N: Carrier> Network<N> {
 
     /// When a turn has something to do even if nothing comes in.
     pub fn due(&self) -> Option<Time> {
-        // Workers that are still there say when they are gone.
-        let end = self.quit_at.filter(|_| self.workers_left == 0);
+        // Workers that are still there ring when they are gone: the bell alone, so a look that comes behind it must find that.
+        let at_end = self.quit_at.filter(|_| self.node.has_no_workers());
+        let end = at_end.map(|at| if self.net.unsent_bytes() == 0 { Time::ZERO } else { at });
         [self.net.poll_timeout(), self.core.poll_timeout(), self.node.asks_due(), self.again_at, end].into_iter().flatten().min()
     }
 
     /// Whether the thread has been told to quit, the workers are gone, and the last frames had time to leave.
     pub fn is_done(&self, now: Time) -> bool {
         // What workers said last is in their lanes, however late that was.
-        let all_said = || self.workers_left == 0 && self.lanes.iter().all(Ring::is_empty);
+        let all_said = || self.node.has_no_workers() && self.lanes.iter().all(Ring::is_empty);
         self.quit_at.is_some_and(|at| all_said() && (now >= at || self.net.unsent_bytes() == 0))
     }
 }
@@ -823,7 +825,9 @@ mod tests {
             pushed
         });
         assert_eq!(pushed, Some(said));
-        node.network.post(ToNet::WorkerDone);
+        // Also behind the end, if its handler took longer than anybody waits.
+        node.network.close();
+        node.worker_done();
         let late = now + 2 * LINGER;
         network.turn(late);
         assert!(!network.is_done(late), "half of it is in the lane");

@@ -128,8 +128,6 @@ pub enum ToNet {
     Lease(u64, LeaseAnswer),
     /// What threads had sent to that worker has come out of its lanes.
     Quiet(u16),
-    /// A worker's thread has come to its end.
-    WorkerDone,
     /// End of the thread: workers are told, then links are flushed and closed.
     Quit,
 }
@@ -144,7 +142,15 @@ impl Item for ToNet {
     }
 
     fn outside(&self) -> usize {
-        if let Self::Lane(LaneItem::Msg { parcel, .. }) = self { parcel.bytes.len() } else { 0 }
+        match self {
+            Self::Lane(LaneItem::Msg { parcel, .. }) => parcel.bytes.len(),
+            Self::Reply { body, .. } => body.size(),
+            Self::Cast(_, frame) => match &**frame {
+                Frame::Cast { bytes, .. } => bytes.len(),
+                _ => 0,
+            },
+            _ => 0,
+        }
     }
 }
 
@@ -183,6 +189,8 @@ pub struct Node {
     pub clock: Clock,
     /// Doors of the workers.
     pub workers: Box<[Door<ToWorker>]>,
+    /// Workers whose threads have not come to their end.
+    workers_left: AtomicUsize,
     /// Door of the network thread.
     pub network: Door<ToNet>,
     /// What is behind that door, for whoever waits for it.
@@ -264,6 +272,7 @@ impl Node {
             id,
             addr: me.addr,
             clock,
+            workers_left: AtomicUsize::new(workers.len()),
             workers,
             network,
             duty: Duty::default(),
@@ -440,8 +449,8 @@ impl Node {
     fn answer_waiter(&self, waiter: Waiter, correlation: u64, answered: Answered, left: Option<&mut Vec<Job>>) {
         match (waiter, left) {
             (waiter @ Waiter::Call(_), Some(left)) => left.push(Box::new(move || waiter.answer(correlation, answered, &[]))),
-            (Waiter::Queue(queue, tag), Some(left)) => {
-                queue.put_unhooked(tag, answered);
+            (Waiter::Queue(room, tag), Some(left)) => {
+                let queue = room.put_unhooked(tag, answered);
                 if queue.calls() {
                     left.push(Box::new(move || queue.wake()));
                 }
@@ -634,6 +643,17 @@ impl Node {
     /// Runs `f` on the helper thread for each event, for as long as the caller keeps it.
     pub fn watch_events(&self, f: Watcher) {
         self.events.lock().watchers.push(f);
+    }
+
+    /// A worker's thread has come to its end, and so has what it says.
+    pub fn worker_done(&self) {
+        self.workers_left.fetch_sub(1, Ordering::Release);
+        self.network.bell().ring();
+    }
+
+    /// Whether all of them have.
+    pub fn has_no_workers(&self) -> bool {
+        self.workers_left.load(Ordering::Acquire) == 0
     }
 
     /// Gives a job to the helper thread; what comes after its end is dropped.

@@ -14,6 +14,7 @@ use crate::{
     engine::{
         exits,
         idle::AGAIN_AFTER,
+        lane::Item,
         message::AnyMessage,
         node::{Node, ToNet},
         panics,
@@ -33,12 +34,17 @@ use crate::{
 
 /// Items for the network thread that are moved into its ring at once.
 const PUSHED_MAX: usize = 64;
+/// Above so much that waits for room there a worker takes nothing in.
+const WAITING_MAX: usize = 4096;
+const WAITING_BYTES_MAX: usize = 16 << 20;
 
 /// A worker's way to the network thread and to askers.
 pub struct Out {
     node: Arc<Node>,
     /// What found no room in the ring, in order (moves.md X6).
     waiting: VecDeque<ToNet>,
+    /// Bytes of it that stand outside of the records of the ring.
+    waiting_bytes: usize,
     /// When to try that again.
     again_at: Option<Time>,
     /// Something was pushed since this was last looked at.
@@ -148,6 +154,7 @@ impl Out {
         Self {
             node,
             waiting: VecDeque::new(),
+            waiting_bytes: 0,
             again_at: None,
             used: false,
             index,
@@ -201,6 +208,7 @@ impl Out {
     /// Queues an item for the network thread.
     pub fn push(&mut self, item: ToNet) {
         self.used = true;
+        self.waiting_bytes += item.outside();
         self.waiting.push_back(item);
         if self.waiting.len() >= PUSHED_MAX {
             self.flush();
@@ -214,6 +222,12 @@ impl Out {
         }
     }
 
+    /// So much waits for room in the ring of the network thread that the worker is to make no more: it takes nothing in until there is room. What would be
+    /// handed to it waits in front of it, and is refused by bounds and by name.
+    pub fn is_clogged(&self) -> bool {
+        self.waiting.len() > WAITING_MAX || self.waiting_bytes > WAITING_BYTES_MAX
+    }
+
     /// Whether something waits for room in the ring of the network thread.
     pub fn has_unflushed(&self) -> bool {
         !self.waiting.is_empty()
@@ -224,16 +238,18 @@ impl Out {
         if self.waiting.is_empty() {
             return false;
         }
-        let Self { node, waiting, used, again_at, .. } = self;
+        let Self { node, waiting, waiting_bytes, used, again_at, .. } = self;
         *again_at = None;
         exits::with(node, |exits| {
             // A burst of answers may wait by the thousand; their room, 300 bytes each, is not kept for the next one.
             while let Some(item) = take(waiting) {
+                let bytes = item.outside();
                 if let Err(item) = exits.network().push(item) {
                     waiting.push_front(item);
                     *again_at = Some(node.now() + AGAIN_AFTER);
                     break;
                 }
+                *waiting_bytes -= bytes;
                 // As long as there comes to be room, the worker stays awake for more.
                 *used = true;
             }
@@ -325,6 +341,7 @@ impl Out {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::handoff::ReplyBody;
 
     #[test]
     fn a_state_is_replaced_only_by_one_that_could_be_written() {
@@ -368,7 +385,7 @@ mod tests {
     fn room_for_answers_that_once_waited_by_the_thousand_is_given_back() {
         let node = Node::lone(Some(64));
         let mut out = Out::new(node.clone(), 0, 1);
-        (0..2_000).for_each(|_| out.push(ToNet::WorkerDone));
+        (0..2_000).for_each(|_| out.push(ToNet::Quiet(0)));
         assert!(out.waiting.capacity() >= 1_000, "the ring is full");
         assert!(out.is_quiet() && out.due().is_some(), "nothing to do before it is tried again");
         let mut network = node.network.take_new().expect("the first flush has opened it");
@@ -383,6 +400,31 @@ mod tests {
         }
         assert!(out.waiting.capacity() <= PUSHED_MAX, "{}", out.waiting.capacity());
         assert_eq!(out.due(), None);
+        assert_eq!(out.waiting_bytes, 0);
+    }
+
+    #[test]
+    fn who_has_too_much_that_waits_for_room_takes_nothing_in() {
+        let node = Node::lone(Some(64));
+        let mut out = Out::new(node.clone(), 0, 1);
+        let reply = |bytes| ToNet::Reply { to: node.id, correlation: 1, body: ReplyBody::Value(vec![0; bytes].into()) };
+        // What is in the ring does not count.
+        while !out.has_unflushed() {
+            out.push(reply(1));
+            out.flush();
+        }
+        (0..WAITING_MAX).for_each(|_| out.push(reply(1)));
+        assert!(out.is_clogged());
+        let mut network = node.network.take_new().expect("the first flush has opened it");
+        while out.has_unflushed() {
+            while network.pop().is_some() {}
+            out.flush();
+        }
+        assert!(!out.is_clogged() && out.waiting_bytes == 0);
+        while !out.is_clogged() {
+            out.push(reply(WAITING_BYTES_MAX / 4));
+        }
+        assert!(out.waiting.len() < WAITING_MAX, "bytes count as well");
     }
 
     #[test]

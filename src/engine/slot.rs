@@ -1,8 +1,6 @@
 //! Ask slots: who waits for which answer. An ask is answered at most once: by its reply, by its refusal or by its deadline.
 
-use std::sync::Arc;
-
-use crate::engine::{asker::Place, completion::Completions, lane::Door, node::ToWorker, panics, parcel::Answered, slot_table::SlotTable};
+use crate::engine::{asker::Place, completion::Room, lane::Door, node::ToWorker, panics, parcel::Answered, slot_table::SlotTable};
 
 /// Who takes the answer.
 pub enum Waiter {
@@ -14,7 +12,7 @@ pub enum Waiter {
     /// An entity of this worker, which knows the ask by its number.
     Entity(u16),
     /// A queue that somebody empties, with the asker's name for the ask.
-    Queue(Arc<Completions>, u64),
+    Queue(Room, u64),
 }
 
 impl Waiter {
@@ -30,7 +28,7 @@ impl Waiter {
             }
             // Bounded by the number of slots.
             Self::Entity(worker) => workers[usize::from(worker)].post(ToWorker::Answer(correlation, answered)),
-            Self::Queue(queue, tag) => queue.put(tag, answered),
+            Self::Queue(room, tag) => room.put(tag, answered),
         }
     }
 }
@@ -45,7 +43,10 @@ const _: () = {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
 
     use super::*;
     use crate::engine::{

@@ -99,7 +99,7 @@ struct Done(Arc<Node>);
 
 impl Drop for Done {
     fn drop(&mut self) {
-        self.0.network.post(ToNet::WorkerDone);
+        self.0.worker_done();
     }
 }
 
@@ -217,7 +217,8 @@ impl Worker {
         let abroad = std::mem::take(&mut self.abroad);
         let mut ended = vec![];
         let mut lanes = std::mem::take(&mut self.lanes);
-        for lane in &mut lanes {
+        let clogged = self.host.out.is_clogged();
+        for lane in lanes.iter_mut().filter(|_| !clogged) {
             let (id, mut left) = (lane.id, BATCH);
             if lane.is_empty() || !self.core.has_room(id, BATCH) {
                 continue;
@@ -581,7 +582,7 @@ impl Worker {
     /// Whether a turn has nothing to do before something comes in or a timer is due.
     pub fn is_quiet(&self) -> bool {
         self.node.workers[usize::from(self.index)].is_quiet()
-            && self.lanes.iter().all(|l| l.is_empty() || !self.core.has_room(l.id, BATCH))
+            && (self.host.out.is_clogged() || self.lanes.iter().all(|l| l.is_empty() || !self.core.has_room(l.id, BATCH)))
             && self.host.out.is_quiet()
             && self.node.hosting_until() == self.until
     }

@@ -167,7 +167,7 @@ pub enum Unsent {
         /// `limits.frame_bytes`.
         max: u64,
     },
-    /// A user message for a peer that was reported as blocked, and that has twice `limits.link_bytes` waiting.
+    /// A user message or a large reply for a peer that was reported as blocked, and that has twice `limits.link_bytes` waiting.
     #[error("the peer reads too slowly: {waiting} bytes wait for it, limits.link_bytes is {max}")]
     Blocked {
         /// Bytes waiting.

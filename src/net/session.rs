@@ -4,7 +4,7 @@ use std::{io, time::Duration};
 
 use super::{
     ENDED_MAX, Ended, Net, NetEvent, Timer, Unsent,
-    bulk::Misfit,
+    bulk::{LARGE_BYTES, Misfit},
     conn::{Conn, ConnId, Phase, Session, cause_of},
 };
 use crate::{
@@ -32,15 +32,19 @@ const WRITE_EARLY_BYTES: usize = 256 << 10;
 /// Buffers that a link has grown are looked at so often. What the largest use since the last look did not need is given back: often enough
 /// that a burst is soon forgotten, seldom enough that bursts which keep coming do not make buffers shrink and grow in turns.
 const SETTLE_EVERY: Duration = Duration::from_secs(5);
-/// User messages are refused at this many times `limits.link_bytes`; the core was told at one.
+/// User messages and large replies are refused at this many times `limits.link_bytes`; the core was told at one.
 const BLOCKED_FACTOR: usize = 2;
 /// Nothing is accepted any longer at this many times `limits.link_bytes`.
 const OVERFLOW_FACTOR: usize = 4;
 
 /// Whether a frame may be added to `waiting` bytes.
 pub(crate) fn check_room(frame: &Frame, waiting: usize, link_bytes: usize) -> Result<(), Unsent> {
-    let is_message = matches!(frame, Frame::Item { item: Item::Msg { .. }, .. } | Frame::Cast { .. });
-    if is_message && waiting > link_bytes.saturating_mul(BLOCKED_FACTOR) {
+    let may_be_refused = match frame {
+        Frame::Item { item: Item::Msg { .. }, .. } | Frame::Cast { .. } => true,
+        Frame::Reply { body, .. } => body.size() > LARGE_BYTES,
+        _ => false,
+    };
+    if may_be_refused && waiting > link_bytes.saturating_mul(BLOCKED_FACTOR) {
         return Err(Unsent::Blocked { waiting: waiting as u64, max: link_bytes as u64 });
     }
     let max = link_bytes.saturating_mul(OVERFLOW_FACTOR);

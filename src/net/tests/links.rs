@@ -195,7 +195,17 @@ fn a_peer_that_takes_nothing_is_closed_at_four_times_the_bound() {
     let at_b = b.me.clone();
     a.send(&at_b.addr, Some(at_b.id()), &numbered(0)).unwrap();
     until([&mut a, &mut b], "up", |[_, b]| b.frames.len() == 1);
-    let big = Frame::Reply { correlation: 1, body: crate::proto::handoff::ReplyBody::Value(vec![0; 100_000].into()) };
+    let reply = |bytes| Frame::Reply { correlation: 1, body: crate::proto::handoff::ReplyBody::Value(vec![0; bytes].into()) };
+    // What is large may be refused before: its asker hears of it.
+    let refused = |a: &mut Node| loop {
+        a.turn();
+        match a.send(&at_b.addr, Some(at_b.id()), &reply(100_000)) {
+            Ok(()) => {}
+            Err(unsent) => return unsent,
+        }
+    };
+    assert!(matches!(refused(&mut a), Unsent::Blocked { .. }) && a.downs().is_empty());
+    let big = reply(10_000);
     let mut sent = 0;
     while a.send(&at_b.addr, Some(at_b.id()), &big).is_ok() {
         sent += 1;

@@ -176,13 +176,18 @@ pub enum ReplyBody {
 const AROUND: usize = 256;
 
 impl ReplyBody {
-    /// Itself, or what says that it fits into no frame of so many bytes: it ran, and its asker hears of it.
-    pub fn fitted(self, frame_bytes: usize) -> Self {
-        let size = match &self {
+    /// Bytes of what it brings along.
+    pub fn size(&self) -> usize {
+        match self {
             Self::Value(bytes) => bytes.len(),
             Self::Rejected(why) => why.len(),
             _ => 0,
-        };
+        }
+    }
+
+    /// Itself, or what says that it fits into no frame of so many bytes: it ran, and its asker hears of it.
+    pub fn fitted(self, frame_bytes: usize) -> Self {
+        let size = self.size();
         if size.saturating_add(AROUND) <= frame_bytes {
             return self;
         }

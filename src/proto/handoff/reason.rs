@@ -31,7 +31,7 @@ reasons! {
     LinkLost = "link_lost", "E-DROP-005", "link lost";
     /// No member hosts the type.
     NoHost = "no_host", "E-DROP-006", "no node hosts the type";
-    /// The home was removed, and its state with it: sent under a tag below the new base (`HomeLost` of moves.md).
+    /// The home was removed, and its state with it: what was sent by routes to it ends there.
     HomeLost = "home_lost", "E-DROP-007", "the owner was removed";
     /// The home does not know the type.
     UnknownType = "unknown_type", "E-DROP-008", "the owner does not know the type";
@@ -55,7 +55,7 @@ reasons! {
     Unaddressed = "unaddressed", "E-DROP-017", "no key";
     /// The node is shutting down.
     Shutdown = "shutdown", "E-DROP-018", "shutting down";
-    /// Arrived behind the end of its path (moves.md section 6, rule 3).
+    /// Arrived behind the end of its path, which its sender had given up.
     Late = "late", "E-DROP-019", "arrived after its path was closed";
     /// The sender's node was removed.
     SenderRemoved = "sender_removed", "E-DROP-020", "the sender's node was removed";

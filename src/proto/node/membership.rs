@@ -132,7 +132,10 @@ impl<M: Members> NodeCore<M> {
         if self.ended {
             return;
         }
-        self.effects.push_back(Effect::HostingUntil(Time::ZERO));
+        // Nobody takes over what the last one runs, which ends in order.
+        if ending != Ending::Left || self.membership.view().members.iter().any(|member| member.id != self.me) {
+            self.effects.push_back(Effect::HostingUntil(Time::ZERO));
+        }
         self.tell_workers(&ShardCommand::Stop);
         self.close(now);
         self.effects.push_back(Effect::Ended(ending));
