@@ -354,6 +354,8 @@ impl Coordinator {
         let allocate_at = seat.allocate_at;
         let (floor, verdict) = recount::judge(&facts);
         let mut row = Row::new(floor, now);
+        // Who runs it says so again only when that changes.
+        row.entities = facts.iter().map(|(_, fact)| fact.entities).sum();
         // Whoever has heard of a home may be sending to it, and is to hear of the next one before the old one is gone.
         facts.iter().filter(|(_, f)| f.heard.is_some()).for_each(|(node, _)| row.interest(*node));
         seat.rows.insert(key, row);
@@ -500,6 +502,10 @@ impl Coordinator {
     /// `Owned(e)` of the newest record: a shard moves again only after this.
     pub fn handle_owned(&mut self, now: Time, from: NodeId, key: ShardKey, epoch: Epoch, can_start: bool, out: &mut Out) {
         let Some(seat) = &mut self.seat else { return };
+        // A shard that its type does not have would be counted and moved like any other.
+        if seat.types.get(key.ty).is_some_and(|info| (1..=key.shard.0).contains(&info.shards)) {
+            return tracing::debug!(shard = ?key, ?from, "a node says that it runs a shard that its type does not have");
+        }
         if let Some(recount) = &mut seat.recount {
             return recount.owned(from, key, epoch);
         }

@@ -153,7 +153,7 @@ pub(super) type ShardFacts = Vec<(NodeId, ShardFact)>;
 
 /// A hand-over arrived at that node, which its fact may be older than. While that says that it is not known what else the worker was told, it stands.
 pub(super) fn heed(facts: &mut ShardFacts, node: NodeId, shard: ShardKey, epoch: Epoch) {
-    let runs = ShardFact { shard, state: FactState::Running(epoch), seen: epoch, base: epoch, heard: Some((epoch, node)) };
+    let runs = ShardFact { shard, state: FactState::Running(epoch), seen: epoch, base: epoch, heard: Some((epoch, node)), entities: 0 };
     match facts.iter_mut().find(|(n, _)| *n == node) {
         Some((_, fact)) if fact.state == FactState::Unknown || fact.seen >= epoch => {}
         Some((_, fact)) => *fact = runs,
@@ -220,7 +220,7 @@ mod tests {
 
     fn fact(node: NodeId, state: FactState, seen: u64, heard: Option<(u64, NodeId)>) -> (NodeId, ShardFact) {
         let shard = ShardKey { ty: TypeId(1), shard: ShardId(0) };
-        (node, ShardFact { shard, state, seen: Epoch(seen), base: Epoch(1), heard: heard.map(|(e, n)| (Epoch(e), n)) })
+        (node, ShardFact { shard, state, seen: Epoch(seen), base: Epoch(1), heard: heard.map(|(e, n)| (Epoch(e), n)), entities: 0 })
     }
 
     #[test]

@@ -116,7 +116,7 @@ impl Fixture {
 }
 
 fn fact(state: FactState, seen: u64, heard: (u64, NodeId)) -> ShardFact {
-    ShardFact { shard: S, state, seen: Epoch(seen), base: Epoch(1), heard: Some((Epoch(heard.0), heard.1)) }
+    ShardFact { shard: S, state, seen: Epoch(seen), base: Epoch(1), heard: Some((Epoch(heard.0), heard.1)), entities: 0 }
 }
 
 /// The n-th term of this node.
@@ -324,9 +324,22 @@ fn a_refusal_that_comes_late_is_no_answer() {
     // B was asked under an older term as well, and had heard of this one by then.
     f.frame(B, ControlFrame::Facts { term, answer: 0, part: 0, last: true, number: 0, types: vec![], facts: vec![] });
     assert!(!f.coordinator.is_quiet(), "it is still asked");
-    let runs = ShardFact { shard: S, state: FactState::Running(Epoch(5)), seen: Epoch(5), base: Epoch(2), heard: Some((Epoch(5), B)) };
+    let runs = ShardFact {
+        shard: S,
+        state: FactState::Running(Epoch(5)),
+        seen: Epoch(5),
+        base: Epoch(2),
+        heard: Some((Epoch(5), B)),
+        entities: 7,
+    };
     f.facts(B, vec![runs]);
     assert_eq!(f.record().home, B);
+    let table = f.frame(C, ControlFrame::TableRequest { id: 1, ty: None });
+    let rows = table.iter().find_map(|out| match out {
+        CoordinatorOut::Send(_, ControlFrame::TableAnswer { rows, .. }) => Some(rows),
+        _ => None,
+    });
+    assert_eq!(rows.unwrap().iter().map(|row| (row.shard, row.entities)).collect::<Vec<_>>(), [(S, 7)]);
 }
 
 #[test]
@@ -335,7 +348,7 @@ fn a_home_may_say_behind_its_answer_that_it_runs_what_nobody_was_given_since() {
     // What it may have run is not given away at once.
     f.removed(NodeId::from_raw(9), false);
     f.run(|c, now, out| c.handle_view(now, view(&UP), out));
-    let heard = ShardFact { shard: S, state: FactState::None, seen: Epoch(0), base: Epoch(0), heard: Some((Epoch(3), B)) };
+    let heard = ShardFact { shard: S, state: FactState::None, seen: Epoch(0), base: Epoch(0), heard: Some((Epoch(3), B)), entities: 0 };
     f.facts(ME, vec![]);
     f.facts(C, vec![]);
     f.facts(B, vec![heard]);
@@ -358,7 +371,14 @@ fn a_successor_restores_the_table_and_begins_new_shards_above_all_epochs() {
     let mut f = Fixture::unseated();
     f.coordinator.hear(held(1));
     f.run(|c, now, out| c.handle_view(now, view(&UP), out));
-    let runs = ShardFact { shard: S, state: FactState::Running(Epoch(5)), seen: Epoch(5), base: Epoch(2), heard: Some((Epoch(5), B)) };
+    let runs = ShardFact {
+        shard: S,
+        state: FactState::Running(Epoch(5)),
+        seen: Epoch(5),
+        base: Epoch(2),
+        heard: Some((Epoch(5), B)),
+        entities: 0,
+    };
     f.facts(ME, vec![]);
     f.facts(C, vec![]);
     let out = f.facts(B, vec![runs]);
@@ -374,7 +394,14 @@ fn a_successor_restores_the_table_and_begins_new_shards_above_all_epochs() {
 fn a_successor_keeps_an_open_move_open() {
     let mut f = Fixture::unseated();
     f.run(|c, now, out| c.handle_view(now, view(&UP), out));
-    let stops = ShardFact { shard: S, state: FactState::Stopping(Epoch(2)), seen: Epoch(2), base: Epoch(1), heard: Some((Epoch(2), B)) };
+    let stops = ShardFact {
+        shard: S,
+        state: FactState::Stopping(Epoch(2)),
+        seen: Epoch(2),
+        base: Epoch(1),
+        heard: Some((Epoch(2), B)),
+        entities: 0,
+    };
     f.facts(B, vec![]);
     f.facts(C, vec![]);
     let out = f.facts(ME, vec![stops]);
@@ -418,7 +445,7 @@ fn who_was_declared_dead_all_of_a_sudden_may_run_for_a_lease() {
 
 #[test]
 fn what_arrives_behind_an_answer_to_the_recount_still_counts() {
-    let none = ShardFact { shard: S, state: FactState::None, seen: Epoch(0), base: Epoch(0), heard: Some((Epoch(3), C)) };
+    let none = ShardFact { shard: S, state: FactState::None, seen: Epoch(0), base: Epoch(0), heard: Some((Epoch(3), C)), entities: 0 };
     for owned_first in [true, false] {
         let mut f = Fixture::unseated();
         f.run(|c, now, out| c.handle_view(now, view(&UP), out));
@@ -439,7 +466,14 @@ fn what_arrives_behind_an_answer_to_the_recount_still_counts() {
 fn what_arrives_behind_the_recount_is_taken_over_before_it_is_given_away() {
     let mut f = Fixture::unseated();
     f.run(|c, now, out| c.handle_view(now, view(&UP), out));
-    let handed = ShardFact { shard: S, state: FactState::HandedOver(Epoch(3)), seen: Epoch(3), base: Epoch(1), heard: Some((Epoch(3), C)) };
+    let handed = ShardFact {
+        shard: S,
+        state: FactState::HandedOver(Epoch(3)),
+        seen: Epoch(3),
+        base: Epoch(1),
+        heard: Some((Epoch(3), C)),
+        entities: 0,
+    };
     f.facts(ME, vec![handed]);
     f.facts(B, vec![]);
     f.removed(C, false);

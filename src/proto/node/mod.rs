@@ -86,7 +86,6 @@ pub struct NodeCore<M = Membership> {
     moves: BTreeMap<ShardKey, MoveSeen>,
     /// Types no other node hosts, so that a leaving node need not wait for a taker.
     stranded: BTreeSet<TypeId>,
-    load_at: BTreeMap<u16, Time>,
     hosting: Hosting,
     /// Names the cluster of the newest view.
     cluster: u64,
@@ -213,7 +212,6 @@ impl<M: Members> NodeCore<M> {
             given: BTreeMap::new(),
             moves: BTreeMap::new(),
             stranded: BTreeSet::new(),
-            load_at: BTreeMap::new(),
             hosting: Hosting::new(&config),
             cluster: 0,
             seat_waits: false,

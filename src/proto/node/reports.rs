@@ -120,7 +120,7 @@ impl<M: Members> NodeCore<M> {
             ShardReport::Facts { id, facts } => self.handle_facts(worker, id, facts),
             ShardReport::Settling { under_way: true } => _ = self.settling.insert(worker, now),
             ShardReport::Settling { under_way: false } => _ = self.settling.remove(&worker),
-            ShardReport::Load { loads } => self.handle_load(now, worker, loads),
+            ShardReport::Load { loads, over } => self.handle_load(loads, over),
         }
         self.finish(now);
     }
@@ -136,9 +136,8 @@ impl<M: Members> NodeCore<M> {
         }
     }
 
-    fn handle_load(&mut self, now: Time, worker: u16, loads: Vec<(ShardKey, u32, u32)>) {
-        let before = self.load_at.insert(worker, now);
-        let seconds = before.map_or(1.0, |t| now.since(t).as_secs_f32()).max(0.001);
+    fn handle_load(&mut self, loads: Vec<(ShardKey, u32, u32)>, over: Duration) {
+        let seconds = over.as_secs_f32().max(0.001);
         let loads = loads.into_iter().map(|(shard, entities, handled)| (shard, entities, handled as f32 / seconds)).collect();
         self.tell_authority(ControlFrame::Load { loads });
     }
@@ -179,7 +178,7 @@ impl<M: Members> NodeCore<M> {
         self.answers += 1;
         survey.answered = self.answers;
         let mut all = survey.facts.clone();
-        let none = |shard| ShardFact { shard, state: FactState::None, seen: Epoch::ZERO, base: Epoch::ZERO, heard: None };
+        let none = |shard| ShardFact { shard, state: FactState::None, seen: Epoch::ZERO, base: Epoch::ZERO, heard: None, entities: 0 };
         let silent = |shard: ShardKey| survey.waiting.contains(&shard.worker(self.workers));
         for (shard, epoch, home) in self.region.heard() {
             let fact = all.entry(shard).or_insert_with(|| none(shard));

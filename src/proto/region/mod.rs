@@ -20,7 +20,7 @@ use crate::{
         handoff::{DropReason, Envelope, Item, Mode, Word},
         node::{peers::Peers, timers::Timers},
         shard::{LaneId, LaneItem},
-        sharding::{UNSIZED, shard_of},
+        sharding::{SHARDS_MAX, UNSIZED, shard_of},
     },
 };
 
@@ -232,9 +232,10 @@ impl Region {
         known.is_none_or(|(epoch, home)| epoch <= aim || home == self.me)
     }
 
-    /// A record was heard of. True if it is news.
+    /// A record was heard of. True if it is news. Of shards that nobody has, a peer could name any number: no more are kept than one worker keeps.
     pub fn learn(&mut self, now: Time, shard: ShardKey, epoch: Epoch, home: NodeId, peers: &Peers, out: &mut Vec<RegionOut>) -> bool {
-        if !self.shards.entry(shard).or_default().net.learn(epoch, home) {
+        let may_be_kept = shard.shard.0 < SHARDS_MAX && (self.shards.len() < SHARDS_MAX as usize || self.shards.contains_key(&shard));
+        if !may_be_kept || !self.shards.entry(shard).or_default().net.learn(epoch, home) {
             return false;
         }
         self.no_host.remove(&shard.ty);
@@ -280,7 +281,7 @@ impl Region {
     pub fn unknown(&mut self, now: Time, shard: ShardKey, aim: Epoch, peers: &Peers, out: &mut Vec<RegionOut>) -> Option<(Epoch, NodeId)> {
         let state = self.shards.entry(shard).or_default();
         state.wanted = state.wanted.max(aim);
-        state.forget_wanted(self.me);
+        state.forget_wanted(self.me, peers);
         let known = state.net.known().filter(|_| state.wanted == Epoch::ZERO);
         self.settle(now, shard, peers, out);
         known
@@ -377,6 +378,9 @@ impl Region {
         } else if self.refused.insert(ty) {
             for key in self.buffering.iter().filter(|key| key.ty == ty).copied().collect::<Vec<_>>() {
                 self.give_up_buffer(key, DropReason::NoHost, out);
+                if self.shards.get_mut(&key).is_some_and(|shard| std::mem::take(&mut shard.shut)) {
+                    out.push(RegionOut::Publish { shard: key, word: Word::ELSEWHERE });
+                }
             }
         }
     }
@@ -455,9 +459,8 @@ impl Region {
             }
             if shard.buffer.is_empty() {
                 self.buffering.remove(&key);
-                if !shard.waits() {
-                    self.timers.clear(Due::Where(key));
-                }
+                // There is room again, if that was all that there was none for.
+                self.settle(now, key, peers, out);
             }
         }
         self.sweep_at = if next == Time::MAX { next } else { next.max(now + SWEEP) };
@@ -517,7 +520,7 @@ impl Region {
             let at = now + self.fence_retry;
             self.timers.set(Due::Fence(key), shard.net.fence_deadline().map_or(at, |deadline| deadline.min(at).max(now)));
         }
-        shard.forget_wanted(self.me);
+        shard.forget_wanted(self.me, peers);
         if !shard.waits() || (target.is_some() && shard.wanted == Epoch::ZERO) {
             self.timers.clear(Due::Where(key));
         } else if !self.timers.is_set(Due::Where(key)) {
@@ -591,10 +594,11 @@ impl Shard {
         !self.buffer.is_empty() || self.wanted != Epoch::ZERO
     }
 
-    fn forget_wanted(&mut self, me: NodeId) {
+    fn forget_wanted(&mut self, me: NodeId, peers: &Peers) {
         let (wanted, runs) = (self.wanted, self.running.is_some_and(|(_, cur)| cur >= self.wanted));
-        // A record that names this node is no news to the worker: the move may have been called off since.
-        if runs || self.net.known().is_some_and(|(epoch, home)| epoch > wanted || (epoch == wanted && home != me)) {
+        // A record that names this node is no news to the worker: the move may have been called off since. And one that names a removed node no answer.
+        let is_answer = |(epoch, home): (Epoch, NodeId)| (epoch > wanted || (epoch == wanted && home != me)) && !peers.is_removed(home);
+        if runs || self.net.known().is_some_and(is_answer) {
             self.wanted = Epoch::ZERO;
         }
     }

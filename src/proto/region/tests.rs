@@ -220,6 +220,18 @@ fn what_waits_for_a_home_is_bounded_in_bytes() {
     assert_eq!(f.region.buffered(), 1, "and there is room again");
 }
 
+#[test]
+fn a_shard_whose_last_waiting_message_is_given_up_has_room_again() {
+    let mut f = Fixture::new();
+    // Others use up what goes in one part.
+    (f.region.flush_max, f.region.flush_left) = (0, 0);
+    let asked = Envelope { ask: Some(Ask { node: ME, correlation: 1, deadline: at(500) }), ..message(1) };
+    f.run(|r, now, peers, out| r.send(now, asked.clone(), peers, out));
+    assert_eq!(f.learn(1, B), [RegionOut::Publish { shard: S, word: Word::NO_ROOM }]);
+    let out = f.timeout(at(500));
+    assert_eq!(out, [RegionOut::GiveUp(asked, DropReason::Expired), RegionOut::Publish { shard: S, word: Word::ELSEWHERE }]);
+}
+
 // failures: row 54
 #[test]
 fn what_nobody_hosts_ends_with_a_reason() {
@@ -277,6 +289,12 @@ fn an_epoch_the_worker_waits_for_is_asked_for_until_it_is_settled() {
     assert_eq!(f.learn(5, B), []);
     assert_eq!(f.timeout(at(2000)), []);
     assert_eq!(unknown(&mut f), (vec![], Some((Epoch(5), B))), "known already");
+    f.peers.remove(B);
+    f.run(|r, now, peers, out| r.removed(now, B, peers, out));
+    assert_eq!(unknown(&mut f), (vec![RegionOut::WhereIs(S)], None), "whose home is removed says nothing");
+    assert_eq!(f.timeout(at(3000)), [RegionOut::WhereIs(S)]);
+    f.learn(6, C);
+    assert_eq!((f.timeout(at(4000)), unknown(&mut f)), (vec![], (vec![], Some((Epoch(6), C)))));
 }
 
 /// Enough for all that a test sends, unless it is about that.

@@ -1,5 +1,7 @@
 //! What the network thread and a worker say to each other about shards, in the same lanes as messages.
 
+use std::time::Duration;
+
 use crate::{
     Epoch, NodeId, ShardKey, TypeId,
     proto::{
@@ -250,9 +252,11 @@ pub enum ShardReport {
         /// It may.
         under_way: bool,
     },
-    /// Per shard run here: live entities, and messages handled since the last report. About once a second, only if it changed.
+    /// Per shard run here: live entities, and messages handled in that time. About once a second, only if it changed.
     Load {
         /// Rows.
         loads: Vec<(ShardKey, u32, u32)>,
+        /// In how long.
+        over: Duration,
     },
 }

@@ -375,8 +375,8 @@ impl<H: Host> ShardCore<H> {
                 Timer::Route { shard, route } => self.shards[shard as usize].linger(&mut cx, route),
             }
         }
-        if self.env.load_due.is_some_and(|due| due <= now) {
-            self.report_load(host);
+        if let Some(due) = self.env.load_due.take_if(|due| *due <= now) {
+            self.report_load(LOAD_EVERY + now.since(due), host);
         }
         if self.env.give_up_at.is_some_and(|due| due <= now) {
             self.give_up_waiting(host);
@@ -518,16 +518,21 @@ impl<H: Host> ShardCore<H> {
         }
     }
 
-    fn report_load(&mut self, host: &mut H) {
-        self.env.load_due = None;
+    fn report_load(&mut self, over: Duration, host: &mut H) {
         let mut loads = vec![];
         for at in std::mem::take(&mut self.env.dirty) {
             let shard = &mut self.shards[at as usize];
-            shard.entities.dirty = false;
-            loads.push((shard.key, shard.entities.live(), std::mem::take(&mut shard.entities.handled)));
+            let handled = std::mem::take(&mut shard.entities.handled);
+            loads.push((shard.key, shard.entities.live(), handled));
+            // Once more, behind the last message: its rate is none then.
+            shard.entities.dirty = handled > 0;
+            if handled > 0 {
+                self.env.dirty.push(at);
+                self.env.load_due.get_or_insert(self.env.now + LOAD_EVERY);
+            }
         }
         loads.sort_unstable_by_key(|row| row.0);
-        host.report(ShardReport::Load { loads });
+        host.report(ShardReport::Load { loads, over });
     }
 
     fn stop(&mut self, host: &mut H) {

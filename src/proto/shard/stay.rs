@@ -792,7 +792,8 @@ impl<H: Host> Shard<H> {
             State::Stopping { epoch, .. } => FactState::Stopping(epoch),
         };
         let known = self.seen > Epoch::ZERO || self.record.is_some() || state != FactState::None;
-        known.then_some(ShardFact { shard: self.key, state, seen: self.seen, base: self.base, heard: self.record })
+        let entities = self.entities.live();
+        known.then_some(ShardFact { shard: self.key, state, seen: self.seen, base: self.base, heard: self.record, entities })
     }
 
     /// Items that wait for an epoch, a fence or a removal.

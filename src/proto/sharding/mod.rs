@@ -51,6 +51,8 @@ pub struct ShardFact {
     pub base: Epoch,
     /// Newest record heard of: epoch and home.
     pub heard: Option<(Epoch, NodeId)>,
+    /// Live entities of it here.
+    pub entities: u32,
 }
 
 /// A node's part in a shard.

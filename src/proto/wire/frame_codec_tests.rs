@@ -277,7 +277,7 @@ fn with_epoch(epoch: Epoch) -> Vec<Frame> {
     let transfer = |epoch, base| HandoffItem::Transfer(TransferChunk { epoch, base, last: true, bytes: Arc::default() });
     let forwarded = |aim, item| HandoffItem::Forwarded(Forwarded { aim, after: vec![node], stream: node, item });
     let fact = |state, seen, base, heard| {
-        let facts = vec![ShardFact { shard, state, seen, base, heard: Some((heard, node)) }];
+        let facts = vec![ShardFact { shard, state, seen, base, heard: Some((heard, node)), entities: 0 }];
         ControlFrame::Facts { term: Term::new(1), answer: 1, part: 0, last: true, number: 1, types: vec![], facts }
     };
     let items = [

@@ -148,6 +148,7 @@ impl Worker {
                     seen: s.seen,
                     base: s.base,
                     heard: None,
+                    entities: 0,
                 };
                 self.reports.push_back(ShardReport::Facts { id, facts: self.shards.iter().map(fact).collect() });
             }

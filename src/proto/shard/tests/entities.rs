@@ -230,16 +230,20 @@ fn the_load_is_reported_about_once_a_second_and_only_when_it_changed() {
     a.lane(tell("j", "m1"));
     a.lane(tell("j", "bye"));
     assert_eq!(a.core.poll_timeout(), Some(a.now + Duration::from_secs(1)));
-    a.pass(Duration::from_secs(1));
-    assert_eq!(a.reports(), [ShardReport::Load { loads: vec![(S, 1, 3)] }]);
-    assert_eq!(a.core.poll_timeout(), None);
+    let over = Duration::from_secs(1);
+    let loads = |live, handled| [ShardReport::Load { loads: vec![(S, live, handled)], over }];
+    a.pass(over);
+    assert_eq!(a.reports(), loads(1, 3));
+    a.pass(over);
+    assert_eq!((a.reports(), a.core.poll_timeout()), (loads(1, 0).to_vec(), None), "nothing was handled since");
+    a.pass(10 * over);
     a.lane(tell("k", "m2"));
-    a.pass(Duration::from_secs(1));
-    assert_eq!(a.reports(), [ShardReport::Load { loads: vec![(S, 1, 1)] }]);
+    a.pass(over);
+    assert_eq!(a.reports(), loads(1, 1), "in the last second, not in eleven");
     a.move_to(2, B);
     a.reports();
-    a.pass(Duration::from_secs(1));
-    assert_eq!(a.reports(), [ShardReport::Load { loads: vec![(S, 0, 0)] }]);
+    a.pass(over);
+    assert_eq!(a.reports(), loads(0, 0));
 }
 
 #[test]

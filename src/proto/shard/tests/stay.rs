@@ -237,7 +237,7 @@ fn a_superseded_move_sends_on_what_waited_for_it() {
     assert_eq!(b.core.entities(), 0);
     assert_eq!(
         facts(&mut b)[0],
-        ShardFact { shard: S, state: FactState::None, seen: Epoch(2), base: Epoch(0), heard: Some((Epoch(3), A)) }
+        ShardFact { shard: S, state: FactState::None, seen: Epoch(2), base: Epoch(0), heard: Some((Epoch(3), A)), entities: 0 }
     );
 }
 
