@@ -27,14 +27,18 @@ fn flags_that_are_wrong_are_named() {
     refused(&["node", "--bogus"], &[], &["error[E-CLI-001]", "--bogus"]);
     refused(&["nodee"], &[], &["error[E-CLI-001]", "'node'"]);
     refused(&["node", "--listen", "nonsense"], &[], &["E-CLI-001", "nonsense", "--listen"]);
+    refused(&["node", "--listen", "localhost:7301"], &[], &["E-CLI-001", "localhost:7301", "127.0.0.1:7301", "node.advertise"]);
     refused(&["node", "--seed", "nope"], &[], &["E-CFG-008", "cluster.seeds", "nope", "host:port"]);
     refused(&["node", "--seed", ""], &[], &["E-CLI-001", "--seed", "an entry is empty", "found a cluster"]);
     refused(&["status", "--at", "x"], &[], &["E-CLI-002", "`--at x`"]);
     refused(&["leave", "127.0.0.1:1", "--token", "a\nb"], &[], &["E-CLI-002", "token"]);
     refused(&["sim", "x.toml", "--seeds", "0..18446744073709551615"], &[], &["E-CLI-001", "18446744073709551615 seeds", "at most 100000"]);
+    refused(&["sim", "x.toml", "--seed", "-1"], &[], &["E-CLI-001", "'-1'", "0 to 18446744073709551615"]);
+    refused(&["soak", "--seed", "x"], &[], &["E-CLI-001", "'x'", "0 to 18446744073709551615"]);
     refused(&["soak", "--idle", "foo"], &[], &["E-CLI-010", "foo"]);
     refused(&["soak", "--report", "/dev/null/x"], &[], &["E-CLI-065", "/dev/null/x"]);
     refused(&["bench", "all", "--report", "/dev/null/x"], &[], &["E-CLI-054", "/dev/null/x"]);
+    refused(&["bench", "codec", "--report", "x"], &[], &["E-CLI-052", "`all`", "codec"]);
     refused(&["bench", "memory", "--entities", "18446744073709551615"], &[], &["E-CLI-050", "--entities"]);
     refused(&["bench", "codec", "--set", "node.workers=2"], &[], &["E-CLI-052", "codec starts none"]);
     assert_eq!(run(&["--help"]).code, Some(0));

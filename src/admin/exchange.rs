@@ -184,8 +184,10 @@ impl Chunks {
             match self.at {
                 ChunkPart::Size => {
                     let line = &rest[..rest.len().min(CHUNK_LINE_BYTES_MAX)];
+                    // Without a digit it would be a size of nothing; and who takes each LF for the end of a line would find another body.
+                    let is_size = line.first().is_none_or(u8::is_ascii_hexdigit);
                     match httparse::parse_chunk_size(line) {
-                        Ok(httparse::Status::Complete((taken, size))) => {
+                        Ok(httparse::Status::Complete((taken, size))) if is_size && !line[..taken - 1].contains(&b'\n') => {
                             at += taken;
                             let total = usize::try_from(size).ok().and_then(|n| n.checked_add(self.body.len())).filter(|n| *n <= body_max);
                             let Some(total) = total else {
@@ -197,7 +199,7 @@ impl Chunks {
                             let size = total - self.body.len();
                             self.at = if size == 0 { ChunkPart::Trailer } else { ChunkPart::Data(size) };
                         }
-                        Ok(httparse::Status::Partial) if rest.len() < CHUNK_LINE_BYTES_MAX => return Ok((at, false)),
+                        Ok(httparse::Status::Partial) if is_size && rest.len() < CHUNK_LINE_BYTES_MAX => return Ok((at, false)),
                         _ => return Err(Problem::malformed("the size of a chunk is not a line with a hexadecimal number")),
                     }
                 }
@@ -326,6 +328,9 @@ mod tests {
             ("ffffffffffffffff\r\n".to_owned(), 413),
             ("1\r\nxx\r\n".to_owned(), 400),
             ("zz\r\n".to_owned(), 400),
+            ("\r\n\r\n".to_owned(), 400),
+            (";x\r\n\r\n".to_owned(), 400),
+            ("5;\nABCDE\r\nabcde\r\n".to_owned(), 400),
             (format!("1;{}", "e".repeat(2000)), 400),
             (format!("0\r\nT: {}", "t".repeat(20_000)), 431),
             (format!("0\r\n{}", "T: t\r\n".repeat(4000)), 431),

@@ -122,8 +122,8 @@ pub(super) fn parse_head(bytes: &[u8], headers_max: usize, body_max: usize) -> R
     let latest = parsed.version == Some(1);
     let mut list = Vec::with_capacity(parsed.headers.len());
     for header in parsed.headers.iter() {
-        // Values outside ASCII mean nothing to any route; kept readable instead of refused.
-        let value = String::from_utf8_lossy(header.value).trim().to_owned();
+        // Values outside ASCII mean nothing to any route; kept readable instead of refused. Other spaces than these are part of a value.
+        let value = String::from_utf8_lossy(header.value).trim_matches([' ', '\t']).to_owned();
         list.push((header.name.to_ascii_lowercase(), value));
     }
     let (path, query) = split_target(target)?;

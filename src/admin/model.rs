@@ -148,15 +148,15 @@ pub struct Link {
     pub observer: Host,
     /// Who is measured.
     pub subject: Host,
-    /// Suspicion now; `None` before the first heartbeat.
+    /// Suspicion now, by the time since the last reply.
     pub phi: Option<f64>,
-    /// Suspicion at which the observer calls the subject unreachable.
+    /// Suspicion at which the observer calls the subject unreachable, unless runs of missed replies are pooled (`detector.verdict`).
     pub threshold: f64,
     /// Round trips of heartbeats.
     pub rtt_us: Rtt,
     /// Fraction of heartbeats without answer, 0 to 1.
     pub loss: f64,
-    /// `reachable`, `unreachable`, `connecting`, ...
+    /// `ok`, `suspect`, `unreachable`, `new`.
     pub state: String,
 }
 
@@ -168,7 +168,7 @@ pub struct TypeRow {
     pub ty: String,
     /// How many shards it has.
     pub shards: u32,
-    /// Live entities in the cluster; `None` if not every owner answered.
+    /// Live entities in the cluster, as their homes reported within about a second.
     pub entities: Option<u64>,
 }
 
@@ -181,9 +181,9 @@ pub struct ShardRow {
     pub owner: Option<Host>,
     /// The assignment's epoch.
     pub epoch: EpochNumber,
-    /// `active`, `starting`, `stopping`, ...
+    /// `starting`, `active`, `moving`, `unowned`.
     pub state: String,
-    /// Live entities; `None` if the owner did not answer.
+    /// Live entities, as its home reported within about a second.
     pub entities: Option<u64>,
     /// Messages handled per second lately; `None` if not measured.
     pub rate_per_s: Option<f64>,
@@ -231,7 +231,7 @@ pub struct Setting {
     pub value: String,
     /// What would be in force without any setting.
     pub default: String,
-    /// Where the value comes from: `default`, `file`, `env`, `flag`.
+    /// Where the value comes from: `default`, `set` (by file, environment, flag or program), `derived` (from a preset or another setting).
     pub origin: String,
 }
 

@@ -109,6 +109,14 @@ impl<M> fmt::Display for TellError<M> {
 
 impl<M> Error for TellError<M> {}
 
+/// What became of an ask that was given up for that reason.
+const fn fate(reason: &DropReason) -> &'static str {
+    match reason {
+        DropReason::LinkLost | DropReason::RouteLost => "given up, and may have run",
+        _ => "did not run",
+    }
+}
+
 /// Why an ask has no answer.
 ///
 /// Serialisable, so that an answer can be a field of the message that an entity makes of it.
@@ -118,13 +126,13 @@ pub enum AskError {
     /// Nothing was queued.
     #[error("not sent: {0}")]
     Refused(Refusal),
-    /// It was queued, and dropped before it ran.
-    #[error("did not run: {0}")]
+    /// It was queued, and given up; [`ran`](Self::ran) says whether it may have run all the same, as only the word of that may be lost.
+    #[error("{fate}: {0}", fate = fate(.0))]
     Dropped(DropReason),
     /// The deadline passed.
     #[error("no answer in time; it {}", if *.maybe_ran { "may have run" } else { "did not run" })]
     Timeout {
-        /// Whether it had left this node.
+        /// Whether it may have run; what the library says of its own asks, as a message may be handled while nobody waits any more.
         maybe_ran: bool,
     },
     /// The node that had it was removed.

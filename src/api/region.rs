@@ -336,8 +336,8 @@ impl<E: Entity> HostOptions<E> {
 
 /// When entities leave memory by themselves.
 ///
-/// An entity that leaves runs [`Entity::stopped`] with `Passivated`; the next message starts another instance. Timers, stash and watches end
-/// with the instance. Messages that it sent to itself (timers, watches) do not count as use.
+/// An entity that leaves runs [`Entity::stopped`] with `Passivated`; the next message starts another instance. Timers and watches end
+/// with the instance, what it put aside goes back to its mailbox. Messages that it sent to itself (timers, watches) do not count as use.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Passivation {

@@ -1,7 +1,7 @@
 //! What the HTTP surface sees of a node, and how entity types are put on it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
@@ -380,7 +380,16 @@ impl Source for Surface {
     fn members(&self, done: Done<Vec<model::Member>>) {
         let view = self.node.view();
         let complete = move |rows: Option<Vec<TableRow>>| {
-            let of = |id: NodeId| rows.as_ref().map(|rows| rows.iter().filter(move |r| r.owner == Some(id)).collect::<Vec<_>>());
+            // In one walk through all shards, as this is the network thread.
+            let sums = rows.map(|rows| {
+                let mut sums: HashMap<NodeId, (u64, u64)> = HashMap::new();
+                for (owner, entities) in rows.iter().filter_map(|row| Some((row.owner?, row.entities))) {
+                    let sum = sums.entry(owner).or_default();
+                    *sum = (sum.0 + 1, sum.1 + u64::from(entities));
+                }
+                sums
+            });
+            let of = |id: NodeId| sums.as_ref().map(|sums| sums.get(&id).copied().unwrap_or_default());
             let member = |m: &crate::Member| model::Member {
                 addr: Host::from(&m.addr),
                 incarnation: Incarnation(m.id.incarnation()),
@@ -390,8 +399,8 @@ impl Source for Surface {
                 roles: m.roles.to_vec(),
                 up_number: m.up_number.into(),
                 app_version: m.app_version.to_string(),
-                shards: of(m.id).map(|rows| rows.len() as u64),
-                entities: of(m.id).map(|rows| rows.iter().map(|r| u64::from(r.entities)).sum()),
+                shards: of(m.id).map(|(shards, _)| shards),
+                entities: of(m.id).map(|(_, entities)| entities),
             };
             view.members.iter().map(member).collect()
         };

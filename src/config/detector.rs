@@ -10,7 +10,7 @@ table! {
     DetectorConfig in detector {
         /// A heartbeat goes to each monitored member this often (H).
         heartbeat_interval: Span = Span::secs(1), Spec::span(10, MINUTE).must_match().cost("longer: failures are found later; shorter: more traffic");
-        /// Phi at which an observer holds a member unreachable.
+        /// Phi at which an observer holds a member unreachable; with `pooled`, which counts missed replies, only where nobody else observes it.
         threshold: f64 = 8.0, Spec::float(1.0, 100.0).cost("fewer false alarms, later detection");
         /// Pause that no member is accused for: a garbage collection, a scheduler's hiccup.
         acceptable_pause: Span = Span::secs(3), Spec::span(10, HOUR).heartbeats(3).cost("every detection takes that much longer");

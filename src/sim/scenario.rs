@@ -8,6 +8,7 @@ use super::{
     selector::Selector,
     tree::{Item, ScenarioError, Value, override_with, refuse_unknown},
 };
+use crate::Config;
 
 /// Most nodes of one scenario: addresses of the simulator have five digits.
 pub const NODES_MAX: u32 = 100_000;
@@ -145,6 +146,9 @@ fn read(document: &Item) -> Result<Scenario, ScenarioError> {
             .table("roles")?
             .iter()
             .map(|(role, s)| {
+                // As a node's own setting, which the list of one stands for.
+                let as_setting = Config::default().set("cluster.roles", &toml::Value::Array(vec![role.as_str().into()]));
+                as_setting.map_err(|error| s.error(format!("`roles`: {}", error.why)))?;
                 let chosen = selector(s, &format!("roles.{role}"), nodes)?;
                 match chosen.fits_unborn() && chosen.top_region().is_none_or(|r| r < network.regions) {
                     true => Ok((role.clone(), chosen)),
@@ -408,6 +412,15 @@ converged_by = "60s"
             let text = format!("nodes = 6\nduration = \"1s\"\nroles = {{ backend = \"{selector}\" }}\n");
             let error = Scenario::parse(&text, &[]).unwrap_err();
             assert!(error.what.contains("before anything runs"), "{error}");
+        }
+    }
+
+    #[test]
+    fn roles_have_names_that_a_node_may_be_given() {
+        for (role, why) in [("\"\"", "empty"), ("\"back end\"", "other characters"), (&*"r".repeat(65), "at most 64")] {
+            let text = format!("nodes = 6\nduration = \"1s\"\nroles = {{ {role} = \"all\" }}\n");
+            let error = Scenario::parse(&text, &[]).unwrap_err();
+            assert!(error.line == 3 && error.what.contains("`roles`") && error.what.contains(why), "{error}");
         }
     }
 

@@ -32,13 +32,13 @@ pub struct NodeArgs {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Where other nodes reach this one, TCP and UDP; port 0 takes a free one
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = to_listen)]
     pub listen: Option<SocketAddr>,
     /// A node to join through; may be given several times, the order counts
     #[arg(long, value_name = "ADDR", value_parser = seed)]
     pub seed: Vec<String>,
     /// Where it answers HTTP; port 0 takes a free one
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = to_listen)]
     pub admin: Option<SocketAddr>,
     /// Where it keeps what must survive a restart
     #[arg(long, value_name = "DIR")]
@@ -99,6 +99,11 @@ fn begin(config: Config) -> Result<Cluster, Failure> {
     builtin::host(&cluster)
         .map_err(|error| Failure::usage("E-CLI-012", error.to_string(), "start the node again with what the cluster has"))?;
     Ok(cluster)
+}
+
+/// Names are no addresses to listen at: one may stand for several, or for none of this machine.
+fn to_listen(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "give an IP address and a port, like 127.0.0.1:7301 or [::1]:7301; a name goes into node.advertise".into())
 }
 
 /// What comes from a variable that is not set must not found a cluster of its own.

@@ -13,17 +13,17 @@ use std::{
 use wingbeat::sim::{self, Options, RunResult, Scenario, ScenarioError, Summary};
 
 use crate::{
-    fail::{Exit, Failure},
+    fail::{self, Exit, Failure},
     out::{note, say},
 };
 
 /// Arguments of `wingbeat sim`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct SimArgs {
-    /// The scenario file.
+    /// The scenario file. A setting that names a node, like `downing.referee`, has node 3 as `n00003:7301`.
     scenario: PathBuf,
     /// The seed; overrides the file's.
-    #[arg(long, conflicts_with = "seeds")]
+    #[arg(long, value_name = "N", value_parser = fail::seed, allow_negative_numbers = true, conflicts_with = "seeds")]
     seed: Option<u64>,
     /// Runs every seed from A to B (excluded), as many at once as there are cores.
     #[arg(long, value_name = "A..B", value_parser = seed_range)]

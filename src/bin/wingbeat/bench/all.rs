@@ -1,4 +1,4 @@
-//! `bench all --report`: every row in a process of its own, then one page with pictures.
+//! `bench all`: every row in a process of its own, then one page; with `--report` in a directory, with pictures.
 
 use std::{
     fs::OpenOptions,
@@ -31,39 +31,49 @@ const PERCENTILES: (&str, &str) = ("ask-percentiles.svg", "Latency of asks by pe
 const CURVE: (&str, &str) = ("ask-throughput-latency.svg", "Latency of remote asks as the rate grows");
 const PICTURES: [(&str, &str); 2] = [PERCENTILES, CURVE];
 
-/// Runs all rows and writes the page.
-pub fn run(args: &BenchArgs, dir: &Path) -> Result<ExitCode, Failure> {
-    let unwritable = |error: Error| {
+/// Runs all rows, and prints the page or writes it to `dir`.
+pub fn run(args: &BenchArgs, dir: Option<&Path>) -> Result<ExitCode, Failure> {
+    let unwritable = |dir: &Path, error: Error| {
         let what = format!("the report could not be written to {}: {error}", dir.display());
         Failure::usage("E-CLI-054", what, "name another directory")
     };
-    look(dir).map_err(unwritable)?;
+    if let Some(dir) = dir {
+        look(dir).map_err(|error| unwritable(dir, error))?;
+    }
     let commit = commit();
     let outcomes: Vec<Outcome> = ROWS.iter().map(|row| outcome(args, dir, row)).collect();
     let steps = steps(args, &outcomes);
     let failed = outcomes.iter().filter(|outcome| outcome.said.is_err()).count();
-    let page = page::markdown(&outcomes, &steps, &PICTURES, &how(args), commit.as_deref());
-    std::fs::write(dir.join(PAGE), page).map_err(|error| unwritable(error.into()))?;
+    let shown: &[_] = if dir.is_some() { &PICTURES } else { &[] };
+    let page = page::markdown(&outcomes, &steps, shown, &how(args), commit.as_deref());
+    if let Some(dir) = dir {
+        std::fs::write(dir.join(PAGE), &page).map_err(|error| unwritable(dir, error.into()))?;
+    }
     say(&if args.json {
         let row = |o: &Outcome| json!({"id": o.row.id, "said": o.said.as_ref().ok(), "error": o.said.as_ref().err()});
         json!({"name": "all", "rows": outcomes.iter().map(row).collect::<Vec<_>>()}).to_string()
     } else {
-        dir.join(PAGE).display().to_string()
+        dir.map_or_else(|| page.trim_end().to_owned(), |dir| dir.join(PAGE).display().to_string())
     })?;
     // Last: what was measured stands without them.
-    pictures(dir, &outcomes, &steps).map_err(unwritable)?;
+    if let Some(dir) = dir {
+        pictures(dir, &outcomes, &steps).map_err(|error| unwritable(dir, error))?;
+    }
     match failed {
         0 => Ok(ExitCode::SUCCESS),
         _ => Err(Failure::unreachable("E-CLI-051", format!("{failed} rows could not be measured"), "the page says which and why")),
     }
 }
 
-fn outcome(args: &BenchArgs, dir: &Path, row: &'static Row) -> Outcome {
+fn outcome(args: &BenchArgs, dir: Option<&Path>, row: &'static Row) -> Outcome {
     note(row.args.join(" "));
-    let file = |ending: &str| dir.join(format!("{}.{ending}", row.id)).to_string_lossy().into_owned();
-    let mut more = vec!["--csv".to_owned(), file("csv")];
-    if has_latencies(row.args) {
-        more.extend(["--hgrm".to_owned(), file("hgrm")]);
+    let mut more = vec![];
+    if let Some(dir) = dir {
+        let file = |ending: &str| dir.join(format!("{}.{ending}", row.id)).to_string_lossy().into_owned();
+        more.extend(["--csv".to_owned(), file("csv")]);
+        if has_latencies(row.args) {
+            more.extend(["--hgrm".to_owned(), file("hgrm")]);
+        }
     }
     let said = runs(args, row).and_then(|runs| measured(args, row.args, runs, &more));
     Outcome { row, said: said.map_err(|error| error.to_string()) }

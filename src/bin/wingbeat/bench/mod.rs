@@ -66,7 +66,7 @@ pub struct BenchArgs {
     /// them, interleaved with runs of the limit. Those disturbed by others are repeated, once each
     #[arg(long)]
     runs: Option<u32>,
-    /// Requests in flight, for `remote-ask`; above 1 its throughput is compared
+    /// Requests in flight, for `local-ask` and `remote-ask`; above 1 its throughput is compared
     #[arg(long, default_value_t = 1)]
     window: u32,
     /// So many requests per second whatever the answers do, or `half-of-peak`, for `local-ask` and `remote-ask`: latency counts from the
@@ -169,7 +169,7 @@ pub enum Name {
     Simulator,
     /// Load, faults and watching for --secs, as `wingbeat soak`: the last third against the first
     Soak,
-    /// All of the above but `soak` with what each must come to, as one page with pictures; needs --report
+    /// All of the above but `soak` with what each must come to, as one page; with pictures where --report says
     All,
     /// The other process of a remote measurement
     #[value(hide = true)]
@@ -291,12 +291,13 @@ impl BenchArgs {
         if self.secs.is_some() && self.name == Name::NetworkTurn {
             return Some("--secs is for what runs in real time; network-turn simulates as long as its cluster takes".into());
         }
-        if self.report.is_some() != (self.name == Name::All) {
-            return Some("`all` and --report DIR go together: `wingbeat bench all --report perf/results`".into());
+        if self.report.is_some() && self.name != Name::All {
+            return Some(format!("--report is for `all`, whose page it is to hold; {name} has --csv and --hgrm"));
         }
         if self.name == Name::All && (self.csv.is_some() || self.single || self.window > 1) {
             return Some(
-                "`all` has rows with and without --window and --single, and writes a CSV file for each; leave these flags out".into(),
+                "`all` has rows with and without --window and --single, and with --report DIR a CSV file for each; leave these flags out"
+                    .into(),
             );
         }
         None
@@ -367,9 +368,6 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     if args.one_core {
         one_core::bind().map_err(failed)?;
     }
-    if let Some(dir) = &args.report {
-        return all::run(args, dir);
-    }
     let mut report = report(args);
     match args.name {
         Name::LocalTell => local::tell(args, &mut report),
@@ -393,8 +391,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         Name::Soak => return crate::soak::bench(args.secs(), args.idle.as_deref(), args.json),
         Name::Peer => return peers::run(args).map(|()| ExitCode::SUCCESS).map_err(failed),
         Name::Journal | Name::Store => Err("this build cannot measure it".into()),
-        // Always with a directory, which was looked at before.
-        Name::All => Err("it needs --report DIR".into()),
+        Name::All => return all::run(args, args.report.as_deref()),
     }
     .map_err(failed)?;
     // First what stands on a screen: files may have become impossible to write since they were looked at.

@@ -1,4 +1,4 @@
-//! The page of `bench all --report`.
+//! The page of `bench all`.
 
 use std::fmt::Write;
 

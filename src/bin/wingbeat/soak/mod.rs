@@ -37,7 +37,7 @@ use self::{
 };
 use crate::{
     bench::environment,
-    fail::{Exit, Failure},
+    fail::{self, Exit, Failure},
     heap,
     out::{note, say},
 };
@@ -55,7 +55,7 @@ pub struct SoakArgs {
     #[arg(long, value_name = "M", default_value_t = 30.0)]
     minutes: f64,
     /// Which faults come when, and which messages; drawn and printed if it is not given
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = fail::seed, allow_negative_numbers = true)]
     seed: Option<u64>,
     /// Messages per second, in steps of 1,000
     #[arg(long, value_name = "N", default_value_t = RATE, value_parser = clap::value_parser!(u64).range(1_000..=100_000))]
