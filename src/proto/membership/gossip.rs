@@ -249,7 +249,7 @@ impl Membership {
                     None => self.send_parts(from, &[reply]),
                 }
             }
-            Part::Heard { seq, members } => self.take_heard(now, from, seq, members),
+            Part::Heard { seq, members } => self.take_heard(from, seq, members),
             Part::BeatReply { seq, lost } => self.take_reply(now, from, seq, lost),
             Part::Status { digest, .. } if digest != self.state.digest() => self.ask(now, from, digest),
             Part::Status { seen, .. } => {

@@ -65,6 +65,8 @@ struct Doubt {
     answered: BTreeSet<NodeId>,
     /// When the newest beat left, of this node or of one that answers it, that a member answered without holding its sender lost.
     heard: BTreeMap<NodeId, Time>,
+    /// That was added to since it was weighed.
+    hears_more: bool,
     /// Since when those were a side that lives, at any time, and until when they last were.
     steady: Option<(Time, Time)>,
 }
@@ -90,7 +92,8 @@ impl Membership {
         // Who is alone does not know of anybody.
         let split = self.split.iter().filter(|_| !self.suspicion.isolated);
         let lost = split.flat_map(Split::all_lost).map(|(id, _)| id).collect();
-        self.proof.doubt = Some(Doubt { since: now, proven, lost, answered: BTreeSet::new(), heard: BTreeMap::new(), steady: None });
+        self.proof.doubt =
+            Some(Doubt { since: now, proven, lost, answered: BTreeSet::new(), heard: BTreeMap::new(), hears_more: false, steady: None });
     }
 
     /// Whom it asks in doubt, beside those it observes: the next on the ring that were not known to be lost.
@@ -102,8 +105,10 @@ impl Membership {
 
     /// A beat was answered that had left then.
     pub(super) fn note_proof(&mut self, now: Time, from: NodeId, sent: Time) {
-        let doubt = self.proof.doubt.as_mut().filter(|doubt| sent >= doubt.since);
-        if doubt.is_some_and(|doubt| doubt.answered.insert(from)) {
+        let asks_all = self.state.members.len() <= ASKED;
+        let Some(doubt) = self.proof.doubt.as_mut().filter(|doubt| sent >= doubt.since) else { return };
+        // Where a part is asked, nothing ends a doubt before most of that has answered; what else may is looked at with each beat.
+        if doubt.answered.insert(from) && (asks_all || doubt.answered.len() * 4 >= ASKED * 3) {
             self.end_doubt(now);
         }
     }
@@ -130,8 +135,8 @@ impl Membership {
         Some(w.0)
     }
 
-    /// Whom one hears that answers a beat of this node, and does not hold it lost.
-    pub(super) fn take_heard(&mut self, now: Time, from: NodeId, seq: u64, members: &[u8]) {
+    /// Whom one hears that answers a beat of this node, and does not hold it lost. What comes of that is seen with the next beat, as many answer.
+    pub(super) fn take_heard(&mut self, from: NodeId, seq: u64, members: &[u8]) {
         let Ok(members) = read_heard(members) else { return self.counters.add(Count::DropMalformed) };
         let Some(sent) = self.watch.subject(from).and_then(|subject| subject.sent_at(seq)) else { return };
         let Some(doubt) = &mut self.proof.doubt else { return };
@@ -140,6 +145,15 @@ impl Membership {
         for (id, at) in told.chain(self.watch.proven_by()) {
             let newest = doubt.heard.entry(id).or_insert(at);
             *newest = at.max(*newest);
+        }
+        doubt.hears_more = true;
+    }
+
+    /// What of all that was told makes a side that lives.
+    fn weigh_heard(&mut self, now: Time) {
+        let Some(doubt) = self.proof.doubt.as_mut() else { return };
+        if !std::mem::take(&mut doubt.hears_more) {
+            return;
         }
         let mut heard: Vec<(Time, NodeId)> = doubt.heard.iter().map(|(&id, &at)| (at, id)).collect();
         heard.sort_unstable_by(|a, b| b.cmp(a));
@@ -166,6 +180,7 @@ impl Membership {
             self.weigh_picture(now);
         }
         self.weigh_silence(now);
+        self.weigh_heard(now);
         self.end_doubt(now);
     }
 
