@@ -13,7 +13,7 @@ use std::{
 use parking_lot::Mutex;
 use wingbeat::{
     Cluster, Config, Cx, Entity, Failure, HandedOver, Handoff, HostOptions, JoinError, Phase, QueryError, Region, RegisterError,
-    ShutdownReason, StopReason, channel,
+    ShutdownReason, ShutdownReport, StopReason, channel,
     config::{Preset, Workers},
     messages,
     testkit::{World, WorldBuilder},
@@ -243,15 +243,20 @@ fn what_was_not_handed_over_in_time_is_in_the_report() {
     world.eventually(LONG, || world.entity::<Ping>(1 - home, STUCK).ask(Count, LONG) == Ok(1));
 }
 
+/// Ends the node though one of its handlers does not return: what it says of that.
+fn ended_beside_a_handler(world: &World) -> ShutdownReport {
+    let node = world.node(0);
+    let leave = node.config().shutdown.leave_timeout.get() + node.config().shutdown.drain_timeout.get();
+    node.shutdown(ShutdownReason::Requested).wait(leave + LONG).unwrap()
+}
+
 // failures: row 47
 #[test]
 fn a_handler_that_never_returns_does_not_keep_the_node_from_ending() {
     let world = World::real(1).on_each(host).start();
-    let node = world.node(0);
     world.entity::<Ping>(0, 1).tell(Hold).unwrap();
     world.eventually(LONG, || HELD.load(Ordering::SeqCst));
-    let leave = node.config().shutdown.leave_timeout.get() + node.config().shutdown.drain_timeout.get();
-    let report = node.shutdown(ShutdownReason::Requested).wait(leave + LONG).unwrap();
+    let report = ended_beside_a_handler(&world);
     let overran: Vec<_> = report.overran.iter().map(ToString::to_string).collect();
     assert!(overran.iter().any(|line| line.starts_with("stop the engine: thread `wingbeat-w")), "{overran:?}");
 }
@@ -260,13 +265,11 @@ fn a_handler_that_never_returns_does_not_keep_the_node_from_ending() {
 fn a_handler_that_returns_behind_the_end_leaves_no_thread_and_no_socket_behind() {
     let gate = GATE.lock();
     let world = World::real(1).on_each(host).start();
-    let node = world.node(0);
     world.entity::<Ping>(0, 1).tell(Stay).unwrap();
     world.eventually(LONG, || STAYS.load(Ordering::SeqCst));
-    let leave = node.config().shutdown.leave_timeout.get() + node.config().shutdown.drain_timeout.get();
-    let report = node.shutdown(ShutdownReason::Requested).wait(leave + LONG).unwrap();
+    let report = ended_beside_a_handler(&world);
     assert!(!report.overran.is_empty());
-    let port = node.addr().port;
+    let port = world.node(0).addr().port;
     assert!(std::net::TcpListener::bind(("127.0.0.1", port)).is_err(), "its network thread waits for the worker");
     drop(gate);
     world.eventually(LONG, || std::net::TcpListener::bind(("127.0.0.1", port)).is_ok());

@@ -88,6 +88,15 @@ fn a_message_that_fits_into_no_frame_does_not_keep_its_shard_from_moving() {
     assert_eq!((letter.reason, dead.len()), (DropReason::TooLarge, 0));
 }
 
+/// Links that hold little.
+fn narrow() -> Config {
+    let mut config = Config::preset(Preset::LocalTest);
+    config.limits.link_bytes = 512 << 10;
+    config.limits.frame_bytes = 256 << 10;
+    config.limits.message_bytes = 128 << 10;
+    config
+}
+
 /// A state of some size.
 #[derive(Default)]
 struct Loaded(Vec<u8>);
@@ -118,12 +127,8 @@ impl Entity for Loaded {
 #[test]
 fn a_node_that_leaves_hands_over_many_times_what_a_link_holds() {
     const ENTITIES: u64 = 64;
-    let mut config = Config::preset(Preset::LocalTest);
-    config.limits.link_bytes = 512 << 10;
-    config.limits.frame_bytes = 256 << 10;
-    config.limits.message_bytes = 128 << 10;
     let loaded = |node: &Cluster| node.host::<Loaded>(HostOptions::new().shards(16), |_| Loaded::default()).map(drop);
-    let world = World::real(2).config(config).on_each(loaded).start();
+    let world = World::real(2).config(narrow()).on_each(loaded).start();
     for key in 0..ENTITIES {
         assert_eq!(world.entity::<Ballast>(0, key).ask(Load { size: 500_000 }, LONG), Ok(500_000));
     }
@@ -137,11 +142,7 @@ fn a_node_that_leaves_hands_over_many_times_what_a_link_holds() {
 #[test]
 fn more_large_answers_than_a_link_holds_cost_no_link() {
     const ASKS: usize = 64;
-    let mut config = Config::preset(Preset::LocalTest);
-    config.limits.link_bytes = 512 << 10;
-    config.limits.frame_bytes = 256 << 10;
-    config.limits.message_bytes = 128 << 10;
-    let world = World::real(2).config(config).on_each(host).start();
+    let world = World::real(2).config(narrow()).on_each(host).start();
     assert_eq!(world.entity::<Heap>(0, 1u64).ask(Kept, LONG), Ok(0));
     let home = world.owner_of::<Heap>(1u64);
     let there = world.entity::<Heap>(1 - home, 1u64);

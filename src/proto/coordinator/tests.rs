@@ -324,14 +324,7 @@ fn a_refusal_that_comes_late_is_no_answer() {
     // B was asked under an older term as well, and had heard of this one by then.
     f.frame(B, ControlFrame::Facts { term, answer: 0, part: 0, last: true, number: 0, types: vec![], facts: vec![] });
     assert!(!f.coordinator.is_quiet(), "it is still asked");
-    let runs = ShardFact {
-        shard: S,
-        state: FactState::Running(Epoch(5)),
-        seen: Epoch(5),
-        base: Epoch(2),
-        heard: Some((Epoch(5), B)),
-        entities: 7,
-    };
+    let runs = ShardFact { base: Epoch(2), entities: 7, ..fact(FactState::Running(Epoch(5)), 5, (5, B)) };
     f.facts(B, vec![runs]);
     assert_eq!(f.record().home, B);
     let table = f.frame(C, ControlFrame::TableRequest { id: 1, ty: None });
@@ -371,14 +364,7 @@ fn a_successor_restores_the_table_and_begins_new_shards_above_all_epochs() {
     let mut f = Fixture::unseated();
     f.coordinator.hear(held(1));
     f.run(|c, now, out| c.handle_view(now, view(&UP), out));
-    let runs = ShardFact {
-        shard: S,
-        state: FactState::Running(Epoch(5)),
-        seen: Epoch(5),
-        base: Epoch(2),
-        heard: Some((Epoch(5), B)),
-        entities: 0,
-    };
+    let runs = ShardFact { base: Epoch(2), ..fact(FactState::Running(Epoch(5)), 5, (5, B)) };
     f.facts(ME, vec![]);
     f.facts(C, vec![]);
     let out = f.facts(B, vec![runs]);
