@@ -48,8 +48,8 @@ pub(super) struct Link {
     /// That side knows of the session.
     up: [bool; 2],
     outbox: [Outbox; 2],
-    failures: u32,
-    dial: Option<u64>,
+    /// Each side dials by itself, and waits between two dials.
+    dials: [Dial; 2],
     /// Frames do not arrive before this, by sending side.
     last: [u64; 2],
     /// When the last of all has arrived, and the last of each shard, where messages go past large frames.
@@ -58,9 +58,18 @@ pub(super) struct Link {
     stalled: bool,
     flushing: bool,
     in_flight: [u64; 2],
-    redial_due: bool,
     /// The process at the other end is gone, and the end of the session is on its way.
     dying: bool,
+}
+
+/// How a side tries to open a session.
+#[derive(Default)]
+struct Dial {
+    /// The attempt under way.
+    attempt: Option<u64>,
+    /// In a row.
+    failures: u32,
+    redial_due: bool,
 }
 
 #[derive(Default)]
@@ -182,12 +191,13 @@ impl World<'_> {
 
     fn dial(&mut self, pair: (u32, u32), side: usize) {
         let Some(link) = self.links.get_mut(&pair) else { return };
-        if link.session > 0 || link.dial.is_some() || link.redial_due {
+        let dial = &mut link.dials[side];
+        if link.session > 0 || dial.attempt.is_some() || dial.redial_due {
             return;
         }
         self.numbers += 1;
         let attempt = self.numbers;
-        link.dial = Some(attempt);
+        dial.attempt = Some(attempt);
         let (from, to) = (node_at(pair, side), node_at(pair, 1 - side));
         let there = self.net.latency(from, to, &mut self.faults);
         let back = self.net.latency(to, from, &mut self.faults);
@@ -197,11 +207,16 @@ impl World<'_> {
     /// A dial of `side` reaches the other host.
     pub(super) fn dialed(&mut self, pair: (u32, u32), attempt: u64, side: usize, back: u64) {
         let (from, to) = (node_at(pair, side), node_at(pair, 1 - side));
-        let Some(link) = self.links.get_mut(&pair).filter(|l| l.dial == Some(attempt)) else { return };
+        let Some(link) = self.links.get_mut(&pair).filter(|l| l.dials[side].attempt == Some(attempt)) else { return };
         let (Some(here), there) = (self.nodes[from as usize].life, self.nodes[to as usize].life) else {
-            link.dial = None;
+            link.dials[side].attempt = None;
             return;
         };
+        if link.session > 0 {
+            // The other side was faster.
+            link.dials[side] = Dial::default();
+            return;
+        }
         let cut = self.net.cut(from, to) || self.net.cut(to, from);
         let Node { paused, pause_ends, .. } = self.nodes[to as usize];
         if there.is_some() && !cut && paused && pause_ends < self.now + DIAL_TIMEOUT {
@@ -215,12 +230,11 @@ impl World<'_> {
         };
         self.numbers += 1;
         let session = self.numbers;
-        link.dial = None;
+        link.dials[side] = Dial::default();
         link.session = session;
         link.lives[side] = here;
         link.lives[1 - side] = there;
         link.up = [false; 2];
-        link.failures = 0;
         link.in_flight = [0; 2];
         link.dying = false;
         // What the other side sends reaches the dialler behind its own news of the session.
@@ -265,8 +279,11 @@ impl World<'_> {
     }
 
     pub(super) fn dial_ends(&mut self, pair: (u32, u32), attempt: u64, side: usize, refused: bool) {
-        let Some(link) = self.links.get_mut(&pair).filter(|l| l.dial == Some(attempt)) else { return };
-        link.dial = None;
+        let Some(link) = self.links.get_mut(&pair).filter(|l| l.dials[side].attempt == Some(attempt)) else { return };
+        link.dials[side].attempt = None;
+        if link.session > 0 {
+            return;
+        }
         // Whom the dial was for, if that is one life.
         let first = link.outbox[side].front().map(|waiting| waiting.meant);
         let same = link.outbox[side].iter().all(|waiting| Some(waiting.meant) == first);
@@ -274,9 +291,7 @@ impl World<'_> {
         let cause = if refused { LinkDown::Refused } else { LinkDown::TimedOut };
         let dialled = BTreeMap::from([(peer, 0)]);
         self.give_up_frames(pair, side, dialled, &cause);
-        // The pair has one dial for both sides, and who has no other news is told of frames that are lost.
-        self.give_up_frames(pair, 1 - side, BTreeMap::new(), &cause);
-        self.redial_later(pair);
+        self.redial_later(pair, side);
     }
 
     /// A dial was in vain: what has waited for too long does not any longer. All of `told` are told of, also without frames.
@@ -297,26 +312,26 @@ impl World<'_> {
         }
     }
 
-    fn redial_later(&mut self, pair: (u32, u32)) {
+    fn redial_later(&mut self, pair: (u32, u32), side: usize) {
         let Some(link) = self.links.get_mut(&pair) else { return };
-        if link.outbox.iter().any(|o| !o.is_empty()) && !std::mem::replace(&mut link.redial_due, true) {
+        let dial = &mut link.dials[side];
+        if !link.outbox[side].is_empty() && !std::mem::replace(&mut dial.redial_due, true) {
             let longest = longest_pause(self.nodes[pair.0 as usize].config.membership.seed_timeout.get()).as_nanos() as u64;
-            let base = ((PAUSE_MIN.as_nanos() as u64) << link.failures.min(16)).min(longest);
-            link.failures += 1;
+            let base = ((PAUSE_MIN.as_nanos() as u64) << dial.failures.min(16)).min(longest);
+            dial.failures += 1;
             let at = self.now + base * 3 / 4 + self.faults.below(base / 2);
-            self.queue.push(at, Event::Redial { pair });
+            self.queue.push(at, Event::Redial { pair, side });
         }
     }
 
-    pub(super) fn redial(&mut self, pair: (u32, u32)) {
+    pub(super) fn redial(&mut self, pair: (u32, u32), side: usize) {
         let Some(link) = self.links.get_mut(&pair) else { return };
-        link.redial_due = false;
-        let ready = |side: usize| !link.outbox[side].is_empty() && self.nodes[node_at(pair, side) as usize].life.is_some();
-        let awake = |side: usize| !self.nodes[node_at(pair, side) as usize].paused;
-        match (0..2).find(|s| ready(*s) && awake(*s)) {
-            Some(side) => self.dial(pair, side),
-            None if (0..2).any(ready) => self.redial_later(pair),
-            None => {}
+        link.dials[side].redial_due = false;
+        let Node { life, paused, .. } = self.nodes[node_at(pair, side) as usize];
+        match life.is_some() && !link.outbox[side].is_empty() {
+            true if paused => self.redial_later(pair, side),
+            true => self.dial(pair, side),
+            false => {}
         }
     }
 
@@ -356,7 +371,7 @@ impl World<'_> {
         for frame in stuck.iter().flatten() {
             lost(&mut self.ledger, frame);
         }
-        self.redial_later(pair);
+        (0..2).for_each(|side| self.redial_later(pair, side));
     }
 
     /// A core closes the link with a removed node.
@@ -397,6 +412,8 @@ impl World<'_> {
                 lost(&mut self.ledger, &waiting.frame);
             }
             link.up[side] = false;
+            // The next process there has not dialled in vain yet.
+            link.dials[side] = Dial::default();
             link.dying = link.session > 0;
             if link.session > 0 {
                 news.push((*pair, link.session, side));

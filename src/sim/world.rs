@@ -95,6 +95,7 @@ pub(super) enum Event {
     },
     Redial {
         pair: (u32, u32),
+        side: usize,
     },
 }
 
@@ -323,7 +324,7 @@ impl<'a> World<'a> {
             Event::Break { pair, session } => self.broken_by_peer(pair, session),
             Event::Stalled { pair, session } => self.stalled(pair, session),
             Event::Flush { pair, session } => self.flush(pair, session),
-            Event::Redial { pair } => self.redial(pair),
+            Event::Redial { pair, side } => self.redial(pair, side),
         }
     }
 

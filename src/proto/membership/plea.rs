@@ -199,6 +199,10 @@ impl Membership {
         if now > first + waits.last_ask {
             return self.lose_plea(now, "it is too late to ask for the lease, as others may have had it and given it back");
         }
+        let up: Vec<NodeId> = self.state.members.counted().collect();
+        if !up.is_empty() && up.iter().all(|id| self.verdict.unreachable.contains_key(id)) {
+            return self.lose_plea(now, "nobody here was up as the others were lost, and knows when that was");
+        }
         self.plea.calls += 1;
         let call = self.plea.calls;
         self.plea.step = Step::Asked { call, until: now + waits.answer };

@@ -241,9 +241,10 @@ impl Membership {
             Decision::DownOthers if leader::first_of_all(&self.state) == Some(self.me) && self.lives_with_ghosts(&worst) => {
                 self.that_fit(joiners, &[worst, self.ghosts()].concat(), true)
             }
-            // A lease is not counted in votes, and who downs by hand judges by hand.
-            Decision::AskLease { .. } | Decision::Nothing => joiners,
-            Decision::DownOthers | Decision::DownMine | Decision::DownAll => vec![],
+            // Who downs by hand judges by hand.
+            Decision::Nothing => joiners,
+            // Who asks for the lease last must know when members were first lost, which a joiner does not.
+            Decision::AskLease { .. } | Decision::DownOthers | Decision::DownMine | Decision::DownAll => vec![],
         }
     }
 

@@ -186,6 +186,23 @@ fn two_sides_never_live() {
     }
 }
 
+/// A joiner whose side goes down without it does not know when the split began, and the lease may have been given back by the time at which it asks.
+#[test]
+fn a_joiner_that_is_left_over_does_not_ask() {
+    for seed in 0..10 {
+        let mut world = World::cluster(seed, 5, &by_lease());
+        world.split(&[1, 3, 5], &[2, 4, 6]);
+        let lost = |w: &World| w.view(2).iter().filter(|m| !m.2).count();
+        world.run_until(secs(10), "a cut", |w| lost(w) == 3);
+        world.start(6, by_lease(), &[2]);
+        world.run_until(secs(5), "a join", |w| w.view(6).len() == 6);
+        world.split(&[6], &[1, 2, 3, 4, 5]);
+        world.run_until(secs(60), "an end", |w| w.ended(6).is_some());
+        assert!(world.lease_calls.iter().all(|(_, n, ..)| *n != 6), "seed {seed}: {:?}", world.lease_calls);
+        world.run_until(secs(60), "resolution", |w| resolved(w, &[1, 3, 5], &[2, 4]));
+    }
+}
+
 /// It is asked for again under the same term: to give back the first time would end the second one as well.
 #[test]
 fn a_lease_that_is_asked_for_again_is_not_given_back() {
