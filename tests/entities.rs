@@ -207,7 +207,10 @@ fn another_number_of_shards_is_refused_with_both_and_the_node_stays_a_member() {
     assert!(why.contains("16") && why.contains("17") && why.contains("test.job"), "{why}");
     assert_eq!(other.wait_members(2, PATIENCE).unwrap().members.len(), 2, "the node stays a member");
     let error = region.get("a").ask(Count, Duration::from_secs(5)).unwrap_err();
-    assert_eq!(error.ran(), Ran::No, "{error}");
+    assert_eq!((&error, error.ran()), (&AskError::Dropped(DropReason::TypeRefused), Ran::No));
+    // By its own number of shards it would name a wrong one.
+    assert!(matches!(region.locate(&"a".to_owned(), PATIENCE), Err(QueryError::Refused { .. })));
+    assert!(matches!(region.table(PATIENCE), Err(QueryError::Refused { .. })));
     // On one node the number is known at once.
     let here = shared.clone();
     let twice = home.host::<Worker>(HostOptions::new().shards(3), move |_| Worker { shared: here.clone(), count: 0 }).unwrap_err();

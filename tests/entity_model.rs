@@ -286,7 +286,7 @@ fn a_forwarded_request_is_answered_by_the_other_entity() {
         found.is_some()
     });
     let letter = found.expect("just seen");
-    assert_eq!((&*letter.entity_type, letter.reason), ("test.actor", wingbeat::DropReason::Undecodable));
+    assert_eq!((&*letter.entity_type, letter.reason), ("test.actor", wingbeat::DropReason::Unaddressed));
 }
 
 /// Its own coordinator had a term like the one there, with another owner.

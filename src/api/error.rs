@@ -14,10 +14,10 @@ use crate::{
 #[non_exhaustive]
 pub enum Refusal {
     /// A queue of this node on the way to the entity has no room. Try again when the region's `on_room` calls, or shed load.
-    #[error("a queue of this node on the way to the entity is full")]
+    #[error("a queue of this node on the way to the entity is full: wait for room, or raise `limits.ring_items`")]
     Full,
     /// The home does not read as fast as this node sends.
-    #[error("the link to the entity's home has no room")]
+    #[error("the link to the entity's home has no room: wait for room, or raise `limits.link_bytes`")]
     NoCredit,
     /// As many asks of this node wait for answers as `limits.asks` allows.
     #[error("as many asks wait for answers as may: try again, or raise `limits.asks`")]
@@ -59,8 +59,9 @@ impl Refusal {
         match self {
             Self::Full | Self::Overloaded => DropReason::Overloaded,
             Self::NoCredit => DropReason::NoCredit,
-            Self::TooLarge { .. } | Self::Encode(_) | Self::BadKey { .. } => DropReason::Undecodable,
-            Self::Unaddressed => DropReason::Unaddressed,
+            Self::TooLarge { .. } => DropReason::TooLarge,
+            Self::Encode(_) => DropReason::Undecodable,
+            Self::Unaddressed | Self::BadKey { .. } => DropReason::Unaddressed,
             Self::NotStarted => DropReason::UnknownType,
             Self::WouldDeadlock | Self::Shutdown => DropReason::Shutdown,
         }

@@ -57,8 +57,10 @@ impl<T: EntityType> Region<T> {
     /// sent there from here. Asks the network thread of this node; [`locate`](Self::locate) asks the coordinator.
     ///
     /// # Errors
-    /// [`QueryError`]: this node is shutting down, its network thread does not answer, or this is a worker thread.
+    /// [`QueryError`]: another shard count is in force than this node registered the type with, this node is shutting down, its network thread does
+    /// not answer, or this is a worker thread.
     pub fn owner_of(&self, key: &T::Key) -> Result<Option<NodeId>, QueryError> {
+        self.may_count()?;
         let Some(shard) = self.shard_of(key) else { return Ok(None) };
         let shard = ShardKey { ty: TypeId::of(T::TYPE), shard };
         match self.question(move |id| Command::Locate { id, shard }, OWN)? {
@@ -70,9 +72,11 @@ impl<T: EntityType> Region<T> {
     /// Where the entity with this key lives: its shard, as the coordinator sees it. One that nobody has sent to yet has no home: `owner` is `None`.
     ///
     /// # Errors
-    /// [`QueryError`]: the coordinator did not answer in time, this node is shutting down, or this is a worker thread.
+    /// [`QueryError`]: another shard count is in force than this node registered the type with, the coordinator did not answer in time, this node is
+    /// shutting down, or this is a worker thread.
     pub fn locate(&self, key: &T::Key, deadline: impl Into<Deadline>) -> Result<ShardInfo, QueryError> {
         let rows = self.rows(deadline)?;
+        self.may_count()?;
         let shard = self.shard_of(key).ok_or(QueryError::Timeout)?;
         Ok(rows.into_iter().find(|row| row.shard.shard == shard).map_or_else(|| no_home(shard), info))
     }
@@ -80,9 +84,10 @@ impl<T: EntityType> Region<T> {
     /// All shards of the type, as the coordinator sees them, by number. Those that never had a home are among them.
     ///
     /// # Errors
-    /// [`QueryError`]: the coordinator did not answer in time, this node is shutting down, or this is a worker thread.
+    /// As [`locate`](Self::locate).
     pub fn table(&self, deadline: impl Into<Deadline>) -> Result<Vec<ShardInfo>, QueryError> {
         let rows = self.rows(deadline)?;
+        self.may_count()?;
         let count = self.shards().ok_or(QueryError::Timeout)?;
         let mut all: Vec<ShardInfo> = (0..count).map(|n| no_home(ShardId(n))).collect();
         for row in rows {
@@ -96,7 +101,7 @@ impl<T: EntityType> Region<T> {
     /// The type in numbers: the sums over its shards.
     ///
     /// # Errors
-    /// As [`table`](Self::table).
+    /// [`QueryError`]: the coordinator did not answer in time, this node is shutting down, or this is a worker thread.
     pub fn stats(&self, deadline: impl Into<Deadline>) -> Result<RegionStats, QueryError> {
         let (rows, me) = (self.rows(deadline)?, self.node().id);
         let mut stats = RegionStats::default();
@@ -119,6 +124,11 @@ impl<T: EntityType> Region<T> {
             Answer::Refused(why) => Err(QueryError::Refused { why }),
             _ => Err(QueryError::Timeout),
         }
+    }
+
+    /// Whether the shards of the cluster are those that this node counts.
+    fn may_count(&self) -> Result<(), QueryError> {
+        self.entry().refused().map_or(Ok(()), |why| Err(QueryError::Refused { why }))
     }
 
     fn may_wait(&self) -> Result<(), QueryError> {

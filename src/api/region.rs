@@ -55,6 +55,10 @@ impl<T: EntityType> Region<T> {
         &self.node
     }
 
+    pub(super) fn entry(&self) -> &TypeEntry {
+        &self.entry
+    }
+
     /// The entity with this key. Makes and sends nothing.
     pub fn get(&self, key: impl IntoKey<T::Key>) -> EntityRef<T> {
         EntityRef::new(self.node.clone(), self.entry.clone(), key.into_key())

@@ -143,6 +143,7 @@ fn problem(asked: &Asked, error: &AskError) -> EntityOutcome {
         AskError::Timeout { maybe_ran } => return EntityOutcome::timeout(&asked.ty, &asked.key, asked.timeout, *maybe_ran),
         AskError::Refused(reason) => return refusal(asked, reason),
         AskError::Dropped(crate::DropReason::UnknownType | crate::DropReason::NoHost) => (503, "no node hosts the type"),
+        AskError::Dropped(crate::DropReason::TypeRefused) => (503, "the type is refused here"),
         AskError::Dropped(crate::DropReason::Expired) => (504, "dropped after its deadline"),
         AskError::Dropped(_) => (503, "not handled"),
         AskError::OwnerLost => (503, "the home was lost"),
@@ -151,7 +152,11 @@ fn problem(asked: &Asked, error: &AskError) -> EntityOutcome {
         _ => (500, "the entity gave no answer"),
     };
     let maybe_ran = Some(error.ran() != crate::Ran::No);
-    let next = if maybe_ran == Some(false) { "; repeating it is safe" } else { "" };
+    let next = match error {
+        AskError::Dropped(crate::DropReason::TypeRefused) => ": use another node, or start this one with what the cluster has",
+        _ if maybe_ran == Some(false) => "; repeating it is safe",
+        _ => "",
+    };
     let detail = format!("`{}` of type `{}`: {error}{next}", asked.key.escape_debug(), asked.ty);
     EntityOutcome::Problem { status, code: error.code(), title, detail, maybe_ran }
 }
@@ -335,7 +340,7 @@ impl Source for Surface {
         let mut warnings: Vec<String> = node.config.warnings().iter().map(ToString::to_string).collect();
         let up = view.members.iter().filter(|m| m.status == MemberStatus::Up).count();
         for entry in node.all_types() {
-            if let Standing::Refused(why) = entry.standing() {
+            if let Some(why) = entry.refused() {
                 warnings.push(format!("type `{}` is refused by the coordinator: {why}", entry.name));
             }
             let Some(shards) = entry.shards() else { continue };
@@ -526,6 +531,9 @@ impl Source for Surface {
             Ok(entry) => entry,
             Err(error) => return done(Err(error)),
         };
+        if let Some(why) = entry.refused() {
+            return done(Err(SourceError::Refused(why)));
+        }
         let bytes = match self.node.exposed.get(ty).map_or_else(|| Ok(key.as_bytes().to_vec()), |ops| ops.key(key)) {
             Ok(bytes) => bytes,
             Err(why) => return done(Err(SourceError::Refused(why))),
@@ -561,7 +569,8 @@ impl Source for Surface {
 
     fn move_shard(&self, ty: &str, shard: u32, to: &NodeAddr, done: Done<u64>) {
         let found = self.entry(ty).and_then(|entry| {
-            let shards = entry.shards().unwrap_or(0);
+            // Where the number here is not the one in force, the coordinator looks.
+            let shards = if entry.refused().is_some() { u32::MAX } else { entry.shards().unwrap_or(0) };
             if shard >= shards { Err(SourceError::UnknownShard { shards }) } else { Ok((entry, self.member(to)?)) }
         });
         let (entry, to) = match found {

@@ -287,9 +287,16 @@ impl TypeEntry {
     }
 
     /// What the coordinator said.
-    #[cfg(feature = "admin")]
     pub fn standing(&self) -> Standing {
         self.standing.lock().clone()
+    }
+
+    /// Why the coordinator refused the type as it is registered here, if it did: the number of shards here is not the one in force then.
+    pub fn refused(&self) -> Option<String> {
+        match self.standing() {
+            Standing::Refused(why) => Some(why),
+            Standing::Asked | Standing::Ready => None,
+        }
     }
 
     /// Network thread only.

@@ -186,7 +186,7 @@ fn ended(report: &ShutdownReport) -> ExitCode {
     }
     match &report.reason {
         ShutdownReason::Downed(why) => {
-            let next = "find out why the others did not hear from it; start it again and it joins as a new member";
+            let next = "if nobody declared it down by hand, find out why it and others did not hear from each other; started again, it joins as a new member";
             note(Failure::unhealthy("E-CLI-014", format!("the cluster removed this node: {why}"), next));
             Exit::Unhealthy.into()
         }

@@ -51,8 +51,8 @@ reasons! {
     Fenced = "fenced", "E-DROP-015", "the owner lost its right to run";
     /// The shard could not stop in time.
     HandoffTimeout = "handoff_timeout", "E-DROP-016", "handoff timed out";
-    /// The message carries no key.
-    Unaddressed = "unaddressed", "E-DROP-017", "no key";
+    /// The message carries no key that can travel.
+    Unaddressed = "unaddressed", "E-DROP-017", "no usable key";
     /// The node is shutting down.
     Shutdown = "shutdown", "E-DROP-018", "shutting down";
     /// Arrived behind the end of its path, which its sender had given up.
@@ -65,12 +65,14 @@ reasons! {
     HeldFull = "held_full", "E-DROP-022", "room for held messages used up";
     /// The peer does not read fast enough.
     NoCredit = "no_credit", "E-DROP-023", "the link to the owner has no room";
-    /// Memory budget reached.
-    Overloaded = "overloaded", "E-DROP-024", "memory budget reached";
+    /// A memory budget is reached, or a queue of a node is full that an entity passed it on by.
+    Overloaded = "overloaded", "E-DROP-024", "a memory budget or a queue on the way is used up";
     /// What the entity put aside had no room for more.
     StashFull = "stash_full", "E-DROP-004", "stash full";
-    /// Sent within the node, where nothing bounds it, and longer than a frame when it had to leave.
-    TooLarge = "too_large", "E-DROP-025", "longer than a frame";
+    /// Longer than a message may be: passed on by an entity, or sent within the node, where nothing bounds it, and on its way out of that.
+    TooLarge = "too_large", "E-DROP-025", "longer than a message may be";
+    /// The coordinator refused the type as this node registered it: with another number of shards, say.
+    TypeRefused = "type_refused", "E-DROP-026", "the coordinator refused the type as this node registered it";
 }
 
 #[cfg(test)]

@@ -195,7 +195,7 @@ impl Region {
             return transmit(&mut shard.net, key, envelope, out);
         }
         if self.refused.contains(&key.ty) {
-            return out.push(RegionOut::GiveUp(envelope, DropReason::NoHost));
+            return out.push(RegionOut::GiveUp(envelope, DropReason::TypeRefused));
         }
         // Behind a link without room only what was in the producers' rings already is buffered: their words say that there is none.
         let full = self.buffered >= self.buffer_max || self.buffered_bytes + envelope.size() > self.buffer_bytes_max;
@@ -377,7 +377,7 @@ impl Region {
             self.refused.remove(&ty);
         } else if self.refused.insert(ty) {
             for key in self.buffering.iter().filter(|key| key.ty == ty).copied().collect::<Vec<_>>() {
-                self.give_up_buffer(key, DropReason::NoHost, out);
+                self.give_up_buffer(key, DropReason::TypeRefused, out);
                 if self.shards.get_mut(&key).is_some_and(|shard| std::mem::take(&mut shard.shut)) {
                     out.push(RegionOut::Publish { shard: key, word: Word::ELSEWHERE });
                 }

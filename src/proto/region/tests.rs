@@ -259,8 +259,8 @@ fn a_refused_type_keeps_nothing() {
     let mut f = Fixture::new();
     f.send(0);
     let out = f.run(|r, _, _, out| r.set_refused(S.ty, true, out));
-    assert_eq!(out, [RegionOut::GiveUp(message(0), DropReason::NoHost)]);
-    assert_eq!(f.send(1), [RegionOut::GiveUp(message(1), DropReason::NoHost)]);
+    assert_eq!(out, [RegionOut::GiveUp(message(0), DropReason::TypeRefused)]);
+    assert_eq!(f.send(1), [RegionOut::GiveUp(message(1), DropReason::TypeRefused)]);
     f.run(|r, _, _, out| r.set_refused(S.ty, false, out));
     assert_eq!(f.send(2), [RegionOut::WhereIs(S)]);
 }
