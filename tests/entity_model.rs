@@ -64,6 +64,8 @@ pub enum Failing {
     Twice,
     /// Fails behind having put the message aside.
     Aside,
+    /// Fails once, behind having put another one aside.
+    Other,
 }
 
 messages! { pub enum StubbornMsg for Stubborn(String) = "test.stubborn" { Touch -> u64 } }
@@ -198,6 +200,11 @@ impl Entity for Player {
                     cx.stash(ActorMsg::Bad(Bad { how }, reply));
                     panic!("put aside");
                 }
+                Failing::Other if self.shared.tries.fetch_add(1, Ordering::SeqCst) == 0 => {
+                    cx.stash(ActorMsg::Note(Note { text: "other".into() }));
+                    panic!("put another one aside");
+                }
+                Failing::Other => cx.reply(reply, Log(vec!["at last".into()])),
                 Failing::GiveUp => cx.fail(Failure::new("on purpose")),
                 Failing::Twice if self.shared.tries.fetch_add(1, Ordering::SeqCst) < 2 => panic!("try again"),
                 Failing::Twice => cx.reply(reply, Log(vec!["at last".into()])),
@@ -602,6 +609,14 @@ fn a_message_that_is_put_aside_before_a_panic_is_tried_as_often_as_another() {
         assert!(log(&a).is_empty(), "the next instance has nothing of it");
         assert_eq!((shared.panics.lock().len(), letters.try_recv().is_err()), (attempts as usize, true));
     }
+}
+
+#[test]
+fn what_was_put_aside_beside_a_message_that_is_tried_again_is_not_lost() {
+    let (_cluster, region, _) = alone("other", HostOptions::new().attempts(2));
+    let a = region.get("a");
+    assert_eq!(a.ask(Bad { how: Failing::Other }, PATIENCE), Ok(Log(vec!["at last".into()])));
+    until_holds("it comes back as its instance ends", || log(&a) == ["other"]);
 }
 
 // failures: row 49

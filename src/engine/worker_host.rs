@@ -215,10 +215,13 @@ impl WorkerHost {
     pub fn panicked(&mut self, at: &Place, key: &[u8], mail: &mut Mail<'_, '_>, panic: PanicInfo) -> Turn {
         self.tell_panic(*at, key, &panic);
         self.panicked = Some(panic);
-        // If it had put the message aside, that is where it is.
-        let aside = self.out.wishes.iter().position(|wish| matches!(wish, Wish::Stash(_))).map(|at| self.out.wishes.remove(at));
+        // If it had put the message aside, that is where it is, as well perhaps.
+        let kept = mail.left();
+        let aside =
+            self.out.wishes.iter().position(|wish| matches!(wish, Wish::Stash(parcel) if self.is_copy(at.shard, parcel, kept.as_ref())));
+        let aside = aside.map(|aside| self.out.wishes.remove(aside));
         let aside = aside.and_then(|wish| if let Wish::Stash(parcel) = wish { Some(parcel) } else { None });
-        self.failed_on = mail.left().or(aside);
+        self.failed_on = kept.or(aside);
         // What is left of the message tells its asker when it is given up.
         if self.failed_on.is_none() {
             self.node.bury_parts(at.shard, key, None, DropReason::Poison);
@@ -228,6 +231,16 @@ impl WorkerHost {
             }
         }
         Turn::Failed
+    }
+
+    /// Whether what was put aside may be the message that was kept, if that was.
+    fn is_copy(&self, shard: ShardKey, aside: &EngineParcel, kept: Option<&EngineParcel>) -> bool {
+        let Some(kept) = kept else { return true };
+        let encoded = |parcel: &EngineParcel| self.guarded(shard.ty, "encode", || parcel.to_envelope(shard).ok()).flatten();
+        let (Some(aside), Some(kept)) = (encoded(aside), encoded(kept)) else { return false };
+        // Who is asked says first what its asker reads.
+        let message = |envelope: &Envelope| envelope.payload().get(usize::from(envelope.ask.is_some())..).map(<[u8]>::to_vec);
+        message(&aside) == message(&kept)
     }
 
     /// Counts and reports a panic.
