@@ -316,7 +316,7 @@ impl World<'_> {
         let Some(link) = self.links.get_mut(&pair) else { return };
         let dial = &mut link.dials[side];
         if !link.outbox[side].is_empty() && !std::mem::replace(&mut dial.redial_due, true) {
-            let longest = longest_pause(self.nodes[pair.0 as usize].config.membership.seed_timeout.get()).as_nanos() as u64;
+            let longest = longest_pause(self.nodes[node_at(pair, side) as usize].config.membership.seed_timeout.get()).as_nanos() as u64;
             let base = ((PAUSE_MIN.as_nanos() as u64) << dial.failures.min(16)).min(longest);
             dial.failures += 1;
             let at = self.now + base * 3 / 4 + self.faults.below(base / 2);
