@@ -1,7 +1,16 @@
 //! Worlds of the test kit: several nodes in one process, simulated and real.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use std::{cell::RefCell, panic::AssertUnwindSafe, rc::Rc, time::Duration};
+use std::{
+    cell::RefCell,
+    panic::AssertUnwindSafe,
+    rc::Rc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use wingbeat::{
     AskError, Cluster, Config, Cx, Entity, Failure, HandedOver, Handoff, HostOptions, MemberStatus, Ran, Refusal, RegisterError,
@@ -305,6 +314,23 @@ fn callbacks_may_wait_as_on_the_helper_thread() {
     assert!(rx.try_recv().is_err(), "nothing happens unless time passes");
     world.eventually(SECOND, || !rx.is_empty());
     assert_eq!(rx.try_recv(), Ok((Ok(2), Ok(5))));
+}
+
+#[test]
+fn callbacks_of_one_node_do_not_run_inside_each_other() {
+    let world = three().start();
+    let entity = world.entity::<Hits>(1, "a");
+    let (inside, done) = (Arc::new(parking_lot::Mutex::new(())), Arc::new(AtomicUsize::new(0)));
+    for _ in 0..3 {
+        let (again, inside, done) = (entity.clone(), inside.clone(), done.clone());
+        entity.ask_then(Add { n: 1 }, SECOND, move |_| {
+            let alone = inside.try_lock().expect("one at a time");
+            again.ask(Add { n: 1 }, SECOND).unwrap();
+            drop(alone);
+            done.fetch_add(1, Ordering::SeqCst);
+        });
+    }
+    world.eventually(SECOND, || done.load(Ordering::SeqCst) == 3);
 }
 
 #[test]

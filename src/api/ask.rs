@@ -199,16 +199,17 @@ impl<V: Wire> Future for AskFuture<V> {
     type Output = Result<V, AskError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // The code of a waker, which may be the last that holds a task, runs without the lock.
+        let waker = cx.waker().clone();
         let mut state = self.shared.lock();
-        match std::mem::replace(&mut *state, State::Taken) {
-            State::Done(result) => {
-                drop(state);
-                Poll::Ready(result.and_then(read_answer))
-            }
-            State::Waiting(_) => {
-                *state = State::Waiting(Some(cx.waker().clone()));
-                Poll::Pending
-            }
+        let before = match &*state {
+            State::Waiting(_) => std::mem::replace(&mut *state, State::Waiting(Some(waker))),
+            State::Done(_) | State::Taken => std::mem::replace(&mut *state, State::Taken),
+        };
+        drop(state);
+        match before {
+            State::Waiting(_) => Poll::Pending,
+            State::Done(result) => Poll::Ready(result.and_then(read_answer)),
             State::Taken => panic!("a future is not polled again after it is ready"),
         }
     }

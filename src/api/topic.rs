@@ -114,7 +114,8 @@ impl<V: Wire + Clone> Topic<V> {
         let (weak, node) = (Arc::downgrade(&f), Arc::downgrade(&self.node));
         let waiting = Arc::new(AtomicUsize::new(0));
         let give = move |value: &Value| {
-            let (Some(_), Some(node)) = (weak.upgrade(), node.upgrade()) else { return Taken::Gone };
+            // It is not held here, or its end might come here, which is the user's.
+            let Some(node) = node.upgrade().filter(|_| weak.strong_count() > 0) else { return Taken::Gone };
             let Some(value) = value.downcast_ref::<V>() else { return Taken::Yes };
             if waiting.load(Ordering::Acquire) >= CALLBACK_WAITING_MAX {
                 return Taken::Full;

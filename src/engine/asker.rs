@@ -102,7 +102,8 @@ pub struct Asker {
 impl Drop for Asker {
     fn drop(&mut self) {
         let Some(mut desk) = self.desk.take() else { return };
-        if self.settled {
+        // An encoder may have panicked, and nothing was sent.
+        if self.settled || desk.inbox.is_free() {
             FREE.lock().push(desk);
         } else {
             desk.leave();
@@ -249,22 +250,25 @@ mod tests {
 
     #[test]
     fn a_desk_goes_to_the_next_thread_unless_its_answer_may_still_come() {
-        let desk_of = |settled| {
+        // Who is done with it keeps it; else its place is lent out, or was and is given up.
+        let desk_of = |settled: bool, lends: bool| {
             let waits = move || {
-                let asker = Asker::take(Idle::Balanced);
+                let mut asker = Asker::take(Idle::Balanced);
                 let desk = std::ptr::from_ref(asker.mailbox()).addr();
+                let place = asker.desk().inbox.lend().filter(|_| lends);
                 if settled {
                     asker.keep();
                 }
-                desk
+                (desk, place)
             };
             thread::spawn(waits).join().unwrap()
         };
         // Tests run beside one another, so others take and give back meanwhile.
         let is_free = |desk| FREE.lock().iter().any(|free| std::ptr::from_ref(free.inbox.mailbox()).addr() == desk);
-        let lost: Vec<usize> = (0..20).map(|_| desk_of(false)).collect();
-        assert!(!lost.iter().any(|desk| is_free(*desk)));
-        assert!((0..20).any(|_| is_free(desk_of(true))));
+        let lost: Vec<(usize, Option<Place>)> = (0..20).map(|_| desk_of(false, true)).collect();
+        assert!(!lost.iter().any(|(desk, place)| place.is_some() && is_free(*desk)));
+        assert!((0..20).any(|_| is_free(desk_of(true, false).0)));
+        assert!((0..20).any(|_| is_free(desk_of(false, false).0)), "nothing comes for who asked in vain");
     }
 
     #[test]

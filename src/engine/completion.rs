@@ -47,7 +47,9 @@ pub struct Room(Option<Arc<Completions>>);
 impl Room {
     /// Puts the answer in.
     pub fn put(self, tag: u64, answered: Answered) {
-        self.put_unhooked(tag, answered).wake();
+        let queue = self.put_unhooked(tag, answered);
+        queue.wake();
+        Arc::into_inner(queue).into_iter().for_each(Completions::end);
     }
 
     /// As [`put`](Self::put), but leaves it to the caller to call the hook. One that is set behind this is called by who sets it.
@@ -117,8 +119,16 @@ impl Completions {
     /// another one.
     pub fn wake(&self) {
         let Some(wake) = self.wake.read().clone() else { return };
-        if panics::caught(|| wake()).is_none() {
+        // It may be the last one as well.
+        if panics::caught(move || wake()).is_none() {
             tracing::error!(target: "wingbeat::engine", "the wake hook of a queue of answers panicked");
+        }
+    }
+
+    /// Nobody empties it any more: its answers, and its hook, are code of users as they are dropped.
+    pub fn end(self) {
+        if panics::caught(move || drop(self)).is_none() {
+            tracing::error!(target: "wingbeat::engine", "an answer that nobody took panicked as it was dropped");
         }
     }
 
@@ -231,6 +241,21 @@ mod tests {
         other.join().unwrap();
         assert_eq!(woken.load(Ordering::SeqCst), 5_000);
         queue.wait(Duration::ZERO);
+    }
+
+    #[test]
+    fn what_is_left_in_a_queue_that_nobody_empties_may_panic_as_it_ends() {
+        struct Bad;
+        impl Drop for Bad {
+            fn drop(&mut self) {
+                panic!("on purpose");
+            }
+        }
+        let (queue, bad) = (Arc::new(Completions::new(1)), Bad);
+        queue.set_wake(Arc::new(move || _ = &bad));
+        let room = queue.reserve().expect("it is empty");
+        drop(queue);
+        room.put(1, Answered::Timeout);
     }
 
     #[test]

@@ -74,6 +74,11 @@ impl<A: Send> Inbox<A> {
         Some(Place(self.mailbox))
     }
 
+    /// Whether no answer can come any more that nobody has taken.
+    pub fn is_free(&self) -> bool {
+        !self.lent || self.mailbox.state.load(Ordering::Acquire) == GONE
+    }
+
     /// The answer, if it is there.
     pub fn take(&mut self) -> Option<A> {
         if !self.mailbox.is_full() {

@@ -371,7 +371,9 @@ impl<N: Carrier> Network<N> {
         }
         self.lanes = lanes;
         let node = self.node.clone();
-        while let Some(item) = node.network.take_posted() {
+        // What is posted while this goes on waits for the next turn, as its sender may be fast for ever.
+        for _ in 0..BATCH {
+            let Some(item) = node.network.take_posted() else { break };
             worked = true;
             // Posted items belong to no lane; the id is not used for them.
             self.incoming(now, crate::proto::shard::LaneId(u32::MAX), item);

@@ -23,6 +23,7 @@ use crate::{
     engine::{
         asker::Mailbox,
         clock::{Clock, Waited},
+        completion::Completions,
         deadlines,
         duty::{Did, Duty},
         exits::{self, Asks, Exits, Outgoing, Way},
@@ -452,7 +453,12 @@ impl Node {
             (Waiter::Queue(room, tag), Some(left)) => {
                 let queue = room.put_unhooked(tag, answered);
                 if queue.calls() {
-                    left.push(Box::new(move || queue.wake()));
+                    left.push(Box::new(move || {
+                        queue.wake();
+                        Arc::into_inner(queue).into_iter().for_each(Completions::end);
+                    }));
+                } else if let Some(last) = Arc::into_inner(queue) {
+                    left.push(Box::new(move || last.end()));
                 }
             }
             (waiter, _) => waiter.answer(correlation, answered, &self.workers),

@@ -179,6 +179,11 @@ impl EngineParcel {
                         scratch.push(*reads);
                     }
                     msg.encode_to(scratch).map_err(|e| e.to_string())?;
+                    // Or the message would go to another entity.
+                    let reads = ask.is_none() || scratch.get(key.bytes().len()) == Some(reads);
+                    if !scratch.starts_with(key.bytes()) || !reads {
+                        return Err("its encoder took away what stood in the buffer: `Wire::encode` appends".to_owned());
+                    }
                     Ok(Envelope { shard, ask: *ask, key_len, bytes: scratch.as_slice().into() })
                 })
             }
@@ -241,4 +246,33 @@ pub enum Answered {
     Timeout,
     /// This node has stopped.
     Stopped,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CodecError, ShardId, TypeId};
+
+    /// Breaks its contract.
+    struct Replaces;
+
+    impl Wire for Replaces {
+        const NAME: &'static str = "replaces";
+
+        fn encode(&self, _: u16, out: &mut Vec<u8>) -> Result<(), CodecError> {
+            *out = b"x".to_vec();
+            Ok(())
+        }
+
+        fn decode(_: u16, _: &mut &[u8]) -> Result<Self, CodecError> {
+            Err(CodecError::Decode("not needed".into()))
+        }
+    }
+
+    #[test]
+    fn an_encoder_that_takes_away_what_stood_there_does_not_change_the_address() {
+        let parcel = EngineParcel::told(Key::new(b"somebody"), AnyMessage::new(Replaces));
+        let why = parcel.to_envelope(ShardKey { ty: TypeId(1), shard: ShardId(0) }).unwrap_err();
+        assert!(why.contains("appends"), "{why}");
+    }
 }

@@ -698,7 +698,10 @@ impl Worker {
             let send = || entry.map_or(Err(crate::Refusal::NotStarted), |entry| self.node.send(&entry, &mut slot));
             let sent = self.host.guarded(shard.ty, "encode", send);
             if let Some(parcel) = slot {
-                let reason = if sent.is_some() { DropReason::Stopped } else { DropReason::Undecodable };
+                let reason = match sent {
+                    Some(Err(refusal)) => refusal.as_drop(),
+                    Some(Ok(())) | None => DropReason::Undecodable,
+                };
                 self.host.undelivered(shard, parcel, reason);
             }
         }

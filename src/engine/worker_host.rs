@@ -17,7 +17,7 @@ use crate::{
         node::{Node, ToNet},
         out::{Later, OpenAsk, Out},
         panics,
-        parcel::{Answered, EngineParcel},
+        parcel::{Answered, EngineParcel, message_of},
         ring::fetch,
         senders::Senders,
         signs,
@@ -238,9 +238,7 @@ impl WorkerHost {
         let Some(kept) = kept else { return true };
         let encoded = |parcel: &EngineParcel| self.guarded(shard.ty, "encode", || parcel.to_envelope(shard).ok()).flatten();
         let (Some(aside), Some(kept)) = (encoded(aside), encoded(kept)) else { return false };
-        // Who is asked says first what its asker reads.
-        let message = |envelope: &Envelope| envelope.payload().get(usize::from(envelope.ask.is_some())..).map(<[u8]>::to_vec);
-        message(&aside) == message(&kept)
+        message_of(&aside) == message_of(&kept)
     }
 
     /// Counts and reports a panic.

@@ -59,8 +59,9 @@ struct Seat {
     network: Network<SimCarrier>,
     workers: Vec<(Option<Worker>, Lanes)>,
     jobs: Receiver<Job>,
-    /// Lanes of the thread that would run the jobs.
+    /// Lanes of the thread that would run the jobs, and whether it is in one: one of them waits.
     helper: Lanes,
+    calls: bool,
     end: End,
     /// What the node had come to when its threads were told to end.
     ending: Option<node::Life>,
@@ -108,6 +109,7 @@ impl Seat {
 /// A callback, and where it runs.
 struct Callback {
     seat: usize,
+    life: LifeNo,
     job: Job,
     lanes: Lanes,
     metrics: Arc<Metrics>,
@@ -146,6 +148,7 @@ impl Sim {
             workers: stepped.workers.into_iter().map(|worker| (Some(worker), Lanes::default())).collect(),
             jobs: stepped.jobs,
             helper: Lanes::default(),
+            calls: false,
             end: reaper.end(),
             ending: None,
             paused_until: Time::ZERO,
@@ -194,11 +197,11 @@ impl Sim {
     /// Runs one job of a helper thread, if there is one.
     fn call_back(&self) -> bool {
         let callback = self.machine.borrow_mut().next_callback(self.time.now());
-        let Some(Callback { seat, job, mut lanes, metrics }) = callback else { return false };
-        // A callback may wait, and so pass time: nothing is borrowed here.
+        let Some(Callback { seat, life, job, mut lanes, metrics }) = callback else { return false };
+        // A callback may wait, and so pass time: nothing is borrowed here. Others of its thread come behind it.
         on_behalf(&mut lanes, || helper::run_one(job, &metrics));
-        if let Some(seat) = &mut self.machine.borrow_mut().seats[seat] {
-            seat.helper = lanes;
+        if let Some(seat) = self.machine.borrow_mut().seats[seat].as_mut().filter(|seat| seat.life == life) {
+            (seat.helper, seat.calls) = (lanes, false);
         }
         true
     }
@@ -257,10 +260,11 @@ impl Sim {
 impl Machine {
     fn next_callback(&mut self, now: Time) -> Option<Callback> {
         let awake = self.seats.iter_mut().enumerate().filter_map(|(i, seat)| Some((i, seat.as_mut().filter(|s| s.paused_until <= now)?)));
-        awake.into_iter().find_map(|(index, seat)| {
+        awake.into_iter().filter(|(_, seat)| !seat.calls).find_map(|(index, seat)| {
             let job = seat.jobs.try_recv().ok()?;
             let (lanes, metrics) = (std::mem::take(&mut seat.helper), seat.node.metrics.clone());
-            Some(Callback { seat: index, job, lanes, metrics })
+            seat.calls = true;
+            Some(Callback { seat: index, life: seat.life, job, lanes, metrics })
         })
     }
 
