@@ -302,6 +302,16 @@ fn who_is_declared_dead_by_hand_runs_nothing_beside_the_next_home() {
 }
 
 #[test]
+fn who_is_cut_off_runs_nothing_any_more_once_it_is_declared_dead_where_nobody_else_is_downed() {
+    holds("by-hand-without-downing", 1..9);
+}
+
+#[test]
+fn who_was_paused_is_back_in_time_though_much_is_lost() {
+    holds("back-over-lossy-links", 1..31);
+}
+
+#[test]
 fn a_new_home_knows_that_it_is_one() {
     holds("moves-from-afar", 1..5);
 }

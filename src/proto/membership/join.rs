@@ -60,6 +60,8 @@ pub(crate) struct Seeker {
     without: BTreeSet<NodeAddr>,
     /// Whose port refused the last connection.
     refusing: BTreeSet<NodeAddr>,
+    /// Who is there, as there is a link, as advertised: what it answers may be slow to come.
+    there: BTreeSet<NodeAddr>,
     /// What went wrong last.
     trouble: Option<String>,
 }
@@ -78,6 +80,10 @@ const OTHERS_MAX: usize = 4;
 const ASKED_MAX: usize = 16;
 /// How many such hints a joiner follows in one search.
 const HINTS_MAX: usize = 64;
+/// Who might found a cluster asks so many of those who have connected themselves.
+const THERE_MAX: usize = 64;
+/// How many times as long as for others it waits for the answers of those who are there.
+const AWAITED: u32 = 2;
 
 /// Characters of another node's words that are repeated.
 const WORDS_MAX: usize = 500;
@@ -143,6 +149,11 @@ impl Seeker {
         let without = |other: &NodeAddr| self.own.contains(other) || self.without.contains(self.named.get(other).unwrap_or(other));
         let stands_in = |other: &NodeAddr| without(other) && ((proves && self.refusing.contains(addr)) || family(other) != family(addr));
         self.behind.values().any(|all| all.contains(addr) && all.iter().any(stands_in))
+    }
+
+    /// Whether somebody who is there has not said that it has no cluster, and there is time to wait for that.
+    fn awaits(&self, now: Time, patience: Duration) -> bool {
+        self.form_at.is_some_and(|at| now < at + AWAITED * patience) && !self.there.is_subset(&self.without)
     }
 
     /// Whether a cluster is to be formed. `proves`: a refused connection proves that no process is there. It does so too where most say that they
@@ -257,6 +268,7 @@ impl Membership {
             named: BTreeMap::new(),
             without: BTreeSet::new(),
             refusing: BTreeSet::new(),
+            there: BTreeSet::new(),
             trouble: None,
         });
         self.seek_on(now);
@@ -265,7 +277,7 @@ impl Membership {
     pub(super) fn seek_due(&self) -> Option<Time> {
         let seeker = self.seeker.as_ref()?;
         // Who waits for more than silence looks each time it asks, or as it is refused.
-        let waits = seeker.joining_until.is_some() || seeker.heard || seeker.ahead().next().is_some();
+        let waits = seeker.joining_until.is_some() || seeker.heard || seeker.ahead().next().is_some() || !seeker.there.is_empty();
         let form_at = seeker.form_at.filter(|_| !waits);
         let times = [Some(seeker.retry_at), Some(seeker.warn_at), form_at];
         times.into_iter().flatten().min()
@@ -279,9 +291,10 @@ impl Membership {
             seeker.joining_until = None;
         }
         // Where others come first, it matters whether they are there now.
-        if seeker.ahead().next().is_none() && seeker.forms(now, self.config.downing.proof_of_death) {
+        if seeker.ahead().next().is_none() && self.forms(now) {
             return self.form();
         }
+        let Some(seeker) = &mut self.seeker else { return };
         if seeker.retry_at <= now {
             seeker.retry_at = now + retry;
             // Who had none a while ago may have one by now, and be where nobody was.
@@ -289,7 +302,8 @@ impl Membership {
             let ahead: Vec<NodeAddr> = seeker.ahead().cloned().collect();
             seeker.refusing.retain(|addr| !ahead.contains(addr));
             if seeker.joining_until.is_none() {
-                let (names, targets) = (seeker.behind.keys().cloned().collect::<Vec<_>>(), seeker.targets().cloned().collect::<Vec<_>>());
+                let names: Vec<NodeAddr> = seeker.behind.keys().cloned().collect();
+                let targets: BTreeSet<NodeAddr> = seeker.targets().chain(&seeker.there).cloned().collect();
                 names.into_iter().for_each(|name| self.out.resolve(name));
                 targets.into_iter().for_each(|target| self.knock(target));
             }
@@ -299,6 +313,20 @@ impl Membership {
             seeker.warn_at = now + WARN_EVERY;
             let text = seeker.complaint();
             self.warn("W-JOIN-002", text);
+        }
+    }
+
+    /// Whether this node founds a cluster now.
+    fn forms(&self, now: Time) -> bool {
+        let (proves, patience) = (self.config.downing.proof_of_death, self.seed_patience());
+        self.seeker.as_ref().is_some_and(|seeker| seeker.forms(now, proves) && !seeker.awaits(now, patience))
+    }
+
+    /// Somebody is there, and may know of a cluster though it is none of the seeds.
+    pub(super) fn seeker_link_up(&mut self, addr: &NodeAddr) {
+        let Some(seeker) = self.seeker.as_mut().filter(|seeker| seeker.form_at.is_some()) else { return };
+        if seeker.there.len() < THERE_MAX && seeker.there.insert(addr.clone()) && !seeker.asked().contains(addr) {
+            self.knock(addr.clone());
         }
     }
 
@@ -320,6 +348,7 @@ impl Membership {
         }
         let Some(seeker) = &mut self.seeker else { return };
         // Another one may answer there next time.
+        seeker.there.remove(seeker.named.get(addr).unwrap_or(addr));
         seeker.named.retain(|name, at| name != addr && at != addr);
         seeker.without.remove(addr);
         if !seeker.targets().any(|target| target == addr) {
@@ -339,7 +368,7 @@ impl Membership {
             LinkDown::Refused => {
                 seeker.trouble = Some(format!("{addr}: connection refused"));
                 let counts = seeker.is_spare(addr, true) || seeker.ahead().any(|ahead| ahead == addr);
-                if counts && seeker.forms(now, self.config.downing.proof_of_death) {
+                if counts && self.forms(now) {
                     self.form();
                 }
             }
@@ -530,7 +559,7 @@ impl Membership {
             new = seeker.follow(others, &self.info.addr);
         }
         // All others are without a cluster: waiting longer would not bring one.
-        if seeker.forms(now, self.config.downing.proof_of_death) {
+        if self.forms(now) {
             return self.form();
         }
         for addr in new {

@@ -21,7 +21,7 @@ use super::{
     counters::Count,
     datagram::{read_heard, write_heard},
     detector::Subject,
-    downing::{Decision, Voter},
+    downing::{Decision, Strategy, Voter},
     resolve::{Split, sides},
 };
 use crate::{NodeId, Time, config::Span, proto::wire::Writer};
@@ -250,12 +250,20 @@ impl Membership {
     /// As its leader judges, who weighs joins and leaves that the other side may have seen: where that ends this side, its word may not come to all, and the
     /// other side goes on. Who asks late for the lease may ask too late.
     fn would_stop(&self, voters: &[Voter]) -> bool {
-        matches!(self.strategy.decide(voters, true), Decision::DownMine | Decision::DownAll | Decision::AskLease { late: true })
+        matches!(self.judged(voters), Decision::DownMine | Decision::DownAll | Decision::AskLease { late: true })
     }
 
     /// Whatever the other side may have done by now.
     fn surely_lives(&self, voters: &[Voter]) -> bool {
-        matches!(self.strategy.decide(voters, true), Decision::DownOthers | Decision::Nothing)
+        self.judged(voters) == Decision::DownOthers
+    }
+
+    /// Where nobody is downed but by hand, or by time on both sides, that may be whoever is on the smaller one.
+    fn judged(&self, voters: &[Voter]) -> Decision {
+        match &self.strategy {
+            Strategy::None => Strategy::KeepMajority.decide(voters, true),
+            strategy => strategy.decide(voters, true),
+        }
     }
 
     /// All voters, if those were the ones out of reach.
@@ -268,10 +276,14 @@ impl Membership {
     fn warn_of_stop(&mut self) {
         let (here, there) = sides(&self.voters());
         let (lease, stable_after) = (self.config.sharding.lease, Span(self.stable_after()));
-        let unless = if self.by_lease() { ", unless they get the lease" } else { "" };
+        let stop = match &self.strategy {
+            Strategy::None => "wait for them, or to be declared down by hand".to_owned(),
+            Strategy::LeaseMajority => format!("stop if that lasts for {stable_after} (downing.stable_after), unless they get the lease"),
+            _ => format!("stop if that lasts for {stable_after} (downing.stable_after)"),
+        };
         let text = format!(
-            "{there} members are out of reach and {here} are here, which stop if that lasts for {stable_after} (downing.stable_after){unless}; nothing is \
-             started here once they are cut off for {lease} (sharding.lease): look at the network between them"
+            "{there} members are out of reach and {here} are here, which {stop}; nothing is started here once they are cut off for {lease} \
+             (sharding.lease): look at the network between them"
         );
         self.warn("W-DOWN-001", text);
     }

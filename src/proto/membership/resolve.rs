@@ -347,8 +347,10 @@ impl Membership {
         if self.weakly_up_at().is_some_and(|at| at <= now) && leader::weakly_up(&mut self.state, &self.verdict) {
             self.touch();
         }
-        if self.auto_down_at().is_some_and(|at| at <= now) {
-            let lost = self.all_lost();
+        if self.auto_down_at().is_some_and(|at| at <= now)
+            && let (Some(after), Some(split)) = (self.config.membership.auto_down_after, &self.split)
+        {
+            let lost = split.lost_for(after.get(), now);
             self.down_all(&lost);
         }
         // It may have been found again, and whoever wins waits as long for who is.
@@ -372,7 +374,7 @@ impl Membership {
 
     fn auto_down_at(&self) -> Option<Time> {
         let after = self.config.membership.auto_down_after?.get();
-        self.split.as_ref().filter(|_| self.leads()).map(|s| s.since + after)
+        self.split.as_ref().filter(|_| self.leads()).and_then(|s| Some(*s.lost.iter().min()? + after))
     }
 
     fn weakly_up_at(&self) -> Option<Time> {

@@ -183,7 +183,9 @@ impl Membership {
             self.remember_name(now, at, addr);
         }
         let twin = kin.cluster == self.state.uid && kin.out && !self.state.is_in(from);
-        if !twin && (kin.cluster == self.state.uid || self.knows(from)) {
+        // It founded another one before it knew that it had been taken in here, and was removed, as it did not answer.
+        let strays = kin.cluster != 0 && kin.cluster != self.state.uid && self.state.tombstones.contains_key(&from);
+        if !twin && !strays && (kin.cluster == self.state.uid || self.knows(from)) {
             return;
         }
         // A cluster that ends with who answers is none to join.

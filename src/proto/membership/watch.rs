@@ -295,7 +295,8 @@ impl Membership {
     /// What a link's change says about its peer.
     pub(super) fn take_link(&mut self, now: Time, event: &LinkEvent) {
         match event {
-            LinkEvent::Up { peer, .. } => {
+            LinkEvent::Up { peer, addr, .. } => {
+                self.seeker_link_up(addr);
                 self.watch.reset.remove(peer);
                 self.watch.refused.remove(peer);
                 self.take_sign_of_life(now, *peer);
@@ -536,13 +537,10 @@ impl Membership {
     }
 
     /// Where links are not good, a lost beat or reply is made good before it counts: where a third of all datagrams is lost, a quarter of the beats is
-    /// missed instead of half of them, and the dead are told from the unlucky in half the time. Where they are good, who misses some is to stand out,
-    /// and who is accused has to come back without that help.
+    /// missed instead of half of them, and the dead are told from the unlucky in half the time; and who was accused answers so many in a row in time. Where
+    /// they are good, who misses some is to stand out.
     fn beat_again(&mut self, now: Time) {
-        let Self { watch, state, me, .. } = self;
-        let own = state.rows.get(me).map(|row| &row.marks);
-        let open = watch.subjects.iter_mut().filter(|(id, _)| own.is_none_or(|marks| !marks.has(**id)));
-        let beats: Vec<(NodeId, u64)> = open.filter_map(|(&id, s)| Some((id, s.beat_again(now)?))).collect();
+        let beats: Vec<(NodeId, u64)> = self.watch.subjects.iter_mut().filter_map(|(&id, s)| Some((id, s.beat_again(now)?))).collect();
         let doubt = self.in_doubt();
         for (id, seq) in beats {
             self.counters.add(Count::BeatsRepeated);

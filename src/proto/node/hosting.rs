@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use crate::{
     Config, Time,
-    config::DowningStrategy,
     proto::membership::{ClusterView, MemberStatus},
 };
 
@@ -20,8 +19,6 @@ const STEPS: u32 = 16;
 #[derive(Debug)]
 pub(super) struct Hosting {
     lease: Duration,
-    /// Nobody ever takes over: members are downed by an operator only.
-    unbounded: bool,
     /// Others could take over.
     company: bool,
     /// When this node became up, which is the first proof.
@@ -31,13 +28,7 @@ pub(super) struct Hosting {
 
 impl Hosting {
     pub fn new(config: &Config) -> Self {
-        Self {
-            lease: config.sharding.lease.get(),
-            unbounded: config.downing.strategy == DowningStrategy::None && config.membership.auto_down_after.is_none(),
-            company: false,
-            up: None,
-            told: Time::ZERO,
-        }
+        Self { lease: config.sharding.lease.get(), company: false, up: None, told: Time::ZERO }
     }
 
     /// A new view.
@@ -58,7 +49,7 @@ impl Hosting {
     /// those since then have turned out to prove nothing.
     pub fn news(&mut self, beat: Option<Time>) -> Option<Time> {
         let proven = self.up?.max(beat.unwrap_or(Time::ZERO));
-        let until = if self.unbounded || !self.company { Time::MAX } else { proven + self.lease };
+        let until = if !self.company { Time::MAX } else { proven + self.lease };
         let news = until < self.told || until.since(self.told) >= self.lease / STEPS;
         news.then(|| {
             self.told = until;
@@ -119,14 +110,5 @@ mod tests {
         assert_eq!(h.news(Some(s(5))), Some(s(15)));
         h.saw(s(30), &view(&[Up, Down]));
         assert_eq!(h.news(None), Some(Time::MAX), "who is down takes nothing over");
-    }
-
-    #[test]
-    fn without_downing_the_right_has_no_end() {
-        let mut config = Config::default();
-        config.downing.strategy = DowningStrategy::None;
-        let mut h = Hosting::new(&config);
-        h.saw(s(1), &view(&[MemberStatus::Up, MemberStatus::Up]));
-        assert_eq!(h.news(None), Some(Time::MAX));
     }
 }

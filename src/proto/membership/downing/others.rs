@@ -17,8 +17,8 @@ pub(super) fn static_quorum(voters: &[Voter], quorum: usize) -> Decision {
     }
 }
 
-/// The side of the oldest lives. With `down_if_alone` an oldest that is alone does not, but the side of the next one. The other side may have
-/// removed who is exiting here, so this one lives only if it does with and without them.
+/// The side of the oldest lives. With `down_if_alone` an oldest that is alone does not, where two others are without it at least, but the side of the
+/// next one. The other side may have removed who is exiting here, so this one lives only if it does with and without them.
 pub(super) fn keep_oldest(voters: &[Voter], down_if_alone: bool) -> Decision {
     let mut by_age: Vec<&Voter> = voters.iter().filter(|v| v.counts() || v.status == MemberStatus::Exiting && v.up_number > 0).collect();
     by_age.sort_by_key(|v| (v.up_number, &v.addr));
@@ -37,10 +37,12 @@ pub(super) fn keep_oldest(voters: &[Voter], down_if_alone: bool) -> Decision {
     if lives { Decision::DownOthers } else { Decision::DownMine }
 }
 
-/// Whether nobody is beside the oldest: for its own side, nobody who surely is; for another side, nobody who may be.
+/// Whether nobody is beside the oldest: for its own side, nobody who surely is; for another side, nobody who may be. One other is no more than it is, and
+/// may be the one that is cut off, or dead.
 fn is_alone(voters: &[Voter], oldest: &Voter) -> bool {
-    let beside = |v: &&Voter| v.id != oldest.id && v.reachable == oldest.reachable;
-    voters.iter().filter(beside).all(|v| if oldest.reachable { !v.surely_up() } else { !v.may_be_up() })
+    let (beside, without): (Vec<_>, Vec<_>) = voters.iter().filter(|v| v.id != oldest.id).partition(|v| v.reachable == oldest.reachable);
+    let others = without.iter().filter(|v| if oldest.reachable { v.may_be_up() } else { v.surely_up() }).count();
+    others >= 2 && beside.iter().all(|v| if oldest.reachable { !v.surely_up() } else { !v.may_be_up() })
 }
 
 /// The side of the referee lives; without it, none.
@@ -77,6 +79,11 @@ mod tests {
             ("A|B,C", false, DownOthers),
             ("B,C|A", false, DownMine),
             ("A|b", true, DownOthers),
+            ("A|B", true, DownOthers),
+            ("B|A", true, DownMine),
+            // The joiner may be up by now there, and is not known to be here.
+            ("A|B,c", true, DownMine),
+            ("B,c|A", true, DownMine),
         ] {
             assert_eq!(keep_oldest(&split(text), alone), expected, "{text}");
         }

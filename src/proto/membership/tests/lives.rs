@@ -165,6 +165,39 @@ fn a_seed_that_is_back_after_its_removal_is_told_by_the_leader() {
     }
 }
 
+/// It was taken in, did not hear of it, founded a cluster of its own, and was removed as it did not answer: each knows that the other is no member.
+#[test]
+fn who_founded_a_cluster_beside_the_one_that_has_removed_it_gives_way() {
+    for seed in 0..SEEDS {
+        let mut world = World::cluster(seed, 3, &fast());
+        let old = world.nodes[&1].id;
+        world.crash(1);
+        world.run_until(secs(30), "removed", |w| w.nodes[&2].machine.is_removed(old) && w.one_cluster(&[2, 3]));
+        let mut config = fast();
+        config.cluster.seeds = vec![addr(1).to_string()];
+        world.start_life(1, config, old.incarnation());
+        world.run_until(secs(5), "told", |w| matches!(w.ended(1), Some(Ending::Superseded(_))));
+    }
+}
+
+/// Who is asked is there, and what it answers is slow to come.
+#[test]
+fn a_first_seed_does_not_found_while_a_member_has_a_link_to_it() {
+    let mut world = World::new(3);
+    let mut config = fast();
+    config.cluster.seeds = vec![addr(1).to_string(), addr(2).to_string()];
+    let patience = config.membership.seed_timeout.get();
+    world.split(&[1], &[9]);
+    world.start_as(1, config);
+    let (stranger, at) = (NodeId::new(&addr(9), 1), addr(9));
+    world.with(1, |m, now| m.handle_link(now, &LinkEvent::Up { peer: stranger, addr: at.clone(), session: 1 }));
+    world.run(patience * 2);
+    assert!(world.nodes[&1].machine.cluster() == 0, "it has not answered");
+    let none = MemberFrame::Answer { at: at.clone(), takes: false, cluster: 0, settings: 0, others: vec![], members: 0, ups: 0, out: true };
+    world.with(1, |m, now| m.handle_frame(now, stranger, &at, none));
+    assert!(world.nodes[&1].machine.cluster() != 0, "nobody who is there has one");
+}
+
 /// The only one that a joiner knows invites it, and is gone before it has taken it in.
 #[test]
 fn who_was_invited_has_others_to_ask() {

@@ -136,8 +136,14 @@ impl World {
 
     /// Starts node `n` with the seeds that are in its settings.
     pub(super) fn start_as(&mut self, n: usize, config: Config) {
+        let incarnation = self.rng.next_u64();
+        self.start_life(n, config, incarnation);
+    }
+
+    /// Starts node `n` as that life of it.
+    pub(super) fn start_life(&mut self, n: usize, config: Config, incarnation: u64) {
         self.lives += 1;
-        let me = Identity { addr: addr(n), incarnation: self.rng.next_u64() };
+        let me = Identity { addr: addr(n), incarnation };
         let id = me.id();
         let mut machine = Membership::new(Arc::new(config), me, self.rng.next_u64(), self.now);
         machine.start(self.now);
