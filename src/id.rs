@@ -174,10 +174,22 @@ impl fmt::Debug for ShardKey {
     }
 }
 
+impl fmt::Display for ShardId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// Grows with each assignment of a shard. Give it to storage as a fencing token.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct Epoch(pub(crate) u64);
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// Past [`Epoch::ACCEPTED_MAX`].
 #[derive(Copy, Clone, PartialEq, Eq, Debug, thiserror::Error)]

@@ -29,8 +29,11 @@ fn page(kept: &str) -> String {
         if !setting.cost().is_empty() {
             let _ = write!(meaning, " Cost: {}.", setting.cost());
         }
-        if setting.must_match() || setting.must_match_by_type() {
+        if setting.must_match() {
             meaning.push_str(" Must be equal on all nodes.");
+        }
+        if setting.must_match_by_type() {
+            meaning.push_str(" Must be equal on all hosts of a type.");
         }
         if !setting.has_effect() {
             meaning.push_str(" No effect in this version.");

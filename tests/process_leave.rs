@@ -199,3 +199,24 @@ fn a_node_that_is_not_a_member_yet_ends_at_once() {
     assert_eq!(node.exit_code(), 0, "{}", node.log());
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }
+
+/// Nothing that tells a node to end is lost, however early it comes.
+#[test]
+fn a_signal_while_a_node_starts_ends_it() {
+    for step in 0..24u32 {
+        let mut node = std::process::Command::new(env!("CARGO_BIN_EXE_wingbeat"))
+            .args(["node", "--listen", "127.0.0.1:0", "--exit-with-parent"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let due = std::time::Instant::now() + Duration::from_micros(250) * step;
+        while std::time::Instant::now() < due {
+            std::hint::spin_loop();
+        }
+        let told = std::process::Command::new("kill").args(["-TERM", &node.id().to_string()]).status().unwrap();
+        assert!(told.success());
+        until_holds("it ends", || node.try_wait().unwrap().is_some());
+    }
+}

@@ -13,7 +13,7 @@ use std::{
 };
 
 use wingbeat::{
-    AskError, Cluster, Config, Cx, Entity, Failure, HandedOver, Handoff, HostOptions, MemberStatus, Ran, Refusal, RegisterError,
+    AskError, Cluster, Config, Cx, Entity, Failure, HandedOver, Handoff, HostOptions, MemberStatus, Promise, Ran, Refusal, RegisterError,
     ShutdownReason,
     config::Preset,
     messages,
@@ -314,6 +314,34 @@ fn callbacks_may_wait_as_on_the_helper_thread() {
     assert!(rx.try_recv().is_err(), "nothing happens unless time passes");
     world.eventually(SECOND, || !rx.is_empty());
     assert_eq!(rx.try_recv(), Ok((Ok(2), Ok(5))));
+}
+
+/// Owes its answers for ever.
+#[derive(Default)]
+struct Debtor(Vec<Promise<u64>>);
+
+impl Entity for Debtor {
+    type Type = Log;
+
+    fn handle(&mut self, msg: LogMsg, cx: &mut Cx<'_, Self>) {
+        if let LogMsg::Silent(_, reply) = msg {
+            self.0.push(cx.defer(reply));
+        }
+    }
+}
+
+#[test]
+fn an_ask_of_a_node_that_ends_is_called_back() {
+    let world = World::simulated(2).start();
+    let home = world.node(0);
+    home.host::<Debtor>(HostOptions::new(), |_| Debtor::default()).unwrap();
+    let debtor = world.node(1).proxy::<Log>().unwrap().get(0);
+    let (tx, rx) = wingbeat::channel::bounded(1);
+    debtor.ask_then(Silent, LONG, move |answer| tx.send(answer).unwrap());
+    world.run_for(SECOND);
+    drop(world.node(1).shutdown(ShutdownReason::Requested));
+    world.eventually(LONG / 2, || !rx.is_empty());
+    assert_eq!(rx.try_recv(), Ok(Err(AskError::Shutdown)));
 }
 
 #[test]

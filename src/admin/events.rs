@@ -132,9 +132,9 @@ impl EventRing {
         missed
     }
 
-    /// How many subscribers there are, as far as is known.
+    /// How many subscribers there are.
     pub fn subscribers(&self) -> usize {
-        self.inner.lock().subscribers.len()
+        self.inner.lock().subscribers.iter().filter(|subscriber| !subscriber.is_closed()).count()
     }
 }
 

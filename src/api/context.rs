@@ -1,6 +1,7 @@
 //! What an entity can do during a turn.
 
 use std::{
+    fmt,
     marker::PhantomData,
     sync::Arc,
     time::{Duration, SystemTime},
@@ -169,6 +170,8 @@ impl<'a, E: Entity> Cx<'a, E> {
     /// Lets another entity answer this turn's asker, directly. A message that was told is told on.
     ///
     /// If the request is not accepted there, it becomes a dead letter, and the asker gets `AskError::Dropped` with the reason, so nothing waits for nothing.
+    ///
+    /// Whether the request [`ran`](AskError::ran) is then said of the entity that it was forwarded to: what this one did before, it has done.
     pub fn forward<T: EntityType, R: Request<T>>(&mut self, tag: ReplyTag<R::Reply>, to: &EntityRef<T>, req: R) {
         let ReplyTag { .. } = tag;
         let ask = self.ask.take().copied();
@@ -394,6 +397,12 @@ pub struct Promise<V: Wire> {
     ask: Option<Ask>,
     reads: u8,
     _value: PhantomData<fn(V)>,
+}
+
+impl<V: Wire> fmt::Debug for Promise<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Promise({})", V::NAME)
+    }
 }
 
 impl<V: Wire> Promise<V> {

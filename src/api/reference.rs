@@ -73,6 +73,8 @@ impl<T: EntityType> PartialEq for EntityRef<T> {
     }
 }
 
+impl<T: EntityType> Eq for EntityRef<T> {}
+
 impl<T: EntityType> fmt::Debug for EntityRef<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", T::TYPE, self.id)

@@ -561,7 +561,7 @@ impl Source for Surface {
                 to: r.owner.and_then(|o| addr_in(view, o)),
                 epoch: r.epoch.into(),
                 state: state_name(r.state),
-                age_ms: None,
+                age_ms: r.moving_ms.map(u64::from),
             };
             Ok(moving.map(row).collect())
         });

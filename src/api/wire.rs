@@ -60,7 +60,9 @@ pub const fn wire_id(name: &str, parts: &[u64]) -> u64 {
 /// Implements [`Wire`] over serde, under a stable name: `wire!(Receipt = "shop.receipt");`.
 ///
 /// After a change of layout keep the old type: `wire!(Receipt = "shop.receipt" @ 2 { 1 => ReceiptV1 })` reads and writes version 1 through `From`
-/// in both directions.
+/// in both directions. Versions go from 1 to 255, and each from the lowest that is kept on must be there.
+///
+/// The format (postcard) does not say what it holds: `#[serde(untagged)]`, `flatten` and `skip_serializing_if` cannot be read back.
 ///
 /// ```
 /// use serde::{Deserialize, Serialize};
@@ -82,7 +84,7 @@ macro_rules! wire {
     ($($t:ty = $name:literal $(@ $now:literal { $($version:literal => $old:ty),+ $(,)? })?),+ $(,)?) => { $(
         impl $crate::Wire for $t {
             const NAME: &'static str = $name;
-            $(const VERSIONS: ::std::ops::RangeInclusive<u16> = $crate::__private::oldest(&[$($version),+])..=$now;)?
+            $(const VERSIONS: ::std::ops::RangeInclusive<u16> = $crate::__private::versions(&[$($version),+], $now);)?
 
             fn encode(&self, version: u16, out: &mut ::std::vec::Vec<u8>) -> ::std::result::Result<(), $crate::CodecError> {
                 $crate::__private::check_version::<Self>(version)?;
@@ -104,6 +106,7 @@ macro_rules! wire {
                 $crate::__private::decode(input)
             }
         }
+        $(const _: ::std::ops::RangeInclusive<u16> = $crate::__private::versions(&[$($version),+], $now);)?
     )+ };
 }
 
@@ -409,16 +412,23 @@ pub mod private {
         Ok(u16::from_le_bytes(*number))
     }
 
-    /// Lowest of these versions.
-    pub const fn oldest(versions: &[u16]) -> u16 {
-        let (mut lowest, mut i) = (versions[0], 1);
-        while i < versions.len() {
-            if versions[i] < lowest {
-                lowest = versions[i];
+    /// From the lowest of the old versions to the present one: each between them must be there, as two nodes use the highest that both have.
+    pub const fn versions(old: &[u16], now: u16) -> RangeInclusive<u16> {
+        let (mut lowest, mut i) = (now, 0);
+        while i < old.len() {
+            assert!(old[i] < now, "a version that is kept must be lower than the present one");
+            let mut other = 0;
+            while other < i {
+                assert!(old[other] != old[i], "a version stands there twice");
+                other += 1;
             }
+            lowest = if old[i] < lowest { old[i] } else { lowest };
             i += 1;
         }
-        lowest
+        assert!(lowest > 0, "versions begin at 1");
+        assert!(now <= u8::MAX as u16, "versions go to 255");
+        assert!(old.len() == (now - lowest) as usize, "a version is left out: keep each from the lowest one on");
+        RangeInclusive::new(lowest, now)
     }
 
     /// Refuses a version that `T` does not have.

@@ -75,6 +75,9 @@ use value::Raw;
 /// assert_eq!(config.membership.gossip_ttl, Span::secs(1), "two intervals");
 /// # Ok::<(), wingbeat::ConfigErrors>(())
 /// ```
+///
+/// A field that a program sets itself changes nothing but that field: times that follow an interval do so in files, in variables and by
+/// [`set`](Self::set).
 #[derive(Clone, PartialEq, Debug, Default)]
 #[non_exhaustive]
 pub struct Config {

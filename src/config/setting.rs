@@ -84,7 +84,7 @@ impl Setting {
 
     /// Its value is never shown.
     pub fn is_secret(&self) -> bool {
-        matches!(self.spec.bounds, Bounds::Text(Rule::Secret))
+        self.spec.is_secret()
     }
 
     /// Changes while the node runs; the others need a restart.
@@ -156,6 +156,10 @@ impl Spec {
         Self { bounds: Bounds::Text(rule), ..Self::any() }
     }
 
+    pub(super) const fn is_secret(&self) -> bool {
+        matches!(self.bounds, Bounds::Text(Rule::Secret))
+    }
+
     pub(super) const fn unit(self, unit: &'static str) -> Self {
         Self { unit, ..self }
     }
@@ -197,9 +201,20 @@ macro_rules! table {
         $($(#[doc = $doc:literal])+ $field:ident: $ty:ty = $default:expr, $spec:expr;)+
     }) => {
         $(#[$meta])*
-        #[derive(Clone, PartialEq, Debug)]
+        #[derive(Clone, PartialEq)]
         #[non_exhaustive]
         pub struct $name { $($(#[doc = $doc])+ pub $field: $ty,)+ }
+
+        impl ::std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                let mut fields = f.debug_struct(stringify!($name));
+                $(match ($spec).is_secret() {
+                    true => fields.field(stringify!($field), &format_args!("(hidden)")),
+                    false => fields.field(stringify!($field), &self.$field),
+                };)+
+                fields.finish()
+            }
+        }
 
         impl Default for $name {
             fn default() -> Self {

@@ -299,6 +299,9 @@ impl Worker {
         }
         let used = std::mem::take(&mut self.host.out.used);
         worked |= used;
+        if worked {
+            self.host.counters().turns.bump(1);
+        }
         self.abroad |= used || !worked && abroad;
         match (quit, worked, timers) {
             (true, ..) => Step::Quit,

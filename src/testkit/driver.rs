@@ -167,14 +167,15 @@ impl Sim {
     pub fn kill(&self, index: usize) {
         let Some(seat) = self.machine.borrow_mut().seats[index].take() else { return };
         self.tell(format!("n{index} is killed"));
-        self.vacate(seat);
+        self.vacate(seat, |_| {});
     }
 
-    /// A node is gone: nobody may wait for it.
-    fn vacate(&self, seat: Seat) {
+    /// A node is gone: nobody may wait for it. `last` is what it does once its asks have ended.
+    fn vacate(&self, mut seat: Seat, last: impl FnOnce(&mut Seat)) {
         self.wires.borrow_mut().died(seat.life);
         seat.node.begin_closing();
         seat.node.end_asks();
+        last(&mut seat);
         let life = seat.ending.clone().unwrap_or_else(|| seat.node.life());
         seat.end.finish(self.time.now(), life);
     }
@@ -214,7 +215,12 @@ impl Sim {
         worked |= machine.turns(now);
         let gone = self.look(&mut machine, now, &mut worked);
         drop(machine);
-        gone.into_iter().for_each(|seat| self.vacate(seat));
+        // The helper thread of one that ends in order has told everybody by then.
+        let calls_back = |seat: &mut Seat| {
+            let Seat { jobs, helper, node, .. } = seat;
+            jobs.try_iter().for_each(|job| on_behalf(helper, || helper::run_one(job, &node.metrics)));
+        };
+        gone.into_iter().for_each(|seat| self.vacate(seat, calls_back));
         worked
     }
 

@@ -62,7 +62,7 @@ impl Admin {
         self.json(path, request.config().timeout_global(Some(ANSWER_WITHIN)).build().send_empty())
     }
 
-    /// The data of each server-sent event, as it comes, until the node ends the stream or `each` says no.
+    /// The data of each server-sent event, as it comes, until `each` says no. That the stream ends before is an error: the node is gone, or about to go.
     pub fn follow(&self, path: &str, mut each: impl FnMut(&str) -> bool) -> Result<(), Failure> {
         // The head of the answer comes at once; events may come much later.
         let request = self.agent.get(self.url(path)).config().timeout_recv_response(Some(ANSWER_WITHIN)).build();
@@ -80,7 +80,8 @@ impl Admin {
                 return Ok(());
             }
         }
-        Ok(())
+        let what = format!("{}: the stream of events has ended", self.base);
+        Err(Failure::unreachable("E-CLI-003", what, "the node has stopped or stops: follow another one"))
     }
 
     fn url(&self, path: &str) -> String {

@@ -7,7 +7,7 @@ use std::{
     process::ExitCode,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     thread,
 };
@@ -64,40 +64,42 @@ pub fn run(args: &NodeArgs) -> Result<ExitCode, Failure> {
     for warning in config.warnings() {
         tracing::warn!(target: "wingbeat::config", "{warning}");
     }
-    // Each life catches signals for itself; one that comes between two lives is seen here.
-    let told_to_end = Arc::new(AtomicBool::new(false));
+    // Each life catches signals for itself; one that comes before that, or between two lives, is seen here.
+    let told_to_end = Arc::new(AtomicUsize::new(0));
     for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, told_to_end.clone()).map_err(|error| {
+        signal_hook::flag::register_usize(signal, told_to_end.clone(), signal as usize).map_err(|error| {
             Failure::usage("E-CLI-016", format!("signals cannot be caught: {error}"), "look at the limits of the process")
         })?;
     }
-    let mut cluster = begin(config)?;
+    let mut cluster = begin(config, &told_to_end)?;
     announce(&cluster, args.json)?;
     if args.exit_with_parent {
         thread::spawn(end_with_parent);
     }
     loop {
         let report = cluster.run_until_signal();
-        let Some(next) = rejoin::next_life(&cluster, &report).filter(|_| !told_to_end.load(Ordering::Relaxed)) else {
+        let Some(next) = rejoin::next_life(&cluster, &report).filter(|_| told_to_end.load(Ordering::Relaxed) == 0) else {
             return Ok(ended(&report));
         };
         // Before the next life begins, which can use its memory.
         drop(cluster);
-        cluster = begin(next)?;
+        cluster = begin(next, &told_to_end)?;
         tracing::warn!(target: "wingbeat::node", old = ?report.reason, id = %cluster.id(), asks = ?cluster.config().cluster.seeds, "started again as a new member");
-        if told_to_end.load(Ordering::Relaxed) {
-            cluster.shutdown(ShutdownReason::Signal(SIGTERM));
-        }
     }
 }
 
-/// Starts one life of the node with its entity types.
-fn begin(config: Config) -> Result<Cluster, Failure> {
+/// Starts one life of the node with its entity types. `told_to_end`: the last signal that was caught, by whomever.
+fn begin(config: Config, told_to_end: &AtomicUsize) -> Result<Cluster, Failure> {
     let cluster = Cluster::builder(config).start().map_err(not_started)?;
     // Before anybody is told that it runs: whoever knows may end it.
     cluster.leave_on_signal();
     builtin::host(&cluster)
         .map_err(|error| Failure::usage("E-CLI-012", error.to_string(), "start the node again with what the cluster has"))?;
+    // It may have come before this life was there to see it.
+    match told_to_end.load(Ordering::Relaxed) {
+        0 => {}
+        signal => drop(cluster.shutdown(ShutdownReason::Signal(signal as i32))),
+    }
     Ok(cluster)
 }
 

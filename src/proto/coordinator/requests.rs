@@ -64,7 +64,7 @@ impl Coordinator {
                 let result = self.move_request(now, shard, to, out);
                 out.push(CoordinatorOut::Send(from, ControlFrame::MoveAnswer { id, result }));
             }
-            ControlFrame::TableRequest { id, ty } => self.table(from, id, ty, out),
+            ControlFrame::TableRequest { id, ty } => self.table(now, from, id, ty, out),
             ControlFrame::Load { loads } => {
                 for (shard, entities, rate) in loads {
                     let row = self.seat.as_mut().and_then(|s| s.rows.get_mut(&shard));
@@ -187,7 +187,7 @@ impl Coordinator {
         self.make_move(now, key, to, out).ok_or_else(|| "this node is the coordinator no more".into())
     }
 
-    fn table(&self, from: NodeId, id: u64, ty: Option<TypeId>, out: &mut Out) {
+    fn table(&self, now: Time, from: NodeId, id: u64, ty: Option<TypeId>, out: &mut Out) {
         let Some(seat) = &self.seat else { return };
         let types: Vec<_> = seat.types.names().filter(|t| ty.is_none_or(|ty| t.ty == ty)).cloned().collect();
         let row = |(key, row): (&ShardKey, &super::Row)| TableRow {
@@ -198,6 +198,7 @@ impl Coordinator {
             state: row.state(),
             entities: row.entities,
             rate_per_s: row.rate_per_s,
+            moving_ms: row.moving.map(|(since, _)| u32::try_from(now.since(since).as_millis()).unwrap_or(u32::MAX)),
         };
         let rows: Vec<TableRow> = seat.rows.iter().filter(|(key, _)| ty.is_none_or(|ty| key.ty == ty)).map(row).collect();
         let parts = rows.chunks(ROWS_PER_FRAME).map(<[TableRow]>::to_vec).collect::<Vec<_>>();

@@ -40,6 +40,12 @@ impl MemberStatus {
     }
 }
 
+impl std::fmt::Display for MemberStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
 /// What never changes in the life of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]

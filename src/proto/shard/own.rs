@@ -113,6 +113,7 @@ impl<H: Host> Entities<H> {
                 }
             }
             Wish::Stash(parcel) => {
+                let most = t.host.options(t.shard.ty).mailbox.unwrap_or(most);
                 if own.stash.len() >= most || !t.env.has_room(parcel.size()) {
                     return t.undelivered(parcel, DropReason::StashFull);
                 }

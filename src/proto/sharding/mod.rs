@@ -172,6 +172,8 @@ pub struct TableRow {
     pub state: ShardState,
     pub entities: u32,
     pub rate_per_s: f32,
+    /// Since when it is on the move, in milliseconds before the answer.
+    pub moving_ms: Option<u32>,
 }
 
 /// Where a shard stands, as the coordinator sees it.

@@ -296,7 +296,7 @@ fn with_epoch(epoch: Epoch) -> Vec<Frame> {
         forwarded(low, Item::Fence { p: epoch }),
         HandoffItem::Probe { origin: node, route: 1, number: 1, aim: epoch, after: vec![] },
     ];
-    let row = TableRow { shard, owner: None, from: None, epoch, state: ShardState::Active, entities: 0, rate_per_s: 0.0 };
+    let row = TableRow { shard, owner: None, from: None, epoch, state: ShardState::Active, entities: 0, rate_per_s: 0.0, moving_ms: None };
     let control = [
         ControlFrame::Route { shard, epoch, home: node },
         ControlFrame::Assign { shard, epoch, home: node, base: low, term: Term::new(1) },
