@@ -76,7 +76,7 @@ pub struct Answer<V> {
 }
 
 impl<V: Wire> AskQueue<V> {
-    /// With room for so many asks in flight and answers not taken, together; at least 1.
+    /// With room for so many asks in flight and answers not taken, together; at least 1. The memory for all of them is taken at once.
     pub fn new(capacity: usize) -> Self {
         Self { inner: Arc::new(Completions::new(capacity)), _value: PhantomData }
     }

@@ -167,7 +167,8 @@ impl<'a, E: Entity> Cx<'a, E> {
         Promise { node: self.node.clone(), ask: self.ask.take().copied(), reads: self.reads, _value: PhantomData }
     }
 
-    /// Lets another entity answer this turn's asker, directly. A message that was told is told on.
+    /// Lets another entity answer this turn's asker, directly. A message that was told is told on. `to` is of this node's cluster: what is forwarded
+    /// into another one of this process is not answered, so [`ask`](Self::ask) there.
     ///
     /// If the request is not accepted there, it becomes a dead letter, and the asker gets `AskError::Dropped` with the reason, so nothing waits for nothing.
     ///

@@ -60,7 +60,8 @@ pub trait Entity: Sized + 'static {
         Ok(())
     }
 
-    /// Last call before the instance is dropped; what it sends still goes out.
+    /// Last call before the instance is dropped; what it sends still goes out, unless the node ends: that sends nothing any more then
+    /// ([`Refusal::Shutdown`](crate::Refusal::Shutdown)).
     fn stopped(&mut self, why: StopReason, cx: &mut Cx<'_, Self>) {
         let _ = (why, cx);
     }

@@ -226,6 +226,8 @@ pub struct Node {
     dead_letter_log: LogGate,
     /// Of messages that could not be read.
     pub unreadable_log: LogGate,
+    /// Of handlers that panicked.
+    pub panic_log: LogGate,
     /// To the thread that asks the lease, if there is one.
     lease: Option<Sender<(u64, LeaseCall)>>,
     moving: AtomicU64,
@@ -303,6 +305,7 @@ impl Node {
             dead_letters: Mutex::default(),
             dead_letter_log: LogGate::default(),
             unreadable_log: LogGate::default(),
+            panic_log: LogGate::default(),
             lease,
             config,
         }

@@ -245,9 +245,10 @@ impl WorkerHost {
     #[cold]
     fn tell_panic(&self, at: Place, key: &[u8], panic: &PanicInfo) {
         self.counters().handler_panics.bump(1);
+        let Some(kept_back) = self.node.panic_log.pass(self.node.now()) else { return };
         let (entity_type, key) = self.show(at.shard.ty, key);
         let PanicInfo { message, location, handling } = panic;
-        tracing::error!(target: "wingbeat::engine", entity_type, %key, shard = at.shard.shard.0, epoch = at.epoch.get(), handling, %location, said = %message, "a handler panicked");
+        tracing::error!(target: "wingbeat::engine", entity_type, %key, shard = at.shard.shard.0, epoch = at.epoch.get(), handling, %location, said = %message, kept_back, "a handler panicked; lines like this come once a second at most");
     }
 
     /// Runs code of users that is no turn of an entity of that type: see [`Out::guarded`].

@@ -209,7 +209,8 @@ impl Membership {
     /// be of this side and stand still, time and again, and miss nobody. Asked again only once silence would be noticed that has begun since.
     fn may_miss_more(&self, now: Time, silent: usize, is_lost: impl Fn(NodeId) -> bool) -> bool {
         let patience = self.watch.patience();
-        if self.proof.settled.is_some_and(|at| now.since(at) < patience) {
+        // Where nobody is downed, a split lasts, and they would be asked for as long.
+        if matches!(self.strategy, Strategy::None) || self.proof.settled.is_some_and(|at| now.since(at) < patience) {
             return false;
         }
         let lost = self.split.iter().flat_map(Split::all_lost).count();
