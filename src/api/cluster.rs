@@ -153,8 +153,8 @@ impl Cluster {
         })
     }
 
-    /// A bounded stream of events that begins with the present members. A reader that is too slow misses events, and the engine never
-    /// waits for it; what was missed is counted.
+    /// A bounded stream of events that begins with the present members. The engine never waits for a reader: one that is too slow misses events, which
+    /// are counted, and [`Event::Lagged`] says how many in front of the first behind them.
     pub fn events(&self) -> Receiver<Event> {
         self.node().events()
     }

@@ -17,6 +17,8 @@ pub(crate) enum Taken {
 pub(crate) struct Outlet<T> {
     to: Sender<T>,
     room: usize,
+    /// Values that found no room since the listener was told of such.
+    missed: u64,
 }
 
 impl<T> Outlet<T> {
@@ -24,7 +26,7 @@ impl<T> Outlet<T> {
     pub fn new(room: usize) -> (Self, Receiver<T>) {
         // The bound is kept here: a channel that had it would take the memory for all of them at once, until a value is sent behind the end of its receiver.
         let (to, from) = unbounded();
-        (Self { to, room: room.max(1) }, from)
+        (Self { to, room: room.max(1), missed: 0 }, from)
     }
 
     /// Puts a value in.
@@ -39,15 +41,27 @@ impl<T> Outlet<T> {
         }
     }
 
-    /// Puts the value in everywhere, and forgets who is gone: how many have no room.
-    pub fn offer_all(all: &mut Vec<Self>, value: &T) -> u64
+    /// Puts the value in everywhere, and forgets who is gone: how many have no room. `lagged` makes the word for a listener who has room again, that
+    /// it has missed so many, if there is one.
+    pub fn offer_all(all: &mut Vec<Self>, value: &T, lagged: impl Fn(u64) -> Option<T>) -> u64
     where
         T: Clone,
     {
         let mut missed = 0;
-        all.retain(|outlet| {
-            let taken = outlet.offer(value.clone());
-            missed += u64::from(taken == Taken::Full);
+        all.retain_mut(|outlet| {
+            let word = if outlet.missed > 0 { lagged(outlet.missed) } else { None };
+            let taken = match word.map(|word| outlet.offer(word)) {
+                None => outlet.offer(value.clone()),
+                Some(Taken::Yes) => {
+                    outlet.missed = 0;
+                    outlet.offer(value.clone())
+                }
+                Some(taken) => taken,
+            };
+            if taken == Taken::Full {
+                outlet.missed += 1;
+                missed += 1;
+            }
             taken != Taken::Gone
         });
         missed
@@ -73,7 +87,18 @@ mod tests {
         assert_eq!((gone.offer(0), full.offer(0)), (Taken::Yes, Taken::Yes));
         drop(dropped);
         let mut all = vec![kept, gone, full];
-        assert_eq!((Outlet::offer_all(&mut all, &7), all.len()), (1, 2));
+        assert_eq!((Outlet::offer_all(&mut all, &7, |_| None), all.len()), (1, 2));
         assert_eq!(from.try_iter().collect::<Vec<_>>(), [7]);
+    }
+
+    #[test]
+    fn who_has_room_again_is_told_first_how_much_it_has_missed() {
+        let (outlet, from) = Outlet::new(2);
+        let mut all = vec![outlet];
+        let mut offer = |value: i64| Outlet::offer_all(&mut all, &value, |missed| Some(-(missed as i64)));
+        assert_eq!([1, 2, 3, 4].map(&mut offer), [0, 0, 1, 1]);
+        assert_eq!((from.recv(), offer(5)), (Ok(1), 1), "there is room for the word alone");
+        assert_eq!(from.try_iter().collect::<Vec<_>>(), [2, -2]);
+        assert_eq!((offer(6), from.try_iter().collect::<Vec<_>>()), (0, vec![-1, 6]));
     }
 }

@@ -220,6 +220,7 @@ fn event_json(event: &Event, view: &ClusterView) -> (&'static str, serde_json::V
             json!({"type": &**entity_type, "shard": shard.0, "to": name(*to), "epoch": epoch(e), "took_ms": took.as_secs_f64() * 1e3}),
         ),
         Event::Warning { code, text } => ("warning", json!({"code": code, "text": &**text})),
+        Event::Lagged { missed } => ("lagged", json!({"missed": missed})),
     }
 }
 

@@ -574,7 +574,7 @@ impl Node {
             return;
         }
         let letter = DeadLetter { entity_type: entity_type(), key: key.into(), reason, bytes: bytes.map(Into::into) };
-        self.metrics.shared.dead_letters_missed.add(Outlet::offer_all(&mut listeners, &letter));
+        self.metrics.shared.dead_letters_missed.add(Outlet::offer_all(&mut listeners, &letter, |_| None));
     }
 
     /// A bounded stream of dead letters from now on.
@@ -630,7 +630,8 @@ impl Node {
         #[cfg(feature = "admin")]
         crate::api::surface::keep(&self.kept_events, &event, &self.view());
         let mut hub = self.events.lock();
-        self.metrics.shared.events_lagged.add(Outlet::offer_all(&mut hub.subscribers, &event));
+        let lagged = |missed| Some(Event::Lagged { missed });
+        self.metrics.shared.events_lagged.add(Outlet::offer_all(&mut hub.subscribers, &event, lagged));
         hub.watchers.retain(|w| w.strong_count() > 0);
         for watcher in hub.watchers.iter().filter_map(std::sync::Weak::upgrade) {
             let event = event.clone();

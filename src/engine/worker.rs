@@ -283,8 +283,6 @@ impl Worker {
             // `End` is the last item of its lane.
             self.lanes.retain(|lane| !ended.contains(&lane.id));
         }
-        let handled = std::mem::take(&mut self.host.handled);
-        self.host.counters().messages_handled.bump(handled);
         if self.quiesces && self.lanes.iter().all(Ring::is_empty) {
             self.quiesces = false;
             self.host.out.push(ToNet::Quiet(self.index));
@@ -299,9 +297,10 @@ impl Worker {
         }
         let used = std::mem::take(&mut self.host.out.used);
         worked |= used;
-        if worked {
-            self.host.counters().turns.bump(1);
-        }
+        let handled = std::mem::take(&mut self.host.handled);
+        let counters = self.host.counters();
+        counters.messages_handled.bump(handled);
+        counters.turns.bump(u64::from(worked));
         self.abroad |= used || !worked && abroad;
         match (quit, worked, timers) {
             (true, ..) => Step::Quit,

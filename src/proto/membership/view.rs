@@ -259,6 +259,11 @@ pub enum Event {
         /// In words.
         text: Arc<str>,
     },
+    /// This reader of [`Cluster::events`](crate::Cluster::events) was too slow. The view, not the events behind this, says how things stand.
+    Lagged {
+        /// Events that it does not get.
+        missed: u64,
+    },
 }
 
 /// State of the observation of one peer, for `GET /api/v1/links`.
