@@ -70,6 +70,7 @@ fn every_kind_of_value_is_read_from_a_file() {
     assert_eq!(config.downing.strategy, DowningStrategy::StaticQuorum);
     assert_eq!(config.downing.stable_after, AutoSpan::After(Span::secs(10)));
     assert_eq!(config.get("admin.token").as_deref(), Some("(set)"), "a secret is never shown");
+    assert!(!format!("{config:?}").contains("a-long-secret"));
     assert_eq!(config.get("cluster.roles").as_deref(), Some("fleet,gateway"));
     assert_eq!(config.get("no.such"), None);
 }

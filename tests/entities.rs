@@ -382,6 +382,9 @@ fn a_handler_that_does_not_return_is_named_and_its_shard_runs_nowhere_else() {
     until_holds("the move is reported as slow", || {
         events.try_iter().any(|event| matches!(event, Event::Warning { code: "slow_move", text } if text.contains("handoff_timeout")))
     });
+    let moves = get("/api/v1/handoffs").json()["handoffs"].clone();
+    let stuck = moves.as_array().unwrap().iter().find(|one| one["shard"] == shard.0).unwrap().clone();
+    assert!(stuck["age_ms"].as_u64().is_some_and(|age| age >= 700), "{stuck}");
     // What senders send on, to where the shard is to be, is refused after the same time: no message waits for ever.
     let letters = other.dead_letters();
     until_holds("a message is refused", || {
@@ -395,7 +398,11 @@ fn a_handler_that_does_not_return_is_named_and_its_shard_runs_nowhere_else() {
     assert_eq!(waiting.join().unwrap(), Ok(1));
     until_holds("the shard is served again", || entity.ask(Count, Duration::from_secs(1)).is_ok());
     until_holds("nothing is stuck", || get("/api/v1/status").json()["warnings"].to_string().matches("has not come out").count() == 0);
-    assert!(get("/metrics").text().contains("\nwingbeat_worker_slow_turns_total{worker=\"0\"} 1\n"));
+    let page = get("/metrics").text();
+    assert!(page.contains("\nwingbeat_worker_slow_turns_total{worker=\"0\"} 1\n"));
+    assert!(
+        page.contains("\nwingbeat_worker_turns_total{worker=\"0\"} ") && !page.contains("wingbeat_worker_turns_total{worker=\"0\"} 0\n")
+    );
     drop(sender);
 }
 

@@ -371,6 +371,17 @@ fn more_than_the_stash_holds_is_a_dead_letter_and_its_asker_is_told() {
 }
 
 #[test]
+fn the_stash_holds_what_the_host_says_that_a_mailbox_does() {
+    let (cluster, region, _) = alone("stash-host", HostOptions::new().mailbox(3));
+    let (a, letters) = (region.get("a"), cluster.dead_letters());
+    a.tell(Load).unwrap();
+    (0..5).for_each(|n| note(&a, &n.to_string()));
+    a.tell(Loaded).unwrap();
+    assert_eq!(log(&a), ["0", "1", "2"]);
+    assert!((0..2).all(|_| letters.recv_timeout(PATIENCE).unwrap().reason == DropReason::StashFull));
+}
+
+#[test]
 fn idle_entities_leave_memory_and_come_back_with_the_next_message() {
     let options = HostOptions::new().passivation(Passivation::idle(Duration::from_millis(200)));
     let (_cluster, region, shared) = alone("idle", options);

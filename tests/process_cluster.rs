@@ -228,6 +228,17 @@ fn acts_of_the_command_line_reach_the_cluster() {
     let nobody = support::process::run(&["leave", &member, "--at", &at]);
     assert_eq!(nobody.code, Some(1), "{nobody:?}");
     let gone = left.admin.to_string();
+    let follower = std::thread::spawn({
+        let at = at.clone();
+        move || support::process::run(&["events", "-f", "--at", &at])
+    });
+    support::until_holds("it follows", || {
+        cluster.nodes[0].get("/metrics").text().contains("\nwingbeat_http_subscribers 1\n") || follower.is_finished()
+    });
+    let mut last = cluster.remove(0);
+    last.kill();
+    let ended = follower.join().unwrap();
+    assert!(ended.code == Some(2) && ended.err.contains("E-CLI-003"), "{ended:?}");
     let unreachable = support::process::run(&["status", "--at", &gone]);
     assert_eq!(unreachable.code, Some(2), "{unreachable:?}");
     until("no answer where nobody listens", || support::http::Client::connect(left.admin).err());
