@@ -148,14 +148,20 @@ fn who_is_told_over_a_link_that_it_was_removed_ends_if_a_member_says_so() {
     assert_eq!(hear(member, 1, me), Some(Ending::Downed("this node was removed from the cluster".into())));
 }
 
+/// Two of three members, which have removed the first seed, that was dead; and its id.
+fn without_first_seed(seed: u64) -> (World, NodeId) {
+    let mut world = World::cluster(seed, 3, &fast());
+    let old = world.nodes[&1].id;
+    world.crash(1);
+    world.run_until(secs(30), "removed", |w| w.nodes[&2].machine.is_removed(old) && w.one_cluster(&[2, 3]));
+    (world, old)
+}
+
 /// Members look where their seed should be, also long after they have removed it.
 #[test]
 fn a_seed_that_is_back_after_its_removal_is_told_by_the_leader() {
     for seed in 0..SEEDS {
-        let mut world = World::cluster(seed, 3, &fast());
-        let old = world.nodes[&1].id;
-        world.crash(1);
-        world.run_until(secs(30), "removed", |w| w.nodes[&2].machine.is_removed(old) && w.one_cluster(&[2, 3]));
+        let (mut world, _) = without_first_seed(seed);
         world.start(1, fast(), &[1]);
         world.run_until(
             secs(5),
@@ -169,10 +175,7 @@ fn a_seed_that_is_back_after_its_removal_is_told_by_the_leader() {
 #[test]
 fn who_founded_a_cluster_beside_the_one_that_has_removed_it_gives_way() {
     for seed in 0..SEEDS {
-        let mut world = World::cluster(seed, 3, &fast());
-        let old = world.nodes[&1].id;
-        world.crash(1);
-        world.run_until(secs(30), "removed", |w| w.nodes[&2].machine.is_removed(old) && w.one_cluster(&[2, 3]));
+        let (mut world, old) = without_first_seed(seed);
         let mut config = fast();
         config.cluster.seeds = vec![addr(1).to_string()];
         world.start_life(1, config, old.incarnation());
