@@ -15,6 +15,16 @@ const FOREIGN_LOAD: Duration = Duration::from_micros(200);
 /// After that sign, sleep at once for so long.
 const STEP_ASIDE: Duration = Duration::from_millis(1);
 
+/// A yield longer than this: a thread that does not yield has had the core for its whole slice. Threads of one conversation do now and then, strangers
+/// always.
+const WHOLE_SLICE: Duration = Duration::from_millis(2);
+/// The slice of an engine's thread beside strangers: a yield gives away one's own slice, of 3 ms by default, and who wakes up is preferred to a
+/// running thread whose slice is longer. Measured beside others on every core: 2.3 to 2.7 M/s between two nodes without it, 3.2 to 4.1 with it. Not
+/// at all times: where the threads of one conversation share cores, a remote ask takes a fifth longer.
+const SHORT_SLICE: Duration = Duration::from_micros(100);
+/// For so long after the last such yield.
+const SHORT_FOR: Duration = Duration::from_millis(100);
+
 /// What to do in this idle turn.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Rest {
@@ -49,6 +59,31 @@ pub const UNSURE: Duration = Duration::from_millis(1);
 /// What found no room in a ring is offered again so long after that, should nothing else happen: who takes from the ring does not say so.
 pub const AGAIN_AFTER: Duration = Duration::from_millis(1);
 
+/// Shortens the slices of the calling thread while strangers keep it from its core.
+#[derive(Debug, Default)]
+struct Slices {
+    /// What they were, while they are short.
+    before: Option<Duration>,
+    until: Time,
+}
+
+impl Slices {
+    /// A yield took so long, and ended at `now`.
+    fn yielded(&mut self, took: Duration, now: Time) {
+        if took > WHOLE_SLICE {
+            self.until = now + SHORT_FOR;
+            if self.before.is_none() {
+                // Who has shorter ones keeps them.
+                self.before = sys::slice().filter(|&slice| slice > SHORT_SLICE && sys::set_slice(SHORT_SLICE));
+            }
+        } else if now >= self.until
+            && let Some(before) = self.before.take()
+        {
+            sys::set_slice(before);
+        }
+    }
+}
+
 /// Idle strategy of one thread.
 #[derive(Debug)]
 pub struct Idler {
@@ -61,12 +96,19 @@ pub struct Idler {
     worked_at: Time,
     streak: u32,
     aside_until: Time,
+    /// `None` where how the thread is scheduled is not the engine's to change.
+    slices: Option<Slices>,
 }
 
 impl Idler {
-    /// The strategy of a preset, on this machine.
+    /// The strategy of a preset, on this machine, for a thread of users.
     pub fn new(idle: Idle) -> Self {
         Self::on(idle, sys::cores())
+    }
+
+    /// As [`new`](Self::new), for a thread of the engine.
+    pub fn of_engine(idle: Idle) -> Self {
+        Self { slices: Some(Slices::default()), ..Self::new(idle) }
     }
 
     fn on(idle: Idle, cores: usize) -> Self {
@@ -80,7 +122,7 @@ impl Idler {
             _ => (us(0), us(60), us(1_000)),
         };
         let looks = if cores > 1 && idle != Idle::LowCpu { LOOKS } else { 0 };
-        Self { looks, spin, yields, hot_yields, idle_since: None, worked_at: Time::ZERO, streak: 0, aside_until: Time::ZERO }
+        Self { looks, spin, yields, hot_yields, idle_since: None, worked_at: Time::ZERO, streak: 0, aside_until: Time::ZERO, slices: None }
     }
 
     /// How often to look again before [`rest`](Self::rest) is asked, if the last work came from this node.
@@ -109,10 +151,14 @@ impl Idler {
         }
     }
 
-    /// A yield was made between these two readings.
+    /// A yield was made by this thread between these two readings.
     pub fn yielded(&mut self, before: Time, after: Time) {
-        if after.since(before) > FOREIGN_LOAD {
+        let took = after.since(before);
+        if took > FOREIGN_LOAD {
             self.aside_until = after + STEP_ASIDE;
+        }
+        if let Some(slices) = &mut self.slices {
+            slices.yielded(took, after);
         }
     }
 }
@@ -175,5 +221,21 @@ mod tests {
     #[test]
     fn nobody_looks_twice_on_one_core() {
         assert_eq!((Idler::on(Idle::Balanced, 1).looks(), Idler::on(Idle::Balanced, 2).looks()), (0, LOOKS));
+    }
+
+    #[test]
+    fn slices_are_short_beside_strangers_and_only_those_of_the_engines_threads() {
+        let run = |mut idler: Idler| {
+            let of = |idler: &mut Idler, began, took| {
+                idler.yielded(at(began), at(began + took));
+                sys::slice()
+            };
+            [of(&mut idler, 0, 1_900), of(&mut idler, 3_000, 3_100), of(&mut idler, 50_000, 100), of(&mut idler, 107_000, 100)]
+        };
+        let engine = std::thread::spawn(move || (sys::slice(), run(Idler::of_engine(Idle::Balanced)))).join().unwrap();
+        let users = std::thread::spawn(move || (sys::slice(), run(Idler::new(Idle::Balanced)))).join().unwrap();
+        let (usual, short) = (users.0, users.0.map(|usual| usual.min(SHORT_SLICE)));
+        assert_eq!(engine, (usual, [usual, short, short, usual]));
+        assert_eq!(users.1, [usual; 4]);
     }
 }

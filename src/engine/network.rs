@@ -91,7 +91,7 @@ const COUNT_EVERY: Duration = Duration::from_millis(200);
 
 /// Runs the network thread until it is told to quit.
 pub fn run(node: Arc<Node>, net: impl Carrier + Send + 'static, mut doze: Doze, me: Identity, seed: u64) {
-    let mut idler = Idler::new(node.config.node.idle);
+    let mut idler = Idler::of_engine(node.config.node.idle);
     let (duty, bell) = (&node.duty, node.network.bell());
     let _vital = Vital(&node);
     // Also when a turn panics: the work holds the node, which holds the work.

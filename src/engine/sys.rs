@@ -138,6 +138,42 @@ pub fn pin(_core: u16) -> std::io::Result<()> {
     Err(std::io::Error::from(std::io::ErrorKind::Unsupported))
 }
 
+/// How long the scheduler lets the calling thread run before it looks for another. `None`: this system has no such number, or not for this thread, as it
+/// has a priority of its own kind, say.
+pub fn slice() -> Option<Duration> {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    return scheduling().map(|is| Duration::from_nanos(is.sched_runtime)).filter(|slice| !slice.is_zero());
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    None
+}
+
+/// Sets what [`slice`] says and nothing else of the thread. False: the system refuses it.
+pub fn set_slice(slice: Duration) -> bool {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    return scheduling().is_some_and(|is| {
+        let wanted = libc::sched_attr { sched_runtime: slice.as_nanos() as u64, ..is };
+        // SAFETY: the call reads as many bytes of a living `sched_attr` as its first field says.
+        unsafe { libc::syscall(libc::SYS_sched_setattr, 0, std::ptr::from_ref(&wanted), 0) == 0 }
+    });
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    {
+        let _ = slice;
+        false
+    }
+}
+
+/// What the scheduler knows of the calling thread, if it is an ordinary one.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn scheduling() -> Option<libc::sched_attr> {
+    let size = size_of::<libc::sched_attr>() as u32;
+    // SAFETY: a plain structure of integers, for which all zeroes is a valid value.
+    let mut is: libc::sched_attr = unsafe { std::mem::zeroed() };
+    // SAFETY: the call writes at most `size` bytes, which are those of `is`.
+    let failed = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, std::ptr::from_mut(&mut is), size, 0) };
+    is.size = size;
+    (failed == 0 && is.sched_policy == libc::SCHED_OTHER as u32).then_some(is)
+}
+
 /// 64 bits from the operating system's random source, for incarnations and secrets.
 pub fn random_u64() -> u64 {
     use std::hash::{BuildHasher, Hasher};
@@ -198,6 +234,14 @@ mod tests {
         let given = before - resident();
         assert!(given > 16 << 20, "{given} bytes of 32 MiB were given back");
         drop(last);
+    }
+
+    #[test]
+    fn a_slice_is_what_it_was_set_to() {
+        // A thread of its own, as those of the harness go on.
+        let (asked, set, is) = std::thread::spawn(|| (slice(), set_slice(Duration::from_micros(200)), slice())).join().unwrap();
+        assert_eq!(set, asked.is_some(), "who tells it lets it be set");
+        assert_eq!(is, asked.map(|_| Duration::from_micros(200)));
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl Drop for Done {
 pub fn run(node: Arc<Node>, index: u16, seed: u64) {
     panics::watch_this_thread();
     let _vital = Vital(&node);
-    let mut idler = Idler::new(node.config.node.idle);
+    let mut idler = Idler::of_engine(node.config.node.idle);
     let mut worker = Worker::new(node.clone(), index, seed);
     crate::api::mark_engine_thread(true);
     let clock = worker.node.clock.clone();
