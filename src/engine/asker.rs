@@ -3,7 +3,7 @@
 use std::{
     cell::Cell,
     sync::{Arc, Weak},
-    thread::{self, Thread},
+    thread,
     time::Duration,
 };
 
@@ -19,6 +19,7 @@ use super::{
     slot::Waiter,
     slot_table::{Seat, UNTIMED},
     sys,
+    window::{self, Sleeper},
 };
 use crate::{Time, config::Idle};
 
@@ -49,7 +50,7 @@ pub enum Awake {
 /// Where one thread at a time asks and waits: a mailbox, the thread that its bell wakes, and a slot of the node that it asked through last.
 struct Desk {
     inbox: mailbox::Inbox<Answered>,
-    owner: Arc<Mutex<Thread>>,
+    owner: Arc<Mutex<Sleeper>>,
     seat: Option<(Weak<Node>, Seat)>,
 }
 
@@ -61,13 +62,13 @@ impl Desk {
     fn take() -> Self {
         let free = FREE.lock().pop();
         if let Some(desk) = free {
-            *desk.owner.lock() = thread::current();
+            *desk.owner.lock() = Sleeper::here();
             return desk;
         }
-        let owner = Arc::new(Mutex::new(thread::current()));
+        let owner = Arc::new(Mutex::new(Sleeper::here()));
         let woken = Arc::clone(&owner);
         // One sleep for one answer: fences on both sides are cheapest.
-        let bell = Bell::new(move || woken.lock().unpark());
+        let bell = Bell::new(move || woken.lock().wake());
         Self { inbox: mailbox::Inbox::new(bell), owner, seat: None }
     }
 
@@ -136,6 +137,11 @@ impl Asker {
         self.desk.as_ref().expect("it goes when the asker is dropped").inbox.mailbox()
     }
 
+    /// How the thread is woken that waits here.
+    pub fn sleeper(&self) -> &Arc<Mutex<Sleeper>> {
+        &self.desk.as_ref().expect("it goes when the asker is dropped").owner
+    }
+
     /// Reserves a slot for an ask whose answer comes here; `None` if all are in use.
     pub fn open(&mut self, node: &Arc<Node>) -> Option<u64> {
         let place = match self.desk().inbox.lend() {
@@ -163,16 +169,20 @@ impl Asker {
             Waited::Late => return None,
             Waited::Machine => {}
         }
+        let mut at_window = helps;
         loop {
             match self.stay_awake(helps, now, deadline, |mailbox| mailbox.is_full()) {
                 Awake::Ready => return self.desk().inbox.take(),
                 Awake::Late => return None,
                 Awake::Tired(left) => {
-                    let sure = self.mailbox().bell().announce_sleep();
-                    if !self.mailbox().is_full() {
-                        thread::park_timeout(if sure { left } else { left.min(idle::UNSURE) });
+                    let mailbox = self.mailbox();
+                    let lie_down = || {
+                        let sure = mailbox.bell().announce_sleep();
+                        (!mailbox.is_full()).then_some(if sure { left } else { left.min(idle::UNSURE) })
+                    };
+                    if !window::sleep(at_window, self.sleeper(), lie_down, || mailbox.bell().awake()) {
+                        at_window = None;
                     }
-                    self.mailbox().bell().awake();
                     now = sys::now();
                 }
             }
@@ -181,7 +191,7 @@ impl Asker {
 
     /// Looks for what is waited for, from `now` until it is there, until `deadline`, or until it is better to sleep. The first looks do without the
     /// clock, as reading it takes a good part of the time that an answer of this node does.
-    pub fn stay_awake(&mut self, helps: Option<&Node>, now: Time, deadline: Time, is_there: impl Fn(&Mailbox) -> bool) -> Awake {
+    pub fn stay_awake(&mut self, helps: Option<&Node>, mut now: Time, deadline: Time, is_there: impl Fn(&Mailbox) -> bool) -> Awake {
         let mailbox = self.mailbox();
         let is_there = || is_there(mailbox);
         for _ in 0..if helps.is_some() { 0 } else { LOOKS } {
@@ -192,7 +202,6 @@ impl Asker {
             std::hint::spin_loop();
         }
         loop {
-            let now = sys::now();
             if is_there() {
                 self.idler.worked(now);
                 return Awake::Ready;
@@ -205,10 +214,14 @@ impl Asker {
                 Rest::Spin => std::hint::spin_loop(),
                 Rest::Yield => {
                     thread::yield_now();
-                    self.idler.yielded(now, sys::now());
+                    let before = now;
+                    now = sys::now();
+                    self.idler.yielded(before, now);
+                    continue;
                 }
                 Rest::Park => return Awake::Tired(deadline.since(now)),
             }
+            now = sys::now();
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::{io, net::SocketAddr, os::fd::RawFd, time::Duration};
 
+use mio::Token;
+
 use crate::{
     NodeAddr, NodeId, Time,
     net::{Net, NetEvent, Unsent},
@@ -12,6 +14,10 @@ use crate::{
 pub trait Carrier {
     /// See [`Net::poll`].
     fn poll(&mut self, timeout: Option<Duration>, now: impl Fn() -> Time) -> io::Result<Time>;
+    /// See [`Net::read_from`]. Who cannot tell one link from another looks at all there is.
+    fn read_from(&mut self, _link: Token, now: Time) -> io::Result<()> {
+        self.poll(Some(Duration::ZERO), || now).map(drop)
+    }
     /// See [`Net::sleeper`].
     fn sleeper(&mut self) -> Option<RawFd>;
     /// See [`Net::next`].
@@ -49,6 +55,10 @@ pub trait Carrier {
 impl Carrier for Net {
     fn poll(&mut self, timeout: Option<Duration>, now: impl Fn() -> Time) -> io::Result<Time> {
         Net::poll(self, timeout, now)
+    }
+
+    fn read_from(&mut self, link: Token, now: Time) -> io::Result<()> {
+        Net::read_from(self, link, now)
     }
 
     fn sleeper(&mut self) -> Option<RawFd> {

@@ -1,11 +1,8 @@
 //! A queue of answers: many asks in flight from one thread, without a thread or an allocation for each.
 
-use std::{
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering},
-    },
-    thread::Thread,
+use std::sync::{
+    Arc, Weak,
+    atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering},
 };
 
 use crossbeam::queue::ArrayQueue;
@@ -19,6 +16,7 @@ use super::{
     parcel::Answered,
     sync::fence,
     sys,
+    window::{self, Sleeper},
 };
 use crate::{Deadline, config::Idle};
 
@@ -37,7 +35,7 @@ pub struct Completions {
     /// That went to another node.
     abroad: AtomicBool,
     /// Threads that wait for an answer.
-    sleepers: Mutex<Vec<Thread>>,
+    sleepers: Mutex<Vec<Arc<Mutex<Sleeper>>>>,
     sleeping: AtomicUsize,
 }
 
@@ -106,7 +104,7 @@ impl Completions {
         // The other side announces its sleep before its last look at the queue.
         fence(Ordering::SeqCst);
         if self.sleeping.load(Ordering::Relaxed) > 0 {
-            self.sleepers.lock().drain(..).for_each(|thread| thread.unpark());
+            self.sleepers.lock().drain(..).for_each(|sleeper| sleeper.lock().wake());
         }
     }
 
@@ -176,17 +174,22 @@ impl Completions {
             return;
         }
         let helps = node.as_deref().filter(|_| self.abroad.load(Ordering::Relaxed));
-        let mut asker = Asker::take(idle);
+        let (mut asker, mut at_window) = (Asker::take(idle), helps);
         while let Awake::Tired(left) = asker.stay_awake(helps, now, deadline, |_| !self.ready.is_empty()) {
-            self.sleepers.lock().push(std::thread::current());
-            self.sleeping.fetch_add(1, Ordering::Relaxed);
-            fence(Ordering::SeqCst);
-            if self.ready.is_empty() {
-                std::thread::park_timeout(left);
+            let me = asker.sleeper();
+            let lie_down = || {
+                self.sleepers.lock().push(me.clone());
+                self.sleeping.fetch_add(1, Ordering::Relaxed);
+                fence(Ordering::SeqCst);
+                self.ready.is_empty().then_some(left)
+            };
+            let get_up = || {
+                self.sleeping.fetch_sub(1, Ordering::Relaxed);
+                self.sleepers.lock().retain(|sleeper| !Arc::ptr_eq(sleeper, me));
+            };
+            if !window::sleep(at_window, me, lie_down, get_up) {
+                at_window = None;
             }
-            self.sleeping.fetch_sub(1, Ordering::Relaxed);
-            let me = std::thread::current().id();
-            self.sleepers.lock().retain(|thread| thread.id() != me);
             now = sys::now();
         }
         asker.keep();

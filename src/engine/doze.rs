@@ -1,17 +1,22 @@
-//! Where the network thread sleeps: until a socket has something, its bell is rung, or a timer is due.
+//! Where the network thread sleeps: until a socket has something that wakes nobody else, its bell is rung, or a timer is due.
 //!
 //! Apart from the sockets' own poller, which whoever helps the thread looks into meanwhile ([`duty`](super::duty)). What a helper finds there is
-//! done, and need not wake anybody; but if it found the bell there it would take that away from the sleeper, whom nobody rings twice.
+//! done, and need not wake anybody; but if it found the bell there it would take that away from the sleeper, whom nobody rings twice. And apart from
+//! the [`window`](super::window), at which a helper sleeps.
 
 use std::{io, os::fd::AsRawFd as _, sync::Arc, time::Duration};
 
-use mio::{Events, Poll, Token, Waker};
+use mio::{Events, Poll, Registry, Token, Waker};
 
 use super::{duty::Sleep, sys};
 
+const BELL: Token = Token(0);
+/// Reports of sockets taken at once. What is left of them ends the next sleep.
+const REPORTS: usize = 256;
+
 /// The network thread's place to sleep.
 pub struct Doze {
-    /// Has the waker, and nothing else.
+    /// Has the waker, and what sockets report where they choose whom to wake.
     poll: Poll,
     events: Events,
     waker: Arc<Waker>,
@@ -21,8 +26,8 @@ impl Doze {
     /// A place of its own.
     pub fn new() -> io::Result<Self> {
         let poll = Poll::new()?;
-        let waker = Arc::new(Waker::new(poll.registry(), Token(0))?);
-        Ok(Self { poll, events: Events::with_capacity(1), waker })
+        let waker = Arc::new(Waker::new(poll.registry(), BELL)?);
+        Ok(Self { poll, events: Events::with_capacity(REPORTS), waker })
     }
 
     /// Ends the sleep, or the next one.
@@ -30,11 +35,16 @@ impl Doze {
         self.waker.clone()
     }
 
-    /// Sleeps. May return sooner.
-    pub fn sleep(&mut self, sleep: Sleep) {
+    /// What sockets report to that choose whom to wake.
+    pub fn registry(&self) -> &Registry {
+        self.poll.registry()
+    }
+
+    /// Sleeps. May return sooner. True: a socket has something that nobody else was woken for, and that is reported once.
+    pub fn sleep(&mut self, sleep: Sleep) -> bool {
         sys::wait_for([sleep.sockets, self.poll.as_raw_fd()], sleep.limit);
         // Rung is rung once. An error means that it is found again, and the next sleep is none.
-        let _ = self.poll.poll(&mut self.events, Some(Duration::ZERO));
+        self.poll.poll(&mut self.events, Some(Duration::ZERO)).is_ok() && self.events.iter().any(|event| event.token() != BELL)
     }
 }
 

@@ -6,7 +6,8 @@
 //! from another node. While there are such guests the network thread stands by; it is at work again when they are gone, and at every timer that
 //! nobody else has kept. A guest's turn runs no code of users but their `tracing` subscriber: it may hold locks of theirs that such code wants. What
 //! would call them is left to the network thread. So what a guest does for others is short. But it is done at the guest's priority: a thread that is
-//! stopped, or that gets no time, in the middle of a turn stops the network for as long.
+//! stopped, or that gets no time, in the middle of a turn stops the network for as long. One that is woken by a link ([`window`](super::window)) and gets no
+//! time holds up what came until more comes, by that link or another way, or until the network thread's next timer.
 //!
 //! Messages keep to their rings, whoever empties them: helping changes no order, and a thread that is not allowed to help (as somebody is at
 //! work) rings the bell as ever.
@@ -20,6 +21,7 @@ use std::{
 };
 
 use crossbeam::utils::CachePadded;
+use mio::Token;
 use parking_lot::Mutex;
 
 use super::{
@@ -34,6 +36,8 @@ use crate::Time;
 pub trait Turns: Send {
     /// One turn without waiting, by the network thread or by a guest, on whose thread no code of users runs. True if there was anything to do.
     fn turn(&mut self, guest: bool) -> bool;
+    /// A guest's turn that looks only at that link, of which it was told.
+    fn turn_for(&mut self, link: Token) -> bool;
     /// Whether guests have left something to the network thread: code of users, which it has always run, or what starts a thread.
     fn owes(&self) -> bool;
     /// What guests have left to the network thread, by that. True if there was anything.
@@ -111,7 +115,7 @@ pub struct Duty {
     alarm: AtomicU64,
     /// A guest has seen that there will be no more work.
     ending: AtomicBool,
-    /// A guest has left something to the network thread.
+    /// A guest has left something to the network thread: what it must not do, or a look.
     owed: AtomicBool,
     /// A turn has panicked: the network thread ends of it.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -145,6 +149,18 @@ impl Duty {
     /// earlier, than it knows, it is woken.
     pub fn help(&self, node: &Node) -> Did {
         self.guest(node.network.bell(), &node.workers, LOOK, |work| work.turn(true))
+    }
+
+    /// As [`help`](Self::help), but of the sockets it looks only at that link, of which nobody else was told. That is no reason for the network thread to
+    /// stand by.
+    pub fn help_with(&self, node: &Node, link: Token) -> Did {
+        self.guest(node.network.bell(), &node.workers, 0, |work| work.turn_for(link))
+    }
+
+    /// The network thread is to look at all there is, once whoever is at work is done: who was told of something found it so.
+    pub fn leave_look(&self, bell: &Bell) {
+        self.owed.store(true, Ordering::Relaxed);
+        bell.ring();
     }
 
     /// As [`help`](Self::help), but only what this node sends is passed on. That is no reason for the network thread to stand by.
@@ -248,7 +264,8 @@ impl Duty {
         let mut guard = self.work.try_lock()?;
         let work = guard.as_mut()?;
         let longest = if bell.announce_sleep() { None } else { Some(unsure) };
-        if work.owes() || !work.is_quiet() {
+        // What guests have left: it was left behind what they saw of the sleep, or is seen here.
+        if self.owed.load(Ordering::Relaxed) || work.owes() || !work.is_quiet() {
             return None;
         }
         let sockets = work.sleeper()?;
@@ -312,6 +329,10 @@ mod tests {
             assert!(!self.0.panics.load(Ordering::Relaxed), "on purpose");
             self.0.turns.fetch_add(1, Ordering::Relaxed);
             self.0.worked.load(Ordering::Relaxed)
+        }
+
+        fn turn_for(&mut self, _: Token) -> bool {
+            self.turn(true)
         }
 
         fn owes(&self) -> bool {
@@ -452,6 +473,23 @@ mod tests {
         help(&duty, &bell);
         duty.end();
         assert_eq!(settled(), 2, "also at the end");
+    }
+
+    #[test]
+    fn a_look_that_somebody_was_in_the_way_of_is_the_network_threads() {
+        let Bed { duty, bell, plan, rung } = bed();
+        let mut seen = Seen::default();
+        assert!(duty.lie_down(&bell, || at(400), UNSURE).is_some());
+        help(&duty, &bell);
+        duty.leave_look(&bell);
+        assert_eq!(rung.load(Ordering::Relaxed), 1, "it is woken for that");
+        duty.awake(&bell);
+        assert_eq!(duty.lie_down(&bell, || at(500), UNSURE), None, "and does not sleep before it has looked");
+        duty.awake(&bell);
+        assert!(duty.needs_me(&mut seen, at(500)), "though somebody has just helped");
+        let turns = plan.turns.load(Ordering::Relaxed);
+        assert_eq!((duty.turn_for(&[]), plan.turns.load(Ordering::Relaxed)), (Did::Nothing, turns + 1));
+        assert!(!duty.needs_me(&mut seen, at(500)) && duty.lie_down(&bell, || at(600), UNSURE).is_some());
     }
 
     #[test]

@@ -13,7 +13,7 @@
 //! 6. `worker::Worker::run` hands them, under one guard against panics, by `ShardCore::short_way` to `WorkerHost::handle_letter`;
 //! 7. which calls the instance's `handle`; that takes the message and calls the entity's.
 //!
-//! Turns of the network are the network thread's, or of whoever waits for it: see [duty].
+//! Turns of the network are the network thread's, or of whoever waits for it: see [duty]. Who waits and sleeps is woken by the link: see [window].
 //!
 //! A [`Batch`](crate::Batch) writes its messages as [drafts](letter::Drafts) of letters; `exits::Exits::send_drafts` finds their
 //! rings and copies them.
@@ -65,6 +65,7 @@ pub mod sys;
 pub mod topics;
 pub mod types;
 pub mod watches;
+pub mod window;
 pub mod worker;
 pub mod worker_host;
 
@@ -72,11 +73,12 @@ use std::{
     io,
     net::SocketAddr,
     sync::{Arc, OnceLock},
-    thread::{JoinHandle, Thread},
+    thread::JoinHandle,
     time::Duration,
 };
 
 use crossbeam::channel::{Receiver, bounded, unbounded};
+use parking_lot::Mutex;
 
 use crate::{
     Config, Lease, NodeAddr, StartError,
@@ -88,6 +90,7 @@ use crate::{
         lane::{Bell, Door},
         network::Network,
         node::{Job, Node, ToNet},
+        window::{Sleeper, Window},
         worker::Worker,
     },
     net::{Net, Sockets, Transport},
@@ -201,18 +204,25 @@ fn start_by<N: Carrier + Send + 'static>(
     })?;
     let me = Identity { addr: advertised(&config, sockets.local_addr()), incarnation: sys::random_u64() };
     let workers = workers(config.node.workers);
-    let net = Net::new(sockets, &config, &me, sys::random_u64()).map_err(StartError::Network)?;
+    let mut net = Net::new(sockets, &config, &me, sys::random_u64()).map_err(StartError::Network)?;
     let doze = Doze::new().map_err(StartError::Network)?;
     let waker = doze.waker();
+    let (window, links) = Window::new().map_err(StartError::Network)?;
+    let window = match net.watched_by(&links, doze.registry()) {
+        Ok(()) => Some(window),
+        // Nobody chooses there whom to wake.
+        Err(error) if matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput) => None,
+        Err(error) => return Err(StartError::Network(error)),
+    };
     let net = wrap(net);
 
     let idle = config.node.idle;
-    let sleepers: Arc<[OnceLock<Thread>]> = (0..workers).map(|_| OnceLock::new()).collect();
+    let sleepers: Arc<[OnceLock<Mutex<Sleeper>>]> = (0..workers).map(|_| OnceLock::new()).collect();
     let doors = (0..usize::from(workers)).map(|i| {
         let sleepers = sleepers.clone();
         Door::new(Arc::new(idle::bell(idle, move || {
-            if let Some(thread) = sleepers[i].get() {
-                thread.unpark();
+            if let Some(worker) = sleepers[i].get() {
+                worker.lock().wake();
             }
         })))
     });
@@ -226,7 +236,9 @@ fn start_by<N: Carrier + Send + 'static>(
         (calls, (lease, queue))
     };
     let (calls, lease) = lease.map(with_queue).unzip();
-    let node = Arc::new(Node::new(config, me.clone(), doors.collect(), network_door, jobs, calls, Clock::Machine));
+    let mut node = Node::new(config, me.clone(), doors.collect(), network_door, jobs, calls, Clock::Machine);
+    node.window = window;
+    let node = Arc::new(node);
 
     let mut engine = Engine { node: node.clone(), threads: vec![] };
     let spawned = (|| {
@@ -242,14 +254,14 @@ fn start_by<N: Carrier + Send + 'static>(
             let (node, sleepers) = (node.clone(), sleepers.clone());
             let pin = node.config.node.pin.get(usize::from(index)).copied();
             let body = move || {
-                sleepers[usize::from(index)].get_or_init(std::thread::current);
+                let me = sleepers[usize::from(index)].get_or_init(|| Mutex::new(Sleeper::here()));
                 if let Some(core) = pin
                     && let Err(error) = sys::pin(core)
                 {
                     tracing::warn!(target: "wingbeat::engine", core, %error, "a worker could not be bound to its core");
                 }
                 let seed = node.id.incarnation() ^ u64::from(index);
-                worker::run(node, index, seed);
+                worker::run(node, index, seed, me);
             };
             engine.threads.push(spawn(&format!("wingbeat-w{index}"), Box::new(body))?);
         }

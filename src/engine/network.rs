@@ -5,12 +5,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    io,
     os::fd::RawFd,
     sync::Arc,
     time::Duration,
 };
 
 use foldhash::fast::FixedState;
+use mio::Token;
 
 use crate::{
     NodeAddr, NodeId, Nodes, Time, TypeId,
@@ -99,11 +101,13 @@ pub fn run(node: Arc<Node>, net: impl Carrier + Send + 'static, mut doze: Doze, 
     // Hooks of users run here, and what they would wait for is this thread's to bring.
     crate::api::mark_engine_thread(true);
     duty.begin(Box::new(Network::new(node.clone(), net, me, seed, sys::now())));
-    let mut seen = Seen::default();
+    // Sockets have told this thread of something, and it has not looked.
+    let (mut seen, mut told) = (Seen::default(), false);
     loop {
         let began = sys::now();
-        let needed = duty.needs_me(&mut seen, began);
+        let needed = duty.needs_me(&mut seen, began) || told;
         let did = if needed { duty.turn(&node) } else { Did::Busy };
+        told &= did == Did::Busy;
         match did {
             Did::Over => break,
             Did::Work => idler.worked(began),
@@ -117,9 +121,10 @@ pub fn run(node: Arc<Node>, net: impl Carrier + Send + 'static, mut doze: Doze, 
                 std::thread::yield_now();
                 idler.yielded(now, sys::now());
             }
+            Rest::Park if told => std::thread::yield_now(),
             Rest::Park => {
                 match duty.lie_down(bell, sys::now, UNSURE) {
-                    Some(sleep) => doze.sleep(sleep),
+                    Some(sleep) => told = doze.sleep(sleep),
                     None => std::thread::yield_now(),
                 }
                 duty.awake(bell);
@@ -144,11 +149,15 @@ impl Drop for End<'_> {
 impl<N: Carrier + Send> Turns for Network<N> {
     fn turn(&mut self, guest: bool) -> bool {
         self.guest = guest;
-        let now = self.node.now();
-        let worked = Self::turn(self, now);
-        self.node.metrics.network.turns.bump(1);
-        self.node.metrics.network_turn.record(self.node.now().since(now));
-        worked
+        self.measured(Self::turn)
+    }
+
+    fn turn_for(&mut self, link: Token) -> bool {
+        self.guest = true;
+        self.measured(|network, now| {
+            let read = network.net.read_from(link, now);
+            network.take(read, now)
+        })
     }
 
     fn owes(&self) -> bool {
@@ -186,7 +195,7 @@ impl<N: Carrier + Send> Turns for Network<N> {
     }
 
     fn has_ended(&self) -> bool {
-        self.is_done(self.node.now())
+        self.quit_at.is_some() && self.is_done(self.node.now())
     }
 
     fn finish(&mut self) {
@@ -200,6 +209,14 @@ impl<N: Carrier + Send> Turns for Network<N> {
 }
 
 impl<N: Carrier> Network<N> {
+    fn measured(&mut self, turn: impl FnOnce(&mut Self, Time) -> bool) -> bool {
+        let now = self.node.now();
+        let worked = turn(self, now);
+        self.node.metrics.network.turns.bump(1);
+        self.node.metrics.network_turn.record(self.node.now().since(now));
+        worked
+    }
+
     /// The network thread of a node that starts now.
     pub fn new(node: Arc<Node>, net: N, me: Identity, seed: u64, now: Time) -> Self {
         let workers = u16::try_from(node.workers.len()).expect("the number of workers came from a u16");
@@ -234,11 +251,16 @@ impl<N: Carrier> Network<N> {
 
     /// One turn without waiting. True if there was anything to do.
     pub fn turn(&mut self, now: Time) -> bool {
-        let mut worked = false;
-        if let Err(error) = self.net.poll(Some(Duration::ZERO), || self.node.now()) {
+        let polled = self.net.poll(Some(Duration::ZERO), || self.node.now()).map(drop);
+        self.take(polled, now)
+    }
+
+    /// The turn behind the look at the sockets.
+    fn take(&mut self, polled: io::Result<()>, now: Time) -> bool {
+        if let Err(error) = polled {
             tracing::error!(target: "wingbeat::net", %error, "polling the sockets failed");
         }
-        worked |= self.sockets(now);
+        let mut worked = self.sockets(now);
         let passed_on = self.lanes(now);
         worked |= passed_on;
         worked |= !passed_on && self.is_quiesced() && self.quiesced(now);
@@ -279,7 +301,7 @@ impl<N: Carrier> Network<N> {
             let mut taken = 0;
             let event = net.next(|peer, message| {
                 if *signed != Some((peer, now)) {
-                    *signed = core.has_signed(peer, now).then_some((peer, now));
+                    *signed = core.sign(now, peer).then_some((peer, now));
                 }
                 let straight = signed.is_some()
                     && short_ways.from(core, peer, message.shard, message.tag)
@@ -304,8 +326,8 @@ impl<N: Carrier> Network<N> {
                     self.node.metrics.network.frames_received.bump(1);
                     self.cast_arrived(peer, ty, topic, bytes);
                 }
-                // What the core would say of it, once the peer has shown in this batch that it lives.
-                NetEvent::Frame { peer, frame: Frame::Reply { correlation, body } } if self.core.hears(peer, now) => {
+                // What the core would say of it, if nothing has to be done first.
+                NetEvent::Frame { peer, frame: Frame::Reply { correlation, body } } if self.core.sign(now, peer) => {
                     self.node.metrics.network.frames_received.bump(1);
                     self.answered(correlation, body);
                     continue;
@@ -748,10 +770,7 @@ fn log_event(event: &Event, me: NodeId) {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        io,
-        net::{IpAddr, SocketAddr},
-    };
+    use std::net::{IpAddr, SocketAddr};
 
     use super::*;
 

@@ -36,6 +36,7 @@ use crate::{
         slow_turns::{Busy, LogGate},
         topics::{Topics, Value},
         types::{TypeEntry, TypeHost, show_bytes},
+        window::{Came, Window},
     },
     metrics::Metrics,
     proto::{
@@ -196,6 +197,8 @@ pub struct Node {
     pub network: Door<ToNet>,
     /// What is behind that door, for whoever waits for it.
     pub duty: Duty,
+    /// Where one who waits for it sleeps. `None` where nobody can be chosen to be woken.
+    pub window: Option<Window>,
     /// Asks in flight.
     pub slots: Slots,
     /// Those of them that stay for as long as an entity is watched.
@@ -279,6 +282,7 @@ impl Node {
             workers,
             network,
             duty: Duty::default(),
+            window: None,
             helper,
             names: Names::default(),
             slots: Slots::new(config.limits.asks, unit),
@@ -519,6 +523,21 @@ impl Node {
     pub fn help_network(&self) -> bool {
         let _as_the_network = AsEngine::enter();
         self.duty.help(self) == Did::Work
+    }
+
+    /// The calling thread was told that links have something, and nobody else was: it looks, or leaves that to the network thread where somebody is at
+    /// work, as that may take as long as code of users does. False: who is at work had seen it before, or may have.
+    pub fn look_at_links(&self, came: Came) -> bool {
+        let _as_the_network = AsEngine::enter();
+        let did = match came {
+            Came::Nothing => return true,
+            Came::By(link) => self.duty.help_with(self, link),
+            Came::ByMany => self.duty.help(self),
+        };
+        if did == Did::Busy {
+            self.duty.leave_look(self.network.bell());
+        }
+        did == Did::Work
     }
 
     /// Something was put into a ring of the network thread by a thread that has no more to do: it passes that on itself, rather than wake up

@@ -7,6 +7,8 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
+
 use crate::{
     AskError, ShardKey, Time, TypeId,
     engine::{
@@ -25,6 +27,7 @@ use crate::{
         topics::Value,
         types::{Instance, Mail},
         watches::Told,
+        window::{self, Sleeper},
         worker_host::{HANDLE, WorkerHost},
     },
     proto::{
@@ -88,6 +91,8 @@ pub struct Worker {
     known: bool,
     /// The last work had to do with another node.
     abroad: bool,
+    /// The last sleep was at the window, and ended for nothing.
+    disturbed: bool,
     /// Messages whose entities are searched for at once: one behind a turn that made what was found stale, or a search in vain.
     group: usize,
     /// Last, as it says that all the others are gone.
@@ -103,8 +108,8 @@ impl Drop for Done {
     }
 }
 
-/// Runs worker `index` until it is told to quit. The calling thread is the worker.
-pub fn run(node: Arc<Node>, index: u16, seed: u64) {
+/// Runs worker `index` until it is told to quit. The calling thread is the worker, which its bell wakes by `me`.
+pub fn run(node: Arc<Node>, index: u16, seed: u64, me: &Mutex<Sleeper>) {
     panics::watch_this_thread();
     let _vital = Vital(&node);
     let mut idler = Idler::of_engine(node.config.node.idle);
@@ -138,7 +143,7 @@ pub fn run(node: Arc<Node>, index: u16, seed: u64) {
                     std::thread::yield_now();
                     idler.yielded(now, sys::now());
                 }
-                Rest::Park => worker.sleep(),
+                Rest::Park => worker.sleep(me),
             },
         }
         began = Moment::read(&clock);
@@ -191,6 +196,7 @@ impl Worker {
             local: false,
             known: false,
             abroad: false,
+            disturbed: false,
             group: GROUP,
             _done: Done(node.clone()),
             node,
@@ -733,18 +739,18 @@ impl Worker {
         }
     }
 
-    /// Sleeps until a producer rings, or the next timer.
-    fn sleep(&mut self) {
-        let door = &self.node.workers[usize::from(self.index)];
-        let longest = if door.bell().announce_sleep() { SLEEP_MAX } else { UNSURE };
-        if self.is_quiet() {
+    /// Sleeps until a producer rings, or the next timer; if its last work came from another node, until something comes from there, too.
+    fn sleep(&mut self, me: &Mutex<Sleeper>) {
+        let bell = self.node.workers[usize::from(self.index)].bell();
+        let lie_down = || {
+            let longest = if bell.announce_sleep() { SLEEP_MAX } else { UNSURE };
             let limit = self.due().map_or(longest, |due| due.since(sys::now()).min(longest));
-            if !limit.is_zero() {
-                self.host.counters().parks.bump(1);
-                std::thread::park_timeout(limit);
-            }
-        }
-        door.bell().awake();
+            let sleeps = self.is_quiet() && !limit.is_zero();
+            self.host.counters().parks.bump(u64::from(sleeps));
+            sleeps.then_some(limit)
+        };
+        let at_window = (self.abroad && !self.disturbed).then_some(&*self.node);
+        self.disturbed = !window::sleep(at_window, me, lie_down, || bell.awake());
     }
 }
 

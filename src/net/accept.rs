@@ -33,7 +33,7 @@ const PER_IP_MAX: u32 = 1024;
 /// The listener and what it has let in.
 #[derive(Debug)]
 pub(super) struct Accept {
-    listener: TcpListener,
+    pub listener: TcpListener,
     /// There may be connections to accept.
     pub ready: bool,
     paused: bool,
@@ -153,7 +153,7 @@ impl Net {
         self.arm(deadline, Timer::Conn(id));
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.stream.prepare();
-        if conn.stream.register(self.poll.registry(), Token(FIRST_CONN + id.index as usize)).is_err() {
+        if conn.stream.register(self.poll.registry(), self.watchers.as_ref(), Token(FIRST_CONN + id.index as usize)).is_err() {
             self.end(id, LinkDown::Reset);
         }
         // What came with the connection is reported by the registration.

@@ -290,7 +290,7 @@ impl Net {
         let deadline = now + self.limits.hello_deadline;
         let serial = self.next_serial();
         let index = self.conns.next_index();
-        if let Err(e) = stream.register(self.poll.registry(), Token(FIRST_CONN + index)) {
+        if let Err(e) = stream.register(self.poll.registry(), self.watchers.as_ref(), Token(FIRST_CONN + index)) {
             return self.dial_failed(addr, cause_of(&e), now);
         }
         let id = self.conns.insert(Conn::new(stream, socket.ip(), Some(dialled), serial, deadline));

@@ -16,17 +16,18 @@ mod sys;
 #[cfg(test)]
 mod tests;
 mod udp;
+mod watchers;
 
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap, HashMap, VecDeque},
     fmt, io,
     net::{IpAddr, SocketAddr},
-    os::fd::{AsRawFd as _, RawFd},
+    os::fd::{AsFd as _, AsRawFd as _, RawFd},
     time::Duration,
 };
 
-use mio::{Events, Interest, Poll, Token, net::TcpListener};
+use mio::{Events, Interest, Poll, Registry, Token, net::TcpListener};
 
 use self::{
     accept::Accept,
@@ -34,6 +35,7 @@ use self::{
     counters::Counters,
     dial::Dial,
     udp::Udp,
+    watchers::Watchers,
 };
 use crate::{
     Config, NodeAddr, NodeId, Time,
@@ -255,6 +257,8 @@ struct Ended {
 /// All sockets of a node.
 pub struct Net {
     poll: Poll,
+    /// Where threads sleep, if that is not `poll`.
+    watchers: Option<Watchers>,
     kernel_events: Events,
     udp: Udp,
     accept: Accept,
@@ -306,6 +310,7 @@ impl Net {
         let limits = &config.limits;
         Ok(Self {
             poll,
+            watchers: None,
             kernel_events: Events::with_capacity(EVENTS_PER_TURN),
             udp: Udp::new(udp, local.is_ipv6()),
             accept: Accept::new(tcp),
@@ -337,6 +342,17 @@ impl Net {
             counters: Counters::default(),
             strangers: (Time::ZERO, 0),
         })
+    }
+
+    /// From now on, and before there is a link, what comes in wakes who sleeps in the poller `guests`, if it comes by a link and somebody does, and else who
+    /// sleeps in `thread`. What links are reported as is for [`read_from`](Self::read_from); the number of the bell, 0, is none of them. An error of the kind `Unsupported` or
+    /// `InvalidInput`: not on this system, and nothing was changed.
+    pub fn watched_by(&mut self, guests: &Registry, thread: &Registry) -> io::Result<()> {
+        let watchers = Watchers::new(guests, thread)?;
+        watchers.other(self.udp.socket.as_fd(), UDP)?;
+        watchers.other(self.accept.listener.as_fd(), LISTENER)?;
+        self.watchers = Some(watchers);
+        Ok(())
     }
 
     /// Says in the log that something arrived that no member sends; counters have the whole number.
@@ -373,12 +389,27 @@ impl Net {
         Ok(self.now)
     }
 
-    /// The caller is about to wait by itself: this becomes readable when [`poll`](Self::poll) has something, and is closed when the sockets are.
-    /// `None`: there is work already.
+    /// As [`poll`](Self::poll), but does not wait, and looks only at the link that was reported to who slept in the poller for guests, if it is one by then.
+    pub fn read_from(&mut self, link: Token, now: Time) -> io::Result<()> {
+        let up = |id: &ConnId| self.conns.get(*id).is_some_and(|conn| conn.session().is_some());
+        let Some(id) = link.0.checked_sub(FIRST_CONN).and_then(|index| self.conns.at(index)).filter(up) else {
+            return self.poll(Some(Duration::ZERO), || now).map(drop);
+        };
+        self.counters.polls += 1;
+        self.counters.polls_asleep += 1;
+        self.now = now;
+        // It may be another one that has come to its place, and has nothing yet.
+        self.conn_readable(id, false);
+        self.read_links();
+        Ok(())
+    }
+
+    /// The caller is about to wait by itself: this becomes readable when [`poll`](Self::poll) has something, and is closed when the sockets are. Where
+    /// threads sleep in pollers of their own, it is that of [`watched_by`](Self::watched_by), which the caller empties. `None`: there is work already.
     pub fn sleeper(&mut self) -> Option<RawFd> {
         let idle = !self.has_work();
         self.counters.polls_asleep += u64::from(idle);
-        idle.then(|| self.poll.as_raw_fd())
+        idle.then(|| self.watchers.as_ref().map_or_else(|| self.poll.as_raw_fd(), Watchers::thread))
     }
 
     /// The next event; `None` when everything read so far is handed out. Messages of settled streams are offered to `take` where they stand,

@@ -494,7 +494,7 @@ impl Net {
     /// Takes a connection out of every table.
     fn remove(&mut self, id: ConnId) -> Option<Conn> {
         let mut conn = self.conns.remove(id)?;
-        conn.stream.deregister(self.poll.registry());
+        conn.stream.deregister(self.poll.registry(), self.watchers.as_ref());
         if conn.dialled.is_none() {
             if conn.is_half_open() {
                 self.accept.greeted(conn.ip, id);

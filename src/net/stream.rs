@@ -8,7 +8,7 @@ use std::{
 
 use mio::{Interest, Registry, Token, net::TcpStream};
 
-use super::sys;
+use super::{sys, watchers::Watchers};
 
 /// What carries a link. A sealed transport becomes another variant; nothing outside this file knows which one it is.
 #[derive(Debug)]
@@ -34,19 +34,19 @@ impl Stream {
         TcpStream::connect(addr).map(Self::Plain)
     }
 
-    /// Watches for both directions at once, so that interests never change.
-    pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        match self {
-            Self::Plain(tcp) => registry.register(tcp, token, Interest::READABLE | Interest::WRITABLE),
-        }
+    /// Watches for both directions at once, so that interests never change, and has the watchers do so.
+    pub fn register(&mut self, registry: &Registry, watchers: Option<&Watchers>, token: Token) -> io::Result<()> {
+        let Self::Plain(tcp) = self;
+        registry.register(tcp, token, Interest::READABLE | Interest::WRITABLE)?;
+        watchers.map_or(Ok(()), |watchers| watchers.link(tcp.as_fd(), token))
     }
 
-    /// Stops watching.
-    pub fn deregister(&mut self, registry: &Registry) {
-        match self {
-            // Fails only if it was never registered, and then there is nothing to undo.
-            Self::Plain(tcp) => drop(registry.deregister(tcp)),
-        }
+    /// Stops watching: what a forked process has of the socket would go on being reported.
+    pub fn deregister(&mut self, registry: &Registry, watchers: Option<&Watchers>) {
+        let Self::Plain(tcp) = self;
+        // Fails only if it was never registered, and then there is nothing to undo.
+        let _ = registry.deregister(tcp);
+        watchers.into_iter().for_each(|watchers| watchers.forget(tcp.as_fd()));
     }
 
     /// How far connecting got; to be asked after the socket became writable.

@@ -46,6 +46,24 @@ const PROBE_EVERY: Duration = Duration::from_secs(5);
 /// quarter of an hour, in which what is sent waits. Longer than most members live on that are paused.
 const SILENT_MAX: Duration = Duration::from_secs(30);
 
+/// Has what comes in by the socket reported to the poller, once, as `token`; with `writable` also when it takes more. Of all pollers that watch a socket by
+/// this the first one is asked in which somebody sleeps, and no other one wakes up. The socket is watched until it is closed.
+#[cfg(target_os = "linux")]
+pub fn watch_alone(poller: &mio::Registry, socket: BorrowedFd<'_>, token: mio::Token, writable: bool) -> io::Result<()> {
+    let kinds = libc::EPOLLIN | libc::EPOLLET | libc::EPOLLEXCLUSIVE | if writable { libc::EPOLLOUT } else { 0 };
+    let mut event = libc::epoll_event { events: kinds as u32, u64: token.0 as u64 };
+    let (poller, socket) = (std::os::fd::AsRawFd::as_raw_fd(poller), std::os::fd::AsRawFd::as_raw_fd(&socket));
+    // SAFETY: both descriptors are open for the whole call, as the poller and the socket are borrowed, and the call reads one living `epoll_event`.
+    let failed = unsafe { libc::epoll_ctl(poller, libc::EPOLL_CTL_ADD, socket, &mut event) };
+    if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Only Linux chooses among those who sleep.
+#[cfg(not(target_os = "linux"))]
+pub fn watch_alone(_: &mio::Registry, _: BorrowedFd<'_>, _: mio::Token, _: bool) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 /// Gives a link's socket its options.
 pub fn prepare(socket: BorrowedFd<'_>) -> io::Result<()> {
     let socket = SockRef::from(&socket);

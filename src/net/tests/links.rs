@@ -708,3 +708,68 @@ fn sockets_may_move_to_their_thread() {
     sendable::<Net>();
     sendable::<Sockets>();
 }
+
+/// A thread that sleeps in the poller: where it is, and what it hears of.
+#[cfg(target_os = "linux")]
+fn sleeps_in(mut poll: Poll) -> std::thread::JoinHandle<(Poll, Vec<Token>)> {
+    let (tx, rx) = std::sync::mpsc::channel();
+    let sleeper = std::thread::spawn(move || {
+        tx.send(std::fs::read_link("/proc/thread-self").unwrap()).unwrap();
+        let mut events = Events::with_capacity(8);
+        poll.poll(&mut events, Some(PATIENCE)).unwrap();
+        let heard = events.iter().map(mio::event::Event::token).collect();
+        (poll, heard)
+    });
+    let stat = std::path::Path::new("/proc").join(rx.recv().unwrap()).join("stat");
+    let start = Instant::now();
+    while !std::fs::read_to_string(&stat).unwrap().rsplit(')').next().unwrap().starts_with(" S") {
+        assert!(start.elapsed() < PATIENCE, "it does not sleep");
+    }
+    sleeper
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_comes_by_a_link_wakes_the_guest_that_sleeps_and_nobody_else() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    let (guests, mut thread) = (Poll::new().unwrap(), Poll::new().unwrap());
+    b.net.watched_by(guests.registry(), thread.registry()).unwrap();
+    let mut events = Events::with_capacity(8);
+    let mut heard = |limit| {
+        thread.poll(&mut events, Some(limit)).unwrap();
+        events.iter().map(mio::event::Event::token).collect::<Vec<_>>()
+    };
+    let at_b = b.me.addr.clone();
+    a.send(&at_b, None, &numbered(0)).unwrap();
+    until([&mut a, &mut b], "up", |[_, b]| b.frames.len() == 1);
+    let say = |a: &mut Node, n| {
+        a.send(&at_b, None, &numbered(n)).unwrap();
+        let now = a.now();
+        a.net.flush(now);
+    };
+    heard(Duration::ZERO);
+
+    let guest = sleeps_in(guests);
+    say(&mut a, 1);
+    let (guests, links) = guest.join().unwrap();
+    assert_eq!((links.len(), heard(Duration::ZERO)), (1, vec![]), "the guest, by the one link");
+    let now = b.now();
+    b.net.read_from(links[0], now).unwrap();
+    let of_b = |b: &mut Node| std::iter::from_fn(|| b.net.next(|_, _| false)).filter(|e| matches!(e, NetEvent::Frame { .. })).count();
+    assert_eq!(of_b(&mut b), 1);
+
+    // Nobody sleeps there, as the guest is at work.
+    say(&mut a, 2);
+    assert_eq!(heard(PATIENCE), links);
+    // What is told of no link looks at all there is.
+    let now = b.now();
+    b.net.read_from(Token(1 << 20), now).unwrap();
+    assert_eq!(of_b(&mut b), 1);
+
+    let guest = sleeps_in(guests);
+    let now = a.now();
+    a.net.send_datagram(now, &at_b, b"one");
+    assert_eq!(heard(PATIENCE), [UDP], "datagrams are none of its business");
+    say(&mut a, 3);
+    assert_eq!(guest.join().unwrap().1, links);
+}

@@ -365,19 +365,23 @@ impl<M: Members> NodeCore<M> {
         !self.ended && !self.peers.is_removed(peer) && self.region.is_up_to_date(shard, tag)
     }
 
-    /// Whether replies of that peer may go straight to their askers. Else they go by `handle_frame`.
-    pub fn hears(&self, peer: NodeId, now: Time) -> bool {
-        !self.ended && !self.peers.is_removed(peer) && self.peers.has_signed(peer, now) && self.effects.is_empty()
+    /// A frame of that peer has come, which is a sign of life: taken for one once per batch. Whether messages and replies of this batch may go past this
+    /// core, as what came of the sign is nothing. Else they go by `handle_frame`, and the effects of both in their order.
+    pub fn sign(&mut self, now: Time, peer: NodeId) -> bool {
+        if self.ended || self.peers.is_removed(peer) {
+            return false;
+        }
+        if self.peers.first_sign(peer, now) {
+            self.now = now;
+            self.membership.handle_sign_of_life(now, peer);
+            self.finish(now);
+        }
+        self.peers.has_signed(peer, now) && !self.ended && !self.peers.is_removed(peer) && self.effects.is_empty()
     }
 
     /// Where a reply to that node may be sent straight over the link, behind all that was to be sent before. `None`: it goes by `handle_reply`.
     pub fn reply_way(&self, to: NodeId) -> Option<&NodeAddr> {
         self.peers.addr(to).filter(|_| to != self.me && !self.peers.is_removed(to) && self.effects.is_empty())
-    }
-
-    /// Whether a frame of that peer, in this batch, was taken for a sign of life already.
-    pub fn has_signed(&self, peer: NodeId, now: Time) -> bool {
-        self.peers.has_signed(peer, now)
     }
 
     /// A link changed its state.

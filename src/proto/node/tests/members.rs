@@ -18,12 +18,22 @@ pub struct Script {
     pub left: Vec<NodeId>,
     pub proven: Option<Time>,
     pub cluster: u64,
+    /// Who has shown a sign of life.
+    pub signs: Vec<NodeId>,
 }
 
 impl Script {
     pub fn new(me: NodeId) -> Self {
         let view = ClusterView { me, members: Default::default(), leader: None, deputies: vec![], converged: true, version: 0 };
-        Self { view: Arc::new(view), outputs: VecDeque::new(), drained: false, left: vec![], proven: Some(Time::MAX), cluster: 1 }
+        Self {
+            view: Arc::new(view),
+            outputs: VecDeque::new(),
+            drained: false,
+            left: vec![],
+            proven: Some(Time::MAX),
+            cluster: 1,
+            signs: vec![],
+        }
     }
 
     pub fn set_members(&mut self, members: Vec<Member>) {
@@ -49,7 +59,9 @@ impl Members for Script {
     fn start(&mut self, _: Time) {}
     fn handle_datagram(&mut self, _: Time, _: &[u8]) {}
     fn handle_frame(&mut self, _: Time, _: NodeId, _: &NodeAddr, _: MemberFrame) {}
-    fn handle_sign_of_life(&mut self, _: Time, _: NodeId) {}
+    fn handle_sign_of_life(&mut self, _: Time, from: NodeId) {
+        self.signs.push(from);
+    }
     fn handle_link(&mut self, _: Time, _: &LinkEvent) {}
     fn join(&mut self, _: Time, _: &[NodeAddr]) -> Result<(), String> {
         Err("this node has members already".into())

@@ -1,11 +1,13 @@
 //! Commands, registration, and frames that must not be believed.
 
+use std::time::Duration;
+
 use crate::{
     Epoch, Term, TypeId,
     proto::{
         handoff::Item,
-        membership::{MemberStatus, Removal},
-        node::{Answer, Command},
+        membership::{Event, MemberOutput, MemberStatus, Removal},
+        node::{Answer, Command, Effect},
         sharding::{ControlFrame, ShardState, TERM_ACCEPTED_MAX, TypeInfo, UNSIZED},
         wire::Frame,
     },
@@ -24,6 +26,29 @@ fn the_table_names_every_shard_and_its_home() {
         assert_eq!(row.state, ShardState::Active);
         assert_eq!(row.owner, world.home(row.shard).map(id));
     }
+}
+
+#[test]
+fn a_batch_of_a_peer_goes_past_the_core_behind_what_its_sign_of_life_has_brought_about() {
+    let mut world = World::settled(3, 1);
+    let at = |ms| world.now + Duration::from_millis(ms);
+    let moments = [1, 2, 3, 4].map(at);
+    let core = &mut world.nodes[0].core;
+    core.membership.signs.clear();
+    assert!(core.sign(moments[0], id(1)) && core.sign(moments[0], id(1)));
+    assert_eq!(core.membership.signs, [id(1)], "once per batch");
+    core.membership.outputs.push_back(MemberOutput::Event(Event::Reachable { node: id(1) }));
+    assert!(!core.sign(moments[1], id(1)));
+    assert!(matches!(core.poll_effect(), Some(Effect::Event(Event::Reachable { .. }))));
+    assert!(core.sign(moments[1], id(1)));
+    assert_eq!(core.membership.signs, [id(1), id(1)]);
+    // Nor does a stranger, or who was removed.
+    assert!(!core.sign(moments[2], id(7)));
+    world.crash(2);
+    world.learn_removal(0, 2, Removal::Left);
+    let core = &mut world.nodes[0].core;
+    assert!(!core.sign(moments[3], id(2)));
+    assert_eq!(core.membership.signs, [id(1), id(1)]);
 }
 
 #[test]
