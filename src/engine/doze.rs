@@ -10,7 +10,8 @@ use mio::{Events, Poll, Registry, Token, Waker};
 
 use super::{duty::Sleep, sys};
 
-const BELL: Token = Token(0);
+/// No socket is reported as this.
+pub const BELL: Token = Token(usize::MAX);
 /// Reports of sockets taken at once. What is left of them ends the next sleep.
 const REPORTS: usize = 256;
 
@@ -71,6 +72,23 @@ mod tests {
         let began = now();
         doze.sleep(sleep(Duration::from_millis(3)));
         assert!(now().since(began) >= Duration::from_millis(3), "what was rung has been heard");
+    }
+
+    #[test]
+    fn what_a_socket_reports_is_no_bell_whatever_it_is_called() {
+        let sockets = Poll::new().unwrap();
+        let mut doze = Doze::new().unwrap();
+        let (mut here, mut there) = mio::net::UnixStream::pair().unwrap();
+        // Datagrams are reported as 0.
+        doze.registry().register(&mut here, Token(0), mio::Interest::READABLE).unwrap();
+        let sleep = || Sleep { sockets: sockets.as_raw_fd(), limit: Some(Duration::ZERO) };
+        assert!(!doze.sleep(sleep()));
+        doze.waker().wake().unwrap();
+        assert!(!doze.sleep(sleep()), "a bell is nothing to look for at the sockets");
+        std::io::Write::write_all(&mut there, b"x").unwrap();
+        doze.waker().wake().unwrap();
+        assert!(doze.sleep(sleep()));
+        assert!(!doze.sleep(sleep()), "it is said once");
     }
 
     #[test]

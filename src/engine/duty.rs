@@ -264,7 +264,7 @@ impl Duty {
         let mut guard = self.work.try_lock()?;
         let work = guard.as_mut()?;
         let longest = if bell.announce_sleep() { None } else { Some(unsure) };
-        // What guests have left: it was left behind what they saw of the sleep, or is seen here.
+        // Who leaves something rings behind that: it is seen here, or the announcement there.
         if self.owed.load(Ordering::Relaxed) || work.owes() || !work.is_quiet() {
             return None;
         }

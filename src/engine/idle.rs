@@ -19,8 +19,8 @@ const STEP_ASIDE: Duration = Duration::from_millis(1);
 /// always.
 const WHOLE_SLICE: Duration = Duration::from_millis(2);
 /// The slice of an engine's thread beside strangers: a yield gives away one's own slice, of 3 ms by default, and who wakes up is preferred to a
-/// running thread whose slice is longer. Measured beside others on every core: 2.3 to 2.7 M/s between two nodes without it, 3.2 to 4.1 with it. Not
-/// at all times: where the threads of one conversation share cores, a remote ask takes a fifth longer.
+/// running thread whose slice is longer. Measured beside others on every core: 1.9 M/s between two nodes without it, 2.5 with it. Not at all
+/// times: where the threads of one conversation share cores, a remote ask takes a fifth longer.
 const SHORT_SLICE: Duration = Duration::from_micros(100);
 /// For so long after the last such yield.
 const SHORT_FOR: Duration = Duration::from_millis(100);

@@ -16,9 +16,8 @@ use std::{
 use mio::{Events, Poll, Registry, Token, Waker, event::Event};
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{node::Node, sys};
+use super::{doze::BELL, node::Node, sys};
 
-const BELL: Token = Token(0);
 /// Reports of links taken at once. What is left of them ends the next sleep.
 const REPORTS: usize = 64;
 

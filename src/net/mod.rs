@@ -345,8 +345,8 @@ impl Net {
     }
 
     /// From now on, and before there is a link, what comes in wakes who sleeps in the poller `guests`, if it comes by a link and somebody does, and else who
-    /// sleeps in `thread`. What links are reported as is for [`read_from`](Self::read_from); the number of the bell, 0, is none of them. An error of the kind `Unsupported` or
-    /// `InvalidInput`: not on this system, and nothing was changed.
+    /// sleeps in `thread`. What links are reported as is for [`read_from`](Self::read_from); nothing is reported as the largest token. An error of the kind
+    /// `Unsupported` or `InvalidInput`: not on this system, and nothing was changed.
     pub fn watched_by(&mut self, guests: &Registry, thread: &Registry) -> io::Result<()> {
         let watchers = Watchers::new(guests, thread)?;
         watchers.other(self.udp.socket.as_fd(), UDP)?;
