@@ -24,6 +24,9 @@ use crate::{
     },
 };
 
+/// Pause behind a first dial that was reset. A process that ends closes its links before its port, so that whoever is told first and dials at once is let in
+/// by the port and reset with it: a moment later it refuses, which says what has become of the process.
+const CLOSING: Duration = Duration::from_millis(2);
 /// How long the resolver may take before it is asked again.
 const RESOLVE_DEADLINE: Duration = Duration::from_secs(30);
 /// Frames kept for "whoever answers" at an address where nobody does: their senders repeat them.
@@ -55,6 +58,16 @@ enum State {
     Waiting(Time),
     /// Nobody answered, and nothing waits. Forgotten at this moment.
     Quiet(Time),
+}
+
+/// How long an address is left alone.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Again {
+    /// Longer with each failure in a row.
+    Later,
+    /// The same, but for the first.
+    AtFirstSoon,
+    Longest,
 }
 
 /// What is wanted of one address.
@@ -230,8 +243,9 @@ impl Net {
         Ok(())
     }
 
-    /// Keeps what an ended session had not begun to write, in front of what came later.
-    pub(super) fn carry_over(&mut self, now: Time, addr: &NodeAddr, peer: NodeId, rest: Rest, blocked: bool) {
+    /// Keeps what an ended session had not begun to write, in front of what came later. The peer is dialled at once if the session had lasted, as it may be
+    /// gone, and whoever is to know waits for what is said there; not where sessions end as soon as they are up.
+    pub(super) fn carry_over(&mut self, now: Time, addr: &NodeAddr, peer: NodeId, rest: Rest, blocked: bool, since: Time) {
         let limit = self.limits.link_bytes;
         let Rest { bytes, frames, torn, .. } = rest;
         let still_blocked = bytes.len() > limit;
@@ -249,10 +263,14 @@ impl Net {
         if still_blocked {
             dial.blocked.insert(peer);
         }
-        if dial.is_at_rest() {
-            dial.state = State::Waiting(wait);
-            self.arm(wait, Timer::Dial(addr.clone()));
+        if !dial.is_at_rest() {
+            return;
         }
+        if now.since(since) >= self.longest_pause {
+            return self.start_dial(addr, now);
+        }
+        dial.state = State::Waiting(wait);
+        self.arm(wait, Timer::Dial(addr.clone()));
     }
 
     fn start_dial(&mut self, addr: &NodeAddr, now: Time) {
@@ -325,7 +343,7 @@ impl Net {
         }
         self.counters.dials_failed += 1;
         let peer = dial.expects();
-        self.retry_later(addr, now, false);
+        self.retry_later(addr, now, if cause == LinkDown::Reset { Again::AtFirstSoon } else { Again::Later });
         let Some(dial) = self.dials.get_mut(addr) else { return };
         let given_up = dial.give_up(now, self.patience);
         let reopened = if given_up.is_empty() { BTreeSet::new() } else { dial.reopened(self.limits.link_bytes / 2) };
@@ -347,7 +365,7 @@ impl Net {
 
     /// Another connection with the same peer is used: waits for it to come up, and tries again if it does not.
     pub(super) fn dial_duplicate(&mut self, addr: &NodeAddr, now: Time) {
-        self.retry_later(addr, now, false);
+        self.retry_later(addr, now, Again::Later);
     }
 
     /// `answers` holds a session that this node has lost: it is dialled again as the one that is wanted. At once, unless it was so already.
@@ -356,7 +374,7 @@ impl Net {
         dial.holder = Some(answers);
         match dialled.expects {
             None => self.start_dial(&dialled.addr, now),
-            Some(_) => self.retry_later(&dialled.addr, now, false),
+            Some(_) => self.retry_later(&dialled.addr, now, Again::Later),
         }
     }
 
@@ -375,7 +393,7 @@ impl Net {
         let dropped = std::mem::take(&mut dial.runs).into();
         let blocked = std::mem::take(&mut dial.blocked);
         self.counters.dials_failed += 1;
-        self.retry_later(addr, now, true);
+        self.retry_later(addr, now, Again::Longest);
         self.tell_down(addr, &cause, Some(peer), dropped);
         blocked.into_iter().for_each(|peer| self.unblock(peer, [None]));
     }
@@ -395,7 +413,7 @@ impl Net {
         dial.blocked.retain(|peer| !replaced(*peer));
         self.tell_down(addr, &LinkDown::OtherIncarnation(answers), asked.map(Some), others.into());
         blocked.into_iter().for_each(|peer| self.unblock(peer, [None]));
-        self.retry_later(addr, now, false);
+        self.retry_later(addr, now, Again::Later);
     }
 
     /// There is room for a peer again: for messages of these shards, or of all.
@@ -403,10 +421,11 @@ impl Net {
         shards.into_iter().for_each(|shard| self.link(LinkEvent::Writable { peer, shard }));
     }
 
-    fn retry_later(&mut self, addr: &NodeAddr, now: Time, longest: bool) {
+    fn retry_later(&mut self, addr: &NodeAddr, now: Time, again: Again) {
         let Some(dial) = self.dials.get_mut(addr) else { return };
-        dial.failures = if longest { u32::MAX } else { dial.failures.saturating_add(1) };
-        let at = now + backoff(dial.failures, self.longest_pause, &mut self.rng);
+        dial.failures = if again == Again::Longest { u32::MAX } else { dial.failures.saturating_add(1) };
+        let soon = again == Again::AtFirstSoon && dial.failures == 1;
+        let at = now + if soon { CLOSING } else { backoff(dial.failures, self.longest_pause, &mut self.rng) };
         dial.state = State::Waiting(at);
         dial.candidates.clear();
         (dial.asked, dial.wanted) = (false, None);

@@ -475,7 +475,7 @@ impl Net {
         let now = self.now;
         match (conn.phase, conn.dialled) {
             (Phase::Up(session), _) => {
-                let Session { peer, addr, blocked, .. } = session;
+                let Session { peer, addr, blocked, since, .. } = session;
                 let shut = conn.outbox.bulk().reopen();
                 let rest = conn.outbox.into_rest();
                 self.counters.frames_lost += rest.lost;
@@ -484,7 +484,7 @@ impl Net {
                 if let Some(bytes) = rest.given_up {
                     tracing::warn!(target: "wingbeat::net", %peer, bytes, "a frame is given up: two links have ended while it was under way. Is limits.frame_bytes the same on both nodes?");
                 }
-                self.carry_over(now, &addr, peer, rest, blocked);
+                self.carry_over(now, &addr, peer, rest, blocked, since);
             }
             (_, Some(dialled)) => self.dial_failed(&dialled.addr, cause, now),
             _ => {}

@@ -44,6 +44,8 @@ type Outbox = VecDeque<Waiting>;
 pub(super) struct Link {
     /// Number of the open session; 0 = none.
     session: u64,
+    /// When it came up.
+    since: u64,
     lives: [u32; 2],
     /// That side knows of the session.
     up: [bool; 2],
@@ -231,7 +233,7 @@ impl World<'_> {
         self.numbers += 1;
         let session = self.numbers;
         link.dials[side] = Dial::default();
-        link.session = session;
+        (link.session, link.since) = (session, self.now);
         link.lives[side] = here;
         link.lives[1 - side] = there;
         link.up = [false; 2];
@@ -371,7 +373,19 @@ impl World<'_> {
         for frame in stuck.iter().flatten() {
             lost(&mut self.ledger, frame);
         }
-        (0..2).for_each(|side| self.redial_later(pair, side));
+        (0..2).for_each(|side| self.dial_anew(pair, side));
+    }
+
+    /// What waits has the peer dialled at once if the session lasted.
+    fn dial_anew(&mut self, pair: (u32, u32), side: usize) {
+        let node = &self.nodes[node_at(pair, side) as usize];
+        let Some(link) = self.links.get(&pair) else { return };
+        let lasted = self.now - link.since >= longest_pause(node.config.membership.seed_timeout.get()).as_nanos() as u64;
+        if !lasted || node.life.is_none() || node.paused {
+            self.redial_later(pair, side);
+        } else if !link.outbox[side].is_empty() {
+            self.dial(pair, side);
+        }
     }
 
     /// A core closes the link with a removed node.

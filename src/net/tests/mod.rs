@@ -24,6 +24,8 @@ struct Node {
     net: Net,
     me: Identity,
     start: Instant,
+    /// Time stands still.
+    stopped: Option<Time>,
     frames: Vec<(NodeId, u64)>,
     sizes: Vec<usize>,
     /// What is left to asks as they come.
@@ -55,6 +57,7 @@ impl Node {
             net,
             me,
             start: Instant::now(),
+            stopped: None,
             frames: vec![],
             sizes: vec![],
             left: vec![],
@@ -68,12 +71,17 @@ impl Node {
     }
 
     fn now(&self) -> Time {
-        Time::from_nanos(self.start.elapsed().as_nanos() as u64 + 1)
+        self.stopped.unwrap_or_else(|| Time::from_nanos(self.start.elapsed().as_nanos() as u64 + 1))
+    }
+
+    /// From now on it is so much later, and stays so.
+    fn stop_after(&mut self, time: Duration) {
+        self.stopped = Some(self.now() + time);
     }
 
     fn turn(&mut self) {
-        let start = self.start;
-        let clock = || Time::from_nanos(start.elapsed().as_nanos() as u64 + 1);
+        let (start, stopped) = (self.start, self.stopped);
+        let clock = || stopped.unwrap_or_else(|| Time::from_nanos(start.elapsed().as_nanos() as u64 + 1));
         let now = self.net.poll(Some(Duration::from_millis(1)), clock).unwrap();
         while self.takes
             && let Some(event) = self.net.next(|_, _| false)

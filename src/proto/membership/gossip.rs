@@ -29,8 +29,8 @@ const BURST: usize = 3;
 const STORM: u32 = 2;
 /// Whom a change is pushed to in a storm.
 const STORM_BURST: usize = 2;
-/// Whom the leader tells at once that all have seen.
-const CONVERGED_BURST: usize = 8;
+/// Whom the leader tells at once that all have seen, and whom a change for which shards wait is pushed to.
+const WIDE_BURST: usize = 8;
 /// What of seen sets is sent in answers to statuses, at most, in a quarter of an interval: one, or so many bytes. A deputy hears of a tenth of
 /// all nodes in each interval; in quarters, so that no second gets the share of two.
 const SEEN_BYTES: usize = 1024;
@@ -59,6 +59,8 @@ pub(crate) struct Spread {
     round_at: Option<Time>,
     /// A change waits to be pushed.
     pending: bool,
+    /// It is one for which shards wait.
+    urgent: bool,
     last_burst: Option<Time>,
     /// Pushes each of which came within a round of the one before.
     in_a_row: u32,
@@ -96,6 +98,7 @@ impl Spread {
             cluster: xxhash_rust::xxh3::xxh3_64(config.cluster.name.as_bytes()),
             round_at: None,
             pending: false,
+            urgent: false,
             last_burst: None,
             in_a_row: 0,
             reported: 0,
@@ -118,6 +121,12 @@ impl Spread {
     /// The version is another one.
     pub(crate) fn changed(&mut self) {
         self.pending = true;
+    }
+
+    /// The next push goes at once and to more: a process is proven gone, and what it ran has no home until the coordinator hears of that. For what this node
+    /// itself adds to that: there are a few such changes for each process, however many members pass them on.
+    pub(super) const fn hurry(&mut self) {
+        self.urgent = true;
     }
 }
 
@@ -496,7 +505,7 @@ impl Membership {
         }
     }
 
-    /// Pushes what changed, at most once in a tenth of the interval, in a storm of changes in a quarter of it.
+    /// Pushes what changed, at most once in a tenth of the interval, in a storm of changes in a quarter of it, and what is urgent at once.
     pub(super) fn flush_changes(&mut self, now: Time) {
         if self.state.members.len() > 1 {
             let interval = self.config.membership.gossip_interval.get();
@@ -509,16 +518,20 @@ impl Membership {
             let interval = self.config.membership.gossip_interval.get();
             let follows = self.spread.last_burst.is_some_and(|at| now.since(at) < interval);
             self.spread.in_a_row = if follows { self.spread.in_a_row.saturating_add(1) } else { 1 };
+            let burst = match (std::mem::take(&mut self.spread.urgent), self.spread.storms()) {
+                (true, _) => WIDE_BURST,
+                (false, true) => STORM_BURST,
+                (false, false) => BURST,
+            };
             self.spread.pending = false;
             self.spread.last_burst = Some(now);
-            let burst = if self.spread.storms() { STORM_BURST } else { BURST };
             for to in self.choose(burst, Whom::Behind) {
                 self.send_status(to);
             }
         }
         let converged = self.standing.converged;
         if converged && !self.spread.was_converged && self.leads() {
-            for to in self.choose(CONVERGED_BURST, Whom::Anyone) {
+            for to in self.choose(WIDE_BURST, Whom::Anyone) {
                 self.send_seen(to);
             }
         }
@@ -543,7 +556,12 @@ impl Membership {
     }
 
     fn burst_due(&self) -> Option<Time> {
-        let pause = self.config.membership.gossip_interval.get() / if self.spread.storms() { 4 } else { 10 };
+        let interval = self.config.membership.gossip_interval.get();
+        let pause = match (self.spread.urgent, self.spread.storms()) {
+            (true, _) => Duration::ZERO,
+            (false, true) => interval / 4,
+            (false, false) => interval / 10,
+        };
         (self.spread.pending && self.state.members.len() > 1).then(|| self.spread.last_burst.map_or(Time::ZERO, |at| at + pause))
     }
 

@@ -227,6 +227,9 @@ impl Membership {
         let after = self.state.members.keys().as_slice();
         let removed: Vec<NodeId> = roster::gone(&before.ids, after).map(|at| before.ids[at]).collect();
         self.tell_downed(now, &removed);
+        if removed.iter().any(|id| self.state.tombstones.get(id).is_some_and(|t| t.how == Gone::Proven)) {
+            self.spread.hurry();
+        }
         true
     }
 
@@ -277,6 +280,7 @@ impl Membership {
             }
         }
         self.touch();
+        self.spread.hurry();
         true
     }
 

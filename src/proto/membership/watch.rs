@@ -333,6 +333,7 @@ impl Membership {
                 if known_reset && self.watch.subjects.contains_key(&id) && self.own_mark(id) != Some(Mark::Refused) {
                     self.watch.refused.insert(id, now);
                     self.set_mark(id, Some(Mark::Refused));
+                    self.spread.hurry();
                 }
             }
             _ => {}
