@@ -63,10 +63,9 @@ enum State {
 /// How long an address is left alone.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Again {
-    /// Longer with each failure in a row.
-    Later,
-    /// The same, but for the first.
-    AtFirstSoon,
+    /// Twice as long with each failure in a row, from this pause on.
+    From(Duration),
+    /// As long as it may be.
     Longest,
 }
 
@@ -170,8 +169,8 @@ fn collects(patience: Duration) -> Duration {
 
 /// How long to wait after so many failures in a row: doubling, with jitter so that nodes that lost the same peer do not return in step. A peer that
 /// refuses for good is asked at the `longest` pace, and only while frames wait.
-fn backoff(failures: u32, longest: Duration, rng: &mut Rng) -> Duration {
-    let base = PAUSE_MIN.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(longest);
+fn backoff(first: Duration, failures: u32, longest: Duration, rng: &mut Rng) -> Duration {
+    let base = first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(longest);
     base.mul_f64(0.75 + rng.unit() / 2.0)
 }
 
@@ -243,9 +242,8 @@ impl Net {
         Ok(())
     }
 
-    /// Keeps what an ended session had not begun to write, in front of what came later. The peer is dialled at once if the session had lasted, as it may be
-    /// gone, and whoever is to know waits for what is said there; not where sessions end as soon as they are up.
-    pub(super) fn carry_over(&mut self, now: Time, addr: &NodeAddr, peer: NodeId, rest: Rest, blocked: bool, since: Time) {
+    /// Keeps what an ended session had not begun to write, in front of what came later. `at_once`: the peer is dialled without a pause.
+    pub(super) fn carry_over(&mut self, now: Time, addr: &NodeAddr, peer: NodeId, rest: Rest, blocked: bool, at_once: bool) {
         let limit = self.limits.link_bytes;
         let Rest { bytes, frames, torn, .. } = rest;
         let still_blocked = bytes.len() > limit;
@@ -257,20 +255,17 @@ impl Net {
         if bytes.is_empty() {
             return;
         }
-        let wait = now + backoff(1, self.longest_pause, &mut self.rng);
+        // Not from here: another connection with the peer may be coming up in the same turn.
+        let at = if at_once { now } else { now + backoff(PAUSE_MIN, 1, self.longest_pause, &mut self.rng) };
         let dial = self.dials.entry(addr.clone()).or_insert_with(Dial::new);
         dial.runs.push_front(Run { node: Some(peer), bytes, frames, torn, since: now });
         if still_blocked {
             dial.blocked.insert(peer);
         }
-        if !dial.is_at_rest() {
-            return;
+        if dial.is_at_rest() {
+            dial.state = State::Waiting(at);
+            self.arm(at, Timer::Dial(addr.clone()));
         }
-        if now.since(since) >= self.longest_pause {
-            return self.start_dial(addr, now);
-        }
-        dial.state = State::Waiting(wait);
-        self.arm(wait, Timer::Dial(addr.clone()));
     }
 
     fn start_dial(&mut self, addr: &NodeAddr, now: Time) {
@@ -343,7 +338,7 @@ impl Net {
         }
         self.counters.dials_failed += 1;
         let peer = dial.expects();
-        self.retry_later(addr, now, if cause == LinkDown::Reset { Again::AtFirstSoon } else { Again::Later });
+        self.retry_later(addr, now, Again::From(if cause == LinkDown::Reset { CLOSING } else { PAUSE_MIN }));
         let Some(dial) = self.dials.get_mut(addr) else { return };
         let given_up = dial.give_up(now, self.patience);
         let reopened = if given_up.is_empty() { BTreeSet::new() } else { dial.reopened(self.limits.link_bytes / 2) };
@@ -365,7 +360,7 @@ impl Net {
 
     /// Another connection with the same peer is used: waits for it to come up, and tries again if it does not.
     pub(super) fn dial_duplicate(&mut self, addr: &NodeAddr, now: Time) {
-        self.retry_later(addr, now, Again::Later);
+        self.retry_later(addr, now, Again::From(PAUSE_MIN));
     }
 
     /// `answers` holds a session that this node has lost: it is dialled again as the one that is wanted. At once, unless it was so already.
@@ -374,7 +369,7 @@ impl Net {
         dial.holder = Some(answers);
         match dialled.expects {
             None => self.start_dial(&dialled.addr, now),
-            Some(_) => self.retry_later(&dialled.addr, now, Again::Later),
+            Some(_) => self.retry_later(&dialled.addr, now, Again::From(PAUSE_MIN)),
         }
     }
 
@@ -413,7 +408,7 @@ impl Net {
         dial.blocked.retain(|peer| !replaced(*peer));
         self.tell_down(addr, &LinkDown::OtherIncarnation(answers), asked.map(Some), others.into());
         blocked.into_iter().for_each(|peer| self.unblock(peer, [None]));
-        self.retry_later(addr, now, Again::Later);
+        self.retry_later(addr, now, Again::From(PAUSE_MIN));
     }
 
     /// There is room for a peer again: for messages of these shards, or of all.
@@ -423,9 +418,12 @@ impl Net {
 
     fn retry_later(&mut self, addr: &NodeAddr, now: Time, again: Again) {
         let Some(dial) = self.dials.get_mut(addr) else { return };
-        dial.failures = if again == Again::Longest { u32::MAX } else { dial.failures.saturating_add(1) };
-        let soon = again == Again::AtFirstSoon && dial.failures == 1;
-        let at = now + if soon { CLOSING } else { backoff(dial.failures, self.longest_pause, &mut self.rng) };
+        let (first, failures) = match again {
+            Again::From(first) => (first, dial.failures.saturating_add(1)),
+            Again::Longest => (PAUSE_MIN, u32::MAX),
+        };
+        dial.failures = failures;
+        let at = now + backoff(first, failures, self.longest_pause, &mut self.rng);
         dial.state = State::Waiting(at);
         dial.candidates.clear();
         (dial.asked, dial.wanted) = (false, None);
@@ -525,7 +523,7 @@ mod tests {
     fn pauses_double_up_to_a_bound_and_are_spread() {
         let mut rng = Rng::new(1);
         for (failures, base) in [(0, 50), (1, 50), (2, 100), (3, 200), (6, 1600), (7, 2000), (u32::MAX, 2000)] {
-            let pauses: BTreeSet<Duration> = (0..20).map(|_| backoff(failures, PAUSE_MAX, &mut rng)).collect();
+            let pauses: BTreeSet<Duration> = (0..20).map(|_| backoff(PAUSE_MIN, failures, PAUSE_MAX, &mut rng)).collect();
             let base = Duration::from_millis(base);
             assert!(pauses.iter().all(|p| *p >= base * 3 / 4 && *p <= base * 5 / 4), "{failures}: {pauses:?}");
             assert!(pauses.len() > 10);

@@ -479,12 +479,15 @@ impl Net {
                 let shut = conn.outbox.bulk().reopen();
                 let rest = conn.outbox.into_rest();
                 self.counters.frames_lost += rest.lost;
+                // Who was reset may be gone, and whoever is to know waits behind the rest for what is said at its port. Not where sessions end as soon as they
+                // are up.
+                let at_once = cause == LinkDown::Reset && now.since(since) >= self.longest_pause;
                 self.link(LinkEvent::Down { peer: Some(peer), addr: addr.clone(), cause, lost: rest.lost });
                 self.unblock(peer, shut.into_iter().map(Some));
                 if let Some(bytes) = rest.given_up {
                     tracing::warn!(target: "wingbeat::net", %peer, bytes, "a frame is given up: two links have ended while it was under way. Is limits.frame_bytes the same on both nodes?");
                 }
-                self.carry_over(now, &addr, peer, rest, blocked, since);
+                self.carry_over(now, &addr, peer, rest, blocked, at_once);
             }
             (_, Some(dialled)) => self.dial_failed(&dialled.addr, cause, now),
             _ => {}

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::{NodeAddr, NodeId, ShardKey};
 
-/// Pause before the first new try to reach a peer, which takes place only while frames wait; doubles with each failure.
+/// Pause behind a first try to reach a peer in vain, and behind a session that has hardly begun; the next ones take place only while frames wait, and the
+/// pause doubles with each failure. Where a dial is reset it begins shorter, and a session that had lasted and is reset is followed by a dial at once.
 pub const PAUSE_MIN: Duration = Duration::from_millis(50);
 /// Longest pause, whatever the settings.
 pub const PAUSE_MAX: Duration = Duration::from_secs(2);

@@ -373,15 +373,15 @@ impl World<'_> {
         for frame in stuck.iter().flatten() {
             lost(&mut self.ledger, frame);
         }
-        (0..2).for_each(|side| self.dial_anew(pair, side));
+        (0..2).for_each(|side| self.dial_anew(pair, side, cause));
     }
 
-    /// What waits has the peer dialled at once if the session lasted.
-    fn dial_anew(&mut self, pair: (u32, u32), side: usize) {
+    /// What waits has the peer dialled at once if the session had lasted and was reset.
+    fn dial_anew(&mut self, pair: (u32, u32), side: usize, cause: &LinkDown) {
         let node = &self.nodes[node_at(pair, side) as usize];
         let Some(link) = self.links.get(&pair) else { return };
         let lasted = self.now - link.since >= longest_pause(node.config.membership.seed_timeout.get()).as_nanos() as u64;
-        if !lasted || node.life.is_none() || node.paused {
+        if !lasted || *cause != LinkDown::Reset || node.life.is_none() || node.paused {
             self.redial_later(pair, side);
         } else if !link.outbox[side].is_empty() {
             self.dial(pair, side);

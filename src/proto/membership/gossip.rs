@@ -512,13 +512,16 @@ impl Membership {
             let offset = interval.mul_f64(self.rng.unit());
             self.spread.round_at.get_or_insert(now + offset);
         } else {
-            self.spread.round_at = None;
+            (self.spread.round_at, self.spread.urgent) = (None, false);
         }
         if self.burst_due().is_some_and(|at| at <= now) {
             let interval = self.config.membership.gossip_interval.get();
             let follows = self.spread.last_burst.is_some_and(|at| now.since(at) < interval);
-            self.spread.in_a_row = if follows { self.spread.in_a_row.saturating_add(1) } else { 1 };
-            let burst = match (std::mem::take(&mut self.spread.urgent), self.spread.storms()) {
+            // What is urgent makes no storm: what follows it need not wait for longer.
+            let urgent = std::mem::take(&mut self.spread.urgent);
+            let in_a_row = if follows { self.spread.in_a_row } else { 0 };
+            self.spread.in_a_row = in_a_row.saturating_add(u32::from(!urgent));
+            let burst = match (urgent, self.spread.storms()) {
                 (true, _) => WIDE_BURST,
                 (false, true) => STORM_BURST,
                 (false, false) => BURST,
