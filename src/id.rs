@@ -2,7 +2,9 @@
 
 use std::{cmp::Ordering, fmt, net::IpAddr, str::FromStr, sync::Arc};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+
+use crate::proto::sharding::SHARDS_MAX;
 
 /// `host:port` as a node advertises it.
 ///
@@ -136,7 +138,16 @@ impl fmt::Debug for NodeId {
 
 /// Number of a shard within its entity type, from 0.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub struct ShardId(pub u32);
+pub struct ShardId(#[serde(deserialize_with = "possible_shard")] pub u32);
+
+/// What comes from outside names shards that a type may have: tables have a row for each up to the largest that was named.
+fn possible_shard<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+    let number = u32::deserialize(from)?;
+    match number < SHARDS_MAX {
+        true => Ok(number),
+        false => Err(D::Error::custom(format_args!("shard {number}, at most {}", SHARDS_MAX - 1))),
+    }
+}
 
 /// An entity type on the wire: the first 4 bytes of the XXH3-64 of its stable name.
 ///

@@ -691,7 +691,7 @@ impl<N: Carrier> Network<N> {
         if port.takes(&command) {
             return port.push(ToWorker::Command(command));
         }
-        // A message is given up. A sign is repeated by its sender, once a second for as long as the worker does not answer.
+        // A message is given up. A sign, or what a coordinator says, is repeated by its sender, once a second for as long as the worker does not answer.
         if let Some(Item::Msg { envelope, .. }) = command.item() {
             self.node.bury(envelope.shard, &EngineParcel::from_envelope(envelope.clone()), DropReason::Overloaded);
             if let Some(ask) = envelope.ask {

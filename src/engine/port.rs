@@ -23,7 +23,7 @@ const WAITING_BYTES_MAX: usize = 128 << 20;
 /// The network thread's way to one worker.
 pub struct Port {
     lane: LaneSender<ToWorker>,
-    /// What found no room, in order. What streams bring is bounded by `WAITING_MAX` and `WAITING_BYTES_MAX`; other commands are few.
+    /// What found no room, in order. What streams bring, and what is repeated, is bounded by `WAITING_MAX` and `WAITING_BYTES_MAX`; other commands are few.
     pub waiting: VecDeque<ToWorker>,
     /// Bytes of the messages in there.
     waiting_bytes: usize,
@@ -58,12 +58,13 @@ impl Port {
         self.waiting.len() < WAITING_MAX && self.waiting_bytes + self.lane.outside() + bytes <= WAITING_BYTES_MAX
     }
 
-    /// Whether it may wait: what comes once, like the state of a shard, always.
+    /// Whether it may wait: what comes once, like the state of a shard, always. What a coordinator repeats, each second for as long as the
+    /// worker stands still, as far as there is room.
     pub fn takes(&self, command: &ShardCommand) -> bool {
-        match command.item() {
-            Some(Item::Msg { envelope, .. }) => self.has_room(envelope.bytes.len()),
-            Some(_) => self.has_room(0),
-            None => true,
+        match (command.item(), command) {
+            (Some(Item::Msg { envelope, .. }), _) => self.has_room(envelope.bytes.len()),
+            (Some(_), _) | (None, ShardCommand::Assign { .. } | ShardCommand::Move { .. }) => self.has_room(0),
+            (None, _) => true,
         }
     }
 
@@ -140,6 +141,8 @@ mod tests {
         let over = || Item::Over { p: Epoch(1), tag: Epoch(2) };
         let chunk = TransferChunk { epoch: Epoch(2), base: Epoch(1), last: true, bytes: Arc::default() };
         let state = ShardCommand::Handoff { from: A, shard: S, item: HandoffItem::Transfer(chunk) };
+        let assign = ShardCommand::Assign { shard: S, epoch: Epoch(2), base: Epoch(1) };
+        let repeated = [assign, ShardCommand::Move { shard: S, epoch: Epoch(2), to: A }];
 
         for n in 0..2 {
             let (mut port, mut taken) = (port(), 0);
@@ -148,7 +151,7 @@ mod tests {
                 taken += 1;
             }
             assert!(port.waiting.len() == WAITING_MAX, "{taken} signs");
-            assert!(both(message(1)).iter().chain(&both(over())).all(|command| !port.takes(command)));
+            assert!(both(message(1)).iter().chain(&both(over())).chain(&repeated).all(|command| !port.takes(command)));
             assert!(port.takes(&state));
         }
 

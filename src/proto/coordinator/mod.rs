@@ -355,7 +355,7 @@ impl Coordinator {
         let (floor, verdict) = recount::judge(&facts);
         let mut row = Row::new(floor, now);
         // Who runs it says so again only when that changes.
-        row.entities = facts.iter().map(|(_, fact)| fact.entities).sum();
+        row.entities = facts.iter().fold(0, |sum: u32, (_, fact)| sum.saturating_add(fact.entities));
         // Whoever has heard of a home may be sending to it, and is to hear of the next one before the old one is gone.
         facts.iter().filter(|(_, f)| f.heard.is_some()).for_each(|(node, _)| row.interest(*node));
         seat.rows.insert(key, row);

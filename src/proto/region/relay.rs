@@ -6,7 +6,7 @@
 //! Only so much is under way straight to one node, all lanes together. What comes then waits in its lane for acknowledgements.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque, btree_map::Entry},
     ops::RangeBounds,
     time::Duration,
 };
@@ -29,6 +29,11 @@ use crate::{
 const WINDOW: u64 = 16;
 /// Items that begin to go by way of others at once, all lanes together.
 const ROUND: usize = 128;
+
+/// One sender's incoming lanes: each lasts as long as its node, and a peer can name any shard.
+const LANES_MAX: usize = 1 << 20;
+/// Bytes of what waits in incoming lanes, all together. What is more is not taken, and repeated by its sender; a large shard is in chunks that go on at once.
+const WAITING_BYTES_MAX: usize = 256 << 20;
 
 /// What a lane wants done.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,6 +64,12 @@ pub(crate) struct Known<'a> {
 pub(crate) struct Relay {
     out: BTreeMap<(ShardKey, NodeId), OutLane>,
     inn: BTreeMap<(ShardKey, NodeId), InLane>,
+    /// How many of these each sender has.
+    opened: BTreeMap<NodeId, usize>,
+    /// Bytes of what waits in them.
+    held: usize,
+    /// At most.
+    pub held_max: usize,
     /// Of the nodes that something was given for.
     credits: BTreeMap<NodeId, Credit>,
     /// Incoming lanes whose acknowledgement is due.
@@ -123,6 +134,9 @@ impl Relay {
             me,
             out: BTreeMap::new(),
             inn: BTreeMap::new(),
+            opened: BTreeMap::new(),
+            held: 0,
+            held_max: WAITING_BYTES_MAX,
             credits: BTreeMap::new(),
             acks: BTreeSet::new(),
             timers: Timers::default(),
@@ -247,7 +261,17 @@ impl Relay {
         known: Known<'_>,
         out: &mut Vec<RelayOut>,
     ) {
-        let lane = self.inn.entry((shard, from)).or_default();
+        let lane = match self.inn.entry((shard, from)) {
+            Entry::Occupied(lane) => lane.into_mut(),
+            Entry::Vacant(place) => {
+                let opened = self.opened.entry(from).or_default();
+                if *opened == LANES_MAX {
+                    return out.push(RelayOut::Refused(1));
+                }
+                *opened += 1;
+                place.insert(InLane::default())
+            }
+        };
         lane.by = by;
         self.acks.insert((shard, from));
         let taken = lane.delivered + lane.waiting.len() as u64;
@@ -256,9 +280,12 @@ impl Relay {
             if lane.waiting.is_empty() && known.fate_of(&item, shard, from) == Fate::Goes {
                 lane.delivered += 1;
                 out.push(RelayOut::Deliver { from, shard, item });
-            } else {
+            } else if self.held + wire_bytes(&item) <= self.held_max {
+                self.held += wire_bytes(&item);
                 lane.waiting.push_back(item);
-                lane.deliver(shard, from, known, out);
+                lane.deliver(shard, from, &mut self.held, known, out);
+            } else {
+                out.push(RelayOut::Refused(1));
             }
         }
     }
@@ -277,9 +304,11 @@ impl Relay {
         let gone: Vec<_> = self.inn.keys().filter(|(_, from)| *from == node).copied().collect();
         for key in gone {
             let lane = self.inn.remove(&key).expect("the key was just read");
+            self.held -= lane.bytes();
             self.acks.remove(&key);
             lane.waiting.into_iter().for_each(|item| give_up(now, key.0, item, DropReason::RouteLost, out));
         }
+        self.opened.remove(&node);
         self.go_in(.., known, out);
     }
 
@@ -291,7 +320,7 @@ impl Relay {
     /// Delivers of the lanes in that range what waits for nothing any more.
     pub fn go_in(&mut self, lanes: impl RangeBounds<(ShardKey, NodeId)>, known: Known<'_>, out: &mut Vec<RelayOut>) {
         for (&(shard, from), lane) in self.inn.range_mut(lanes).filter(|(_, lane)| !lane.waiting.is_empty()) {
-            lane.deliver(shard, from, known, out);
+            lane.deliver(shard, from, &mut self.held, known, out);
             self.acks.insert((shard, from));
         }
     }
@@ -304,6 +333,8 @@ impl Relay {
         }
         let waiting = std::mem::take(&mut self.inn).into_values().map(|lane| lane.waiting.len()).sum();
         out.push(RelayOut::Refused(waiting));
+        self.opened.clear();
+        self.held = 0;
         self.unacknowledged = 0;
         self.credits.clear();
         self.acks.clear();
@@ -402,6 +433,8 @@ impl Relay {
         let rooms = self.out.values().map(|l| (l.queue.len(), l.queue.capacity()));
         let mut rooms = rooms.chain(self.inn.values().map(|l| (l.waiting.len(), l.waiting.capacity())));
         assert!(rooms.all(|(len, room)| len > 0 || room == 0), "an empty lane holds no memory");
+        assert_eq!(self.held, self.inn.values().map(InLane::bytes).sum::<usize>(), "what waits is counted");
+        assert_eq!(self.inn.len(), self.opened.values().sum::<usize>(), "lanes are counted by sender");
     }
 }
 
@@ -483,16 +516,24 @@ impl Queued {
 }
 
 impl InLane {
-    fn deliver(&mut self, shard: ShardKey, from: NodeId, known: Known<'_>, out: &mut Vec<RelayOut>) {
+    /// Of what waits.
+    fn bytes(&self) -> usize {
+        self.waiting.iter().map(wire_bytes).sum()
+    }
+
+    /// `held`: bytes of what waits in all lanes.
+    fn deliver(&mut self, shard: ShardKey, from: NodeId, held: &mut usize, known: Known<'_>, out: &mut Vec<RelayOut>) {
         while let Some(item) = self.waiting.pop_front() {
             match known.fate_of(&item, shard, from) {
                 Fate::Goes => {
+                    *held -= wire_bytes(&item);
                     self.delivered += 1;
                     out.push(RelayOut::Deliver { from, shard, item });
                 }
                 Fate::Waits => return self.waiting.push_front(item),
                 // Its sender has it, and what comes behind it, until it hears of a removal: its own, or this node's.
                 Fate::Refused => {
+                    *held -= wire_bytes(&item) + self.bytes();
                     out.push(RelayOut::Refused(1 + self.waiting.len()));
                     break;
                 }

@@ -24,6 +24,8 @@ use crate::{
 
 /// A timer that is due while the right to run is suspended is looked at again after so long.
 const POSTPONE: Duration = Duration::from_millis(50);
+/// A period of nothing would be due again at once, for ever.
+const PERIOD_MIN: Duration = Duration::from_nanos(1 << 20);
 /// A shard's entities are looked through so many times within their idle time.
 const SWEEPS: u32 = 4;
 /// The shortest time between two sweeps.
@@ -103,8 +105,7 @@ impl<H: Host> Entities<H> {
                 if own.timers.len() >= most && !own.timers.contains_key(&key) {
                     return t.undelivered(H::Parcel::from_envelope(message), DropReason::Overloaded);
                 }
-                // A period of nothing would be due again at once, for ever.
-                let every = again.then(|| after.max(Duration::from_nanos(1 << 20)));
+                let every = again.then(|| after.max(PERIOD_MIN));
                 self.set_timer(t, at, key, (now + every.unwrap_or(after), every), message);
             }
             Wish::Cancel { key } => {
@@ -385,7 +386,8 @@ impl<H: Host> Entities<H> {
     /// A timer that moved in. Its entity need not be live: the message starts it.
     pub fn adopt_timer(&mut self, t: &mut Turns<'_, H>, timer: TimerRecord) {
         let at = self.place_of(t, &timer.key);
-        self.set_timer(t, at, timer.timer, (timer.due, timer.every), timer.message);
+        let every = timer.every.map(|every| every.max(PERIOD_MIN));
+        self.set_timer(t, at, timer.timer, (timer.due, every), timer.message);
     }
 
     /// A watch of a node that moved in, and was not removed meanwhile.

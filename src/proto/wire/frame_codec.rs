@@ -15,7 +15,7 @@ use crate::{
     Epoch, NodeId, ShardId, ShardKey, Time, TypeId,
     proto::{
         handoff::{DropReason, Forwarded, HandoffItem, ReplyBody, TransferChunk},
-        sharding::{ControlFrame, TERM_ACCEPTED_MAX},
+        sharding::{ControlFrame, SHARDS_MAX, TERM_ACCEPTED_MAX},
     },
 };
 
@@ -357,6 +357,10 @@ pub fn decode(input: &[u8], cx: Context) -> Result<Decoded, FrameError> {
 }
 
 fn read(header: Header, cx: Context, r: &mut Reader<'_>) -> Result<Frame, Malformed> {
+    let number = header.shard.shard.0;
+    if number >= SHARDS_MAX {
+        return Err(Malformed::TooLarge { field: "shard", value: number.into(), max: u64::from(SHARDS_MAX) - 1 });
+    }
     let Header { shard, correlation, .. } = header;
     // A sample of all that kinds use; each kind below says which of it.
     let used = Header { kind: header.kind, flags: 0, shard: ShardKey { ty: TypeId(1), shard: ShardId(1) }, epoch: 1, correlation: 1 };

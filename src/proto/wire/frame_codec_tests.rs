@@ -22,7 +22,7 @@ fn nodes() -> impl Strategy<Value = NodeId> {
 }
 
 fn shards() -> impl Strategy<Value = ShardKey> {
-    (any::<u32>(), any::<u32>()).prop_map(|(ty, shard)| ShardKey { ty: TypeId(ty), shard: ShardId(shard) })
+    (any::<u32>(), 0..SHARDS_MAX).prop_map(|(ty, shard)| ShardKey { ty: TypeId(ty), shard: ShardId(shard) })
 }
 
 fn bytes(max: usize) -> impl Strategy<Value = Vec<u8>> {
@@ -354,6 +354,46 @@ fn numbers_from_which_others_count_on_are_taken_from_the_lower_half() {
     }
     let text = decode(&encoded(&with_term(Term::new(u64::MAX))[0]), CX).unwrap_err().to_string();
     assert_eq!(text, format!("control frame: term: {}, at most {}", u64::MAX, TERM_ACCEPTED_MAX.get()));
+}
+
+// failures: row 69
+#[test]
+fn shards_that_no_type_can_have_are_refused_in_every_frame() {
+    let frames = |number: u32| {
+        let (shard, node, epoch) = (ShardKey { ty: TypeId(1), shard: ShardId(number) }, NodeId::from_raw(3), Epoch(1));
+        let message = Item::Msg { tag: epoch, mode: Mode::Settled, envelope: Envelope::new(shard, None, b"key", b"payload").unwrap() };
+        let facts = vec![ShardFact { shard, state: FactState::None, seen: epoch, base: epoch, heard: None, entities: 0 }];
+        let straight = [
+            Frame::Item { shard, item: message },
+            Frame::Item { shard, item: Item::Fence { p: epoch } },
+            Frame::StreamAck { shard, p: epoch },
+            Frame::ProbeAck { shard, route: 1, number: 1 },
+        ];
+        let both = [
+            Frame::Handoff {
+                shard,
+                number: 1,
+                item: HandoffItem::Transfer(TransferChunk { epoch, base: epoch, last: true, bytes: Arc::default() }),
+            },
+            Frame::HandoffAck { shard, upto: 1 },
+            Frame::Control(ControlFrame::Route { shard, epoch, home: node }),
+            Frame::Control(ControlFrame::Move { shard, epoch, from: node, to: node, base: epoch, term: Term::new(1) }),
+            Frame::Control(ControlFrame::Owned { shard, epoch, can_start: true }),
+            Frame::Control(ControlFrame::Facts { term: Term::new(1), answer: 1, part: 0, last: true, number: 1, types: vec![], facts }),
+        ];
+        let by_detour = |frame: Frame| Frame::Detour { from: node, to: CX.sender, frame: Box::new(frame) };
+        straight.into_iter().chain(both.into_iter().flat_map(move |frame| [by_detour(frame.clone()), frame])).collect::<Vec<_>>()
+    };
+    for frame in frames(SHARDS_MAX - 1) {
+        assert_eq!(decode(&encoded(&frame), CX), Ok(Decoded::Frame(frame.clone())));
+    }
+    for frame in [SHARDS_MAX, u32::MAX - 1, u32::MAX].into_iter().flat_map(frames) {
+        let bytes = encoded(&frame);
+        assert!(matches!(decode(&bytes, CX), Err(FrameError::Malformed { .. })), "{frame:?}");
+        assert!(super::super::message::message_in(&bytes, CX).is_none(), "nor by the short way: {frame:?}");
+    }
+    let text = decode(&encoded(&frames(u32::MAX)[0]), CX).unwrap_err().to_string();
+    assert_eq!(text, format!("message frame: shard: {}, at most {}", u32::MAX, SHARDS_MAX - 1));
 }
 
 #[test]

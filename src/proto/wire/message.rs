@@ -6,7 +6,10 @@ use super::{
     frame_codec::{Header, LENGTH_BYTES, WIRE_VERSION, epoch, kind},
     item_codec::{ASK, ASKER, remaining},
 };
-use crate::{Epoch, ShardId, ShardKey, Time, TypeId, proto::handoff::Ask};
+use crate::{
+    Epoch, ShardId, ShardKey, Time, TypeId,
+    proto::{handoff::Ask, sharding::SHARDS_MAX},
+};
 
 /// A message of a settled stream, in parts.
 #[derive(Copy, Clone, PartialEq, Debug)]
@@ -82,6 +85,9 @@ pub fn message_in(frame: &[u8], cx: Context) -> Option<Message<'_>> {
     let (key_len, after) = rest.split_first()?;
     let (key, payload) = after.split_at_checked(usize::from(*key_len))?;
     let shard = ShardKey { ty: TypeId(word(8)), shard: ShardId(word(12)) };
+    if shard.shard.0 >= SHARDS_MAX {
+        return None;
+    }
     Some(Message { shard, tag: epoch("epoch", long(16)).ok()?, ask, key, payload })
 }
 
@@ -104,7 +110,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_the_frame_that_the_codec_makes(
-            shard: (u32, u32), tag in 0u64..1 << 39, ask: Option<(u64, u64, bool)>,
+            shard in (any::<u32>(), 0..SHARDS_MAX), tag in 0u64..1 << 39, ask: Option<(u64, u64, bool)>,
             key in proptest::collection::vec(any::<u8>(), 0..=255), payload in proptest::collection::vec(any::<u8>(), 0..300),
         ) {
             let now = Time::from_nanos(1_000_000);

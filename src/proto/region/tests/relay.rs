@@ -346,6 +346,27 @@ fn a_lane_waits_for_removals_to_be_processed_here() {
     assert_eq!(lane.acks(), [ack(2)]);
 }
 
+// failures: row 40
+#[test]
+fn what_waits_in_all_lanes_is_bounded_and_what_is_more_comes_again() {
+    let mut lane = Lane::new();
+    [ME, B, C].into_iter().for_each(|n| lane.peers.add_member(n, NodeAddr::new("x", n.raw() as u16)));
+    let items = [forwarded(0, &[C]), forwarded(1, &[]), forwarded(2, &[])];
+    lane.relay.held_max = items[..2].iter().map(super::super::credit::wire_bytes).sum();
+    for (number, item) in (1..).zip(items.clone()) {
+        assert_eq!(lane.receive(number, item), if number < 3 { vec![] } else { vec![RelayOut::Refused(1)] });
+    }
+    lane.relay.check();
+    assert_eq!(lane.acks(), [ack(0)]);
+    assert_eq!(lane.removed(C), items[..2].iter().cloned().map(deliver).collect::<Vec<_>>());
+    assert_eq!(lane.acks(), [ack(2)], "its sender repeats the rest");
+    assert_eq!(lane.receive(3, items[2].clone()), [deliver(items[2].clone())]);
+    lane.relay.check();
+    lane.peers.remove(B);
+    lane.run_known(|relay, known, out| relay.removed(at(0), B, known, out));
+    lane.relay.check();
+}
+
 /// A lane in which a shard and a message wait behind a removal; then something changes, and the removal is processed.
 fn after_a_wait(change: impl FnOnce(&mut Lane)) -> (Lane, Vec<RelayOut>) {
     let mut lane = Lane::new();
