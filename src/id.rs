@@ -4,8 +4,6 @@ use std::{cmp::Ordering, fmt, net::IpAddr, str::FromStr, sync::Arc};
 
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
-use crate::proto::sharding::SHARDS_MAX;
-
 /// `host:port` as a node advertises it.
 ///
 /// Ordered by host bytes, then port as a number; leader, deputies and tie-breaks follow this order.
@@ -135,6 +133,9 @@ impl fmt::Debug for NodeId {
         write!(f, "{self}")
     }
 }
+
+/// Most shards that a type may have: each costs a routing word on every node.
+pub const SHARDS_MAX: u32 = 1 << 20;
 
 /// Number of a shard within its entity type, from 0.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]

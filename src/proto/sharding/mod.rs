@@ -2,10 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::id::SHARDS_MAX;
 use crate::{Epoch, NodeId, ShardId, ShardKey, Term, TypeId};
-
-/// Most shards that a type may have: each costs a routing word on every node.
-pub const SHARDS_MAX: u32 = 1 << 20;
 
 /// The shard of every message of a type whose number of shards this node has not heard yet. Never leaves the node.
 pub const UNSIZED: ShardId = ShardId(u32::MAX);
