@@ -10,6 +10,7 @@ use crate::{
 
 mod links;
 mod names;
+mod redial;
 mod strangers;
 
 const PATIENCE: Duration = Duration::from_secs(20);
