@@ -10,4 +10,5 @@ if ! command -v valgrind >/dev/null; then
         exit 1
     }
 fi
-cargo run --profile gates --example gates "$@"
+# With the features of the binary, whose build this shares.
+cargo run --release --features cli --example gates "$@"

@@ -72,7 +72,8 @@ pub fn message_in(frame: &[u8], cx: Context) -> Option<Message<'_>> {
     let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
     let (flags, correlation) = (head[5], long(24));
     let asked = flags & ASK != 0;
-    if head[4] != kind::MSG || word(4) >> 16 != u32::from(WIRE_VERSION) || flags & !ASK != 0 || (!asked && correlation != 0) {
+    // Kind, flags and version at once.
+    if word(4) & !(u32::from(ASK) << 8) != u32::from(kind::MSG) | u32::from(WIRE_VERSION) << 16 || (!asked && correlation != 0) {
         return None;
     }
     let mut rest = &frame[HEADER_BYTES..];
