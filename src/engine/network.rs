@@ -492,7 +492,7 @@ impl<N: Carrier> Network<N> {
     /// From another node, for whom it concerns here.
     fn cast_arrived(&mut self, peer: NodeId, ty: TypeId, topic: u64, bytes: Box<[u8]>) {
         if self.node.view().member(peer).is_none() {
-            return;
+            return self.node.metrics.drops.add(DropReason::SenderRemoved, 1);
         }
         if ty == TypeId(0) {
             return self.node.topics.arrived(&self.node, topic, bytes);
