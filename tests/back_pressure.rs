@@ -86,7 +86,7 @@ fn a_link_that_takes_nothing_gives_messages_back_and_loses_none() {
         [&home_valve, &sender_valve].into_iter().for_each(|valve| valve.set(Flow::Closed));
         let refused = loop {
             let part = Part { number, filler: vec![7; 2000] };
-            match sink.tell_within(part, Duration::from_millis(300)) {
+            match sink.tell_within(part, Duration::from_secs(2)) {
                 Ok(()) => number += 1,
                 Err(refused) => break refused,
             }

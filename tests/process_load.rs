@@ -63,7 +63,7 @@ impl Load {
                     for first in (0..PROBES).step_by(PIPELINED as usize) {
                         let probes = first..first + PIPELINED;
                         let body = format!(r#"{{"sender": "{sender}", "seq": {seq}}}"#);
-                        let path = |probe: u64| format!("/api/v1/entities/probe/p{probe}/note?mode={mode}&timeout_ms=2000");
+                        let path = |probe: u64| format!("/api/v1/entities/probe/p{probe}/note?mode={mode}&timeout_ms=20000");
                         let requests: String = probes.clone().map(|probe| post(&path(probe), "", &body)).collect();
                         client.send(requests).unwrap();
                         for probe in probes {

@@ -144,8 +144,8 @@ fn a_short_pause_costs_time_and_nothing_else(world: World) {
     let key = key_on(&world, 1);
     let entity = world.entity::<Hits>(0, key.as_str());
     let pause = Duration::from_millis(300);
-    world.pause(1, pause);
     let began = world.now();
+    world.pause(1, pause);
     for n in 1..=50 {
         entity.tell(Note { n }).unwrap();
     }

@@ -225,15 +225,18 @@ mod tests {
             let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
             statm.split_whitespace().nth(1).unwrap().parse::<i64>().unwrap() * 4096
         };
-        // The last one stays and holds the top of the heap.
-        let mut boxes: Vec<Box<[u8]>> = (0..32 << 10).map(|_| vec![1; 1000].into()).collect();
-        let last = boxes.pop();
-        drop(boxes);
-        let before = resident();
-        give_back_pages();
-        let given = before - resident();
-        assert!(given > 16 << 20, "{given} bytes of 32 MiB were given back");
-        drop(last);
+        let given = || {
+            // The last one stays and holds the top of the heap.
+            let mut boxes: Vec<Box<[u8]>> = (0..32 << 10).map(|_| vec![1; 1000].into()).collect();
+            let _last = boxes.pop();
+            drop(boxes);
+            let before = resident();
+            give_back_pages();
+            before - resident()
+        };
+        // Other tests of this process take memory meanwhile.
+        let most = (0..5).map(|_| given()).find(|&given| given > 16 << 20);
+        assert!(most.is_some(), "of 32 MiB less than half was given back");
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
         || {
             let (asked, moves) = load.during(|began| {
                 let mut moves = Moves::new();
-                while began.elapsed() < args.window() {
+                while moves.is_empty() || began.elapsed() < args.window() {
                     // Before the first one as well: a load that has only just begun is none yet.
                     load::pause_until(Instant::now() + PAUSE);
                     moves.push(to(cluster, region, homes[next], began)?);
