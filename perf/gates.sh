@@ -10,5 +10,5 @@ if ! command -v valgrind >/dev/null; then
         exit 1
     }
 fi
-# With the features of the binary, whose build this shares.
-cargo run --release --features cli --example gates "$@"
+# With the features of the binary, whose build CI shares.
+cargo run --profile gates --features cli --example gates "$@"
