@@ -269,7 +269,9 @@ impl Surface {
             Some(Box::new(move |answer| {
                 done(match answer {
                     Answer::Refused(why) => Err(SourceError::Refused(why)),
-                    Answer::NoMember(node) => Err(SourceError::Refused(format!("no member {node}"))),
+                    Answer::NoMember(_) => {
+                        Err(SourceError::Refused("the member that was meant is gone; GET /api/v1/members shows who is there".into()))
+                    }
                     Answer::NoAuthority => Err(SourceError::Timeout(
                         "the coordinator did not answer in time; it may be moving to another node: try again".into(),
                     )),

@@ -22,7 +22,7 @@ use crate::{
     proto::{
         handoff::{Ask, Word},
         shard::{Directive, Parcel, Place, StartCause, StopReason, Turn, TypeOptions},
-        sharding::{UNSIZED, shard_of},
+        sharding::{Shards, UNSIZED},
     },
 };
 
@@ -188,9 +188,27 @@ pub struct TypeEntry {
     standing_changed: Condvar,
     /// One for each shard, once their number is known. Set on the network thread, behind what waited for the number, unless it was known
     /// before anything was sent.
-    words: OnceLock<Box<[AtomicU64]>>,
+    words: OnceLock<Words>,
     /// Who wants to hear that a shard's link has room again.
     waiters: Mutex<Vec<(ShardId, Job)>>,
+}
+
+/// The routing words of a type's shards.
+struct Words {
+    shards: Shards,
+    words: Box<[AtomicU64]>,
+}
+
+impl Words {
+    /// The word of that shard, if there is such a one.
+    #[inline]
+    fn of(&self, shard: ShardId) -> Option<&AtomicU64> {
+        self.words.get(shard.0 as usize)
+    }
+
+    fn count(&self) -> u32 {
+        self.words.len() as u32
+    }
 }
 
 /// The bytes of a key for people: as text, if they are that.
@@ -266,13 +284,13 @@ impl TypeEntry {
     /// Number of shards; `None` as long as this node has not heard it.
     pub fn shards(&self) -> Option<u32> {
         // A host's number is in force here before producers can see it.
-        self.words.get().map(|words| words.len() as u32).or_else(|| Some(self.declared.load(Ordering::Acquire)).filter(|n| *n > 0))
+        self.words.get().map(Words::count).or_else(|| Some(self.declared.load(Ordering::Acquire)).filter(|n| *n > 0))
     }
 
     /// The number that a host of this node brings: `Err` has another one that stands.
     pub fn declare(&self, shards: u32) -> Result<(), u32> {
         let standing = match self.words.get() {
-            Some(words) => words.len() as u32,
+            Some(words) => words.count(),
             None => match self.declared.compare_exchange(0, shards, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => shards,
                 Err(standing) => standing,
@@ -283,7 +301,7 @@ impl TypeEntry {
 
     /// From now on messages go to their shards. Network thread only, once anything may have been sent.
     pub fn set_shards(&self, shards: u32) {
-        self.words.get_or_init(|| (0..shards).map(|_| AtomicU64::new(0)).collect());
+        self.words.get_or_init(|| Words { shards: Shards::new(shards), words: (0..shards).map(|_| AtomicU64::new(0)).collect() });
     }
 
     /// What the coordinator said.
@@ -333,28 +351,28 @@ impl TypeEntry {
     /// The shard of a key with this hash; [`UNSIZED`] as long as their number is not known.
     #[inline]
     pub fn shard_of(&self, hash: u64) -> ShardKey {
-        ShardKey { ty: self.id, shard: self.words.get().map_or(UNSIZED, |words| shard_of(hash, words.len() as u32)) }
+        ShardKey { ty: self.id, shard: self.words.get().map_or(UNSIZED, |words| words.shards.of(hash)) }
     }
 
     /// The shard of a key with this hash, and its routing word.
     #[inline]
     pub fn route(&self, hash: u64) -> (ShardKey, Word) {
         let Some(words) = self.words.get() else { return (ShardKey { ty: self.id, shard: UNSIZED }, Word::ELSEWHERE) };
-        let shard = shard_of(hash, words.len() as u32);
-        let word = words.get(shard.0 as usize).map_or(0, |word| word.load(Ordering::Acquire));
+        let shard = words.shards.of(hash);
+        let word = words.of(shard).map_or(0, |word| word.load(Ordering::Acquire));
         (ShardKey { ty: self.id, shard }, Word::from_bits(word))
     }
 
     /// The shard's routing word: one load. Elsewhere if there is no such shard.
     #[inline]
     pub fn word(&self, shard: ShardId) -> Word {
-        let word = self.words.get().and_then(|words| words.get(shard.0 as usize));
+        let word = self.words.get().and_then(|words| words.of(shard));
         word.map_or(Word::ELSEWHERE, |word| Word::from_bits(word.load(Ordering::Acquire)))
     }
 
     /// Publishes a routing word. Network thread only. False if the type has no such shard.
     pub fn publish(&self, shard: ShardId, word: Word) -> bool {
-        let published = self.words.get().and_then(|words| words.get(shard.0 as usize)).map(|w| w.store(word.bits(), Ordering::Release));
+        let published = self.words.get().and_then(|words| words.of(shard)).map(|w| w.store(word.bits(), Ordering::Release));
         if word != Word::NO_ROOM {
             self.call_waiters(|waiting| waiting == shard);
         }

@@ -556,9 +556,16 @@ impl Coordinator {
         let Some(successor) = row.record.and_then(|r| records::after_refusal(&r, epoch, from)) else { return };
         row.not_before = now + pause;
         self.refused += 1;
-        let text = format!("node {from} keeps shard {key:?}: {}", why.escape_debug());
+        let name = self.seat.as_ref().and_then(|seat| seat.types.get(key.ty)).map_or("?", |info| &info.name);
+        let text = format!("{} keeps shard {} of `{name}`: {}", self.named(from), key.shard.0, why.escape_debug());
         out.push(CoordinatorOut::Warn { code: "move_refused", text });
         self.succeed(now, key, successor, out);
+    }
+
+    /// A node for people: by its address, if it is a member.
+    fn named(&self, id: NodeId) -> String {
+        let member = self.view.as_ref().and_then(|view| view.member(id));
+        member.map_or_else(|| format!("node {id}"), |member| format!("node {}", member.addr))
     }
 
     /// Acts on whatever changed: members, hosts, time.

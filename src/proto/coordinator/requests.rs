@@ -177,8 +177,9 @@ impl Coordinator {
         if row.settled_home().is_none() {
             let epoch = record.epoch.get();
             return Err(format!(
-                "shard {} of `{name}` is under way to node {} with epoch {epoch}; wait until it runs there",
-                key.shard.0, record.home
+                "shard {} of `{name}` is under way to {} with epoch {epoch}; wait until it runs there",
+                key.shard.0,
+                self.named(record.home)
             ));
         }
         if record.home == to {

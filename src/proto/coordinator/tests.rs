@@ -259,8 +259,15 @@ fn a_dead_source_leaves_it_to_the_target() {
 #[test]
 fn a_refused_move_stays_with_its_base() {
     let mut f = Fixture::moving();
+    let out = f.frame(ME, ControlFrame::MoveRequest { id: 7, shard: S, to: C });
+    let why = "shard 0 of `cart` is under way to node host:1 with epoch 2; wait until it runs there".to_owned();
+    assert_eq!(out, [CoordinatorOut::Send(ME, ControlFrame::MoveAnswer { id: 7, result: Err(why) })]);
     let out = f.frame(ME, ControlFrame::MoveRefused { shard: S, epoch: Epoch(2), why: "no".into() });
     assert!(out.contains(&assign(ME, 3, 1, 1)) && out.contains(&route(B, 3, ME)), "B learns that it was called off: {out:?}");
+    assert!(
+        out.iter().any(|o| matches!(o, CoordinatorOut::Warn { text, .. } if text == "node host:0 keeps shard 0 of `cart`: no")),
+        "{out:?}"
+    );
     let stale = f.frame(ME, ControlFrame::MoveRefused { shard: S, epoch: Epoch(2), why: "no".into() });
     assert_eq!(stale, []);
 }

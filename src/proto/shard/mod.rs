@@ -162,14 +162,21 @@ impl<H: Host> ShardCore<H> {
     /// In steps, so that the entities of several messages can be searched for at once: most of the search is waiting for memory.
     #[inline(always)]
     pub fn approach(&self, (shard, tag, hash, arrived): Route) -> Option<Approach> {
+        let at = self.home(shard, tag, arrived)?;
+        let tag = self.env.tag(hash);
+        self.shards[at].entities.fetch_cell(tag).then_some(Approach { shard: at as u32, tag, slot: NOWHERE })
+    }
+
+    /// The shard's place, if it takes such messages without more ado.
+    #[inline(always)]
+    fn home(&self, shard: ShardKey, tag: Epoch, arrived: bool) -> Option<usize> {
         if !(arrived || self.exits.is_clear()) {
             return None;
         }
         let at = self.find(shard)?;
         let home = &self.shards[at];
         let takes = if arrived { home.takes_settled(tag) } else { home.takes(tag) };
-        let tag = self.env.tag(hash);
-        (takes && home.entities.fetch_cell(tag)).then_some(Approach { shard: at as u32, tag, slot: NOWHERE })
+        takes.then_some(at)
     }
 
     /// Second step, for all of them at once: each entity's slot, and what its turn will look at first.
@@ -206,14 +213,15 @@ impl<H: Host> ShardCore<H> {
     #[inline(always)]
     pub fn straight_way(
         &mut self,
-        route: Route,
+        (shard, tag, hash, arrived): Route,
         key: &[u8],
         host: &mut H,
         turn: impl FnOnce(&mut H, &Place, &mut H::Entity) -> Turn,
     ) -> Result<Others, NoShortWay> {
-        let mut approach = self.approach(route).ok_or(NoShortWay)?;
-        approach.slot = self.shards[approach.shard as usize].entities.slot_of(approach.tag).ok_or(NoShortWay)?;
-        self.short_way(approach, key, host, turn)
+        let at = self.home(shard, tag, arrived).ok_or(NoShortWay)?;
+        let tag = self.env.tag(hash);
+        let slot = self.shards[at].entities.slot_of(tag).ok_or(NoShortWay)?;
+        self.short_way(Approach { shard: at as u32, tag, slot }, key, host, turn)
     }
 
     /// A turn for a message of this worker's own, without a stop. `Err`: it has to go by [`handle_own`](Self::handle_own).
