@@ -3,6 +3,7 @@
 mod all;
 mod alloc;
 mod codec;
+mod core_speed;
 mod entity;
 pub mod environment;
 mod failover;

@@ -3,8 +3,13 @@
 use super::rig::Error;
 
 /// Binds this thread, and all that it will start, to the first core that it may use. Called before there is another thread.
-#[cfg(target_os = "linux")]
 pub fn bind() -> Result<(), Error> {
+    bind_to(*cores()?.first().ok_or("this process may use no core")?)
+}
+
+/// The cores that this thread may use.
+#[cfg(target_os = "linux")]
+pub fn cores() -> Result<Vec<usize>, Error> {
     // SAFETY: `cpu_set_t` is a plain array of integers, for which all zeroes is a valid value.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: the set is writable for the whole call and as long as is said.
@@ -12,12 +17,17 @@ pub fn bind() -> Result<(), Error> {
         return Err(std::io::Error::last_os_error().into());
     }
     // SAFETY: each number is below the number of bits of the set.
-    let first = (0..8 * size_of::<libc::cpu_set_t>()).find(|core| unsafe { libc::CPU_ISSET(*core, &set) });
-    let first = first.ok_or("this process may use no core")?;
-    // SAFETY: `first` is below the number of bits of the set; the set outlives the calls.
+    Ok((0..8 * size_of::<libc::cpu_set_t>()).filter(|core| unsafe { libc::CPU_ISSET(*core, &set) }).collect())
+}
+
+/// Binds this thread, and all that it will start, to one of its [`cores`].
+#[cfg(target_os = "linux")]
+pub fn bind_to(core: usize) -> Result<(), Error> {
+    // SAFETY: as above.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: a core of that list is below the number of bits of the set; the set outlives the call.
     let failed = unsafe {
-        libc::CPU_ZERO(&mut set);
-        libc::CPU_SET(first, &mut set);
+        libc::CPU_SET(core, &mut set);
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set)
     };
     if failed == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().into()) }
@@ -25,8 +35,14 @@ pub fn bind() -> Result<(), Error> {
 
 /// Binding threads to cores is offered on Linux only.
 #[cfg(not(target_os = "linux"))]
-pub fn bind() -> Result<(), Error> {
-    Err("--one-core binds threads to a core, which this build can on Linux only".into())
+pub fn cores() -> Result<Vec<usize>, Error> {
+    Err("threads are bound to cores (`--one-core`) on Linux only".into())
+}
+
+/// See [`cores`].
+#[cfg(not(target_os = "linux"))]
+pub fn bind_to(_: usize) -> Result<(), Error> {
+    cores().map(drop)
 }
 
 #[cfg(all(test, target_os = "linux"))]

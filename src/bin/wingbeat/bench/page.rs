@@ -27,16 +27,20 @@ pub fn markdown(outcomes: &[Outcome], steps: &[Step], pictures: &[(&str, &str)],
     let _ = writeln!(page, "`{how}`\n");
     environment(&mut page, outcomes, commit);
     page += "Each figure is the median of its rounds, measured in turns with its limit; the ratio is that of the round. Spread is the largest deviation of a \
-             round's figure from the median. `void`: others used more than 15 % of the machine in too many rounds, so the row proves nothing and holds nothing.\n\n\
-             | measurement | figure | limit | ratio | spread | void rounds | foreign load | must | aim | holds |\n\
-             | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
+             round's figure from the median. `void`: others used more than 15 % of the machine in too many rounds, so the row proves nothing and holds nothing. \
+             Slowest core: what the slowest one did right before and behind the rounds (the median), as a share of what one did at best on this page; who took \
+             the rest is outside of this machine, and in no foreign load.\n\n\
+             | measurement | figure | limit | ratio | spread | void rounds | foreign load | slowest core | must | aim | holds |\n\
+             | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
+    let speed = |outcome: &Outcome, which: &str| outcome.said.as_ref().ok()?["environment"]["core_steps_per_s"][which].as_f64();
+    let best = outcomes.iter().filter_map(|outcome| speed(outcome, "fastest")).reduce(f64::max);
     for outcome in outcomes {
         for check in outcome.row.checks {
             match &outcome.said {
-                Ok(said) => line(&mut page, check, said),
+                Ok(said) => line(&mut page, check, said, speed(outcome, "slowest").zip(best).map(|(slowest, best)| slowest / best)),
                 Err(why) => drop(writeln!(
                     page,
-                    "| {} | failed: {} | | | | | | {} | {} | **failed** |",
+                    "| {} | failed: {} | | | | | | | {} | {} | **failed** |",
                     check.what,
                     cell(why),
                     check.must,
@@ -89,7 +93,8 @@ fn environment(page: &mut String, outcomes: &[Outcome], commit: Option<&str>) {
     );
 }
 
-fn line(page: &mut String, check: &Check, said: &Value) {
+/// `speed` is that of the slowest core, as a share of the best.
+fn line(page: &mut String, check: &Check, said: &Value, speed: Option<f64>) {
     let at = |pointer: &str| said.pointer(pointer).and_then(Value::as_f64);
     let written = |pointer: &str| at(pointer).map_or_else(|| "-".to_owned(), |value| check.unit.write(value));
     // A figure that is compared with nothing has no ratio either.
@@ -101,7 +106,7 @@ fn line(page: &mut String, check: &Check, said: &Value) {
     let share = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{:.0} %", value * 100.0));
     let _ = writeln!(
         page,
-        "| {} | {} | {} | {} | {} | {} of {} | {} | {} | {} | {} |",
+        "| {} | {} | {} | {} | {} | {} of {} | {} | {} | {} | {} | {} |",
         check.what,
         written(check.figure),
         written(check.limit),
@@ -110,6 +115,7 @@ fn line(page: &mut String, check: &Check, said: &Value) {
         said["rounds"]["void"],
         said["rounds"]["measured"],
         share(at("/environment/foreign_load")),
+        share(speed),
         check.must,
         check.aim,
         check.judge(said),
@@ -159,7 +165,8 @@ mod tests {
             "config": {"runs": 5, "secs": 2.0, "idle": "balanced", "payload_bytes": 64}, "throughput_per_s": 2.37e6, "ratio": 0.119, "ratio_p99": null,
             "limit": {"name": "S_raw | stream", "throughput_per_s": 20.4e6}, "spread": 0.05, "spreads": {"throughput_per_s": 0.05}, "void": false, "rounds": {"measured": 6, "void": 1},
             "allocations_per_message": 0.0, "details": {"rate_per_s": 1000.0},
-            "environment": {"cpu": "a cpu", "cores": 2, "os": "linux", "arch": "x86_64", "version": "1", "foreign_load": 0.04, "debug_build": false},
+            "environment": {"cpu": "a cpu", "cores": 2, "os": "linux", "arch": "x86_64", "version": "1", "foreign_load": 0.04, "debug_build": false,
+                "core_steps_per_s": {"slowest": 6e8, "fastest": 8e8}},
         })
     }
 
@@ -177,7 +184,9 @@ mod tests {
             Some("12ab"),
         );
         assert!(
-            page.contains("| remote tell, batches | 2.37 M/s | 20.40 M/s | 0.119 | 5 % | 1 of 6 | 4 % | >= 0.15 | >= 0.3 | **missed** |"),
+            page.contains(
+                "| remote tell, batches | 2.37 M/s | 20.40 M/s | 0.119 | 5 % | 1 of 6 | 4 % | 75 % | >= 0.15 | >= 0.3 | **missed** |"
+            ),
             "{page}"
         );
         assert!(page.contains("| allocations per remote tell, sender | 0 | - | - |"), "{page}");
@@ -212,7 +221,7 @@ mod tests {
         let page = markdown(&outcomes, &[step], &[], "x", None);
         for line in page.lines().filter(|line| line.starts_with('|')) {
             let columns = line.matches('|').count() - 1;
-            assert!(columns == 10 || columns == 7, "{columns}: {line}");
+            assert!(columns == 11 || columns == 7, "{columns}: {line}");
         }
     }
 }

@@ -6,6 +6,7 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
 use super::{
+    core_speed::CoreSpeed,
     environment::{Load, environment},
     rig::Error,
 };
@@ -50,6 +51,8 @@ struct Round {
     ours: Run,
     /// Share of the machine that others used meanwhile.
     foreign: Option<f64>,
+    /// Of the cores, right before and right behind.
+    speed: Option<CoreSpeed>,
 }
 
 impl Round {
@@ -124,10 +127,11 @@ impl Report {
     ) -> Result<(), Error> {
         (self.limit, self.wanted) = (limit_name, runs as usize);
         while self.quiet() < self.wanted && self.rounds.len() < 2 * self.wanted {
-            let load = Load::now();
+            let (before, load) = (CoreSpeed::now(), Load::now());
             let (limit, ours) = (limit()?, ours()?);
             let foreign = load.and_then(|l| l.foreign_since());
-            self.rounds.push(Round { limit, ours, foreign });
+            let speed = before.zip(CoreSpeed::now()).map(|(before, behind)| before.and(behind));
+            self.rounds.push(Round { limit, ours, foreign, speed });
         }
         Ok(())
     }
@@ -221,6 +225,13 @@ impl Report {
         median(self.counted().filter_map(|r| r.foreign).collect())
     }
 
+    /// The slowest core of each counted round, as a median, and the fastest of all rounds.
+    fn speed(&self) -> Option<CoreSpeed> {
+        let slowest = median(self.counted().filter_map(|r| Some(r.speed?.slowest)).collect())?;
+        let fastest = self.rounds.iter().filter_map(|r| Some(r.speed?.fastest)).reduce(f64::max)?;
+        Some(CoreSpeed { slowest, fastest })
+    }
+
     /// All latencies of the counted rounds in one; `None` if there are none.
     pub fn latencies(&self) -> Option<Histogram<u64>> {
         let mut all: Option<Histogram<u64>> = None;
@@ -284,6 +295,8 @@ impl Report {
             "rounds": { "measured": self.rounds.len(), "void": self.rounds.len() - self.quiet() },
             "environment": environment(self.foreign()),
         });
+        object["environment"]["core_steps_per_s"] =
+            json!(self.speed().map(|CoreSpeed { slowest, fastest }| json!({ "slowest": slowest.round(), "fastest": fastest.round() })));
         if let Some(name) = self.figure {
             object[name] = json!(Self::median_of(&ours, |r| r.figure));
             object["limit"][name] = json!(Self::median_of(&limits, |r| r.figure));
@@ -338,6 +351,10 @@ impl fmt::Display for Report {
         if let Some(allocations) = Self::median_of(&ours, |r| r.allocations) {
             writeln!(f, "allocations per message {allocations:.2}")?;
         }
+        if let Some(CoreSpeed { slowest, fastest }) = self.speed().filter(|speed| speed.slowest < (1.0 - FOREIGN_MAX) * speed.fastest) {
+            let left = slowest / fastest * 100.0;
+            writeln!(f, "slow: a core had {left:.0} % of the speed that one had at best; who took the rest is outside of this machine")?;
+        }
         if self.is_void() {
             let load = self.foreign().unwrap_or(0.0) * 100.0;
             let (quiet, all, wanted) = (self.quiet(), self.rounds.len(), self.wanted);
@@ -364,13 +381,23 @@ mod tests {
     fn round(foreign: f64) -> Round {
         let ours = Run { details: vec![("formed_ms", 550.5), ("failed", 0.0)], ..Run::figure(0.3) };
         let limit = Run { details: vec![("failed", 1.0), ("copies", 2.0)], ..Run::default() };
-        Round { limit, ours, foreign: Some(foreign) }
+        Round { limit, ours, foreign: Some(foreign), speed: Some(CoreSpeed { slowest: 1.0 - foreign, fastest: 1.0 }) }
     }
 
     #[test]
     fn as_many_rounds_must_be_quiet_as_are_wanted() {
         let of = |quiet: usize| report(9, (0..18).map(|at| round(if at < quiet { 0.0 } else { 0.2 }))).is_void();
         assert!(of(8) && !of(9));
+    }
+
+    #[test]
+    fn a_core_that_was_slow_is_told() {
+        let of = |slow: f64| report(3, [0.0, slow, slow, 0.0, slow].map(round));
+        let speed = of(0.5).speed();
+        assert_eq!(speed, Some(CoreSpeed { slowest: 0.5, fastest: 1.0 }), "the median of all, as too few were quiet");
+        assert!(of(0.5).to_string().contains("slow: a core had 50 % of the speed"), "{}", of(0.5));
+        assert!(!of(0.1).to_string().contains("slow"), "{}", of(0.1));
+        assert_eq!(of(0.1).to_json()["environment"]["core_steps_per_s"], json!({ "slowest": 1.0, "fastest": 1.0 }));
     }
 
     #[test]
