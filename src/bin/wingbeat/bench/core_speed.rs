@@ -9,7 +9,8 @@ use std::{
 
 use super::one_core;
 
-/// Work is done in so many slices, of which the best counts, as this process may have threads of its own there.
+/// Work is done in so many slices, of which the best counts: this process may have threads of its own there, and a virtual core stands still for a millisecond
+/// now and then.
 const SLICES: u32 = 8;
 const SLICE: Duration = Duration::from_micros(250);
 

@@ -28,8 +28,8 @@ pub fn markdown(outcomes: &[Outcome], steps: &[Step], pictures: &[(&str, &str)],
     environment(&mut page, outcomes, commit);
     page += "Each figure is the median of its rounds, measured in turns with its limit; the ratio is that of the round. Spread is the largest deviation of a \
              round's figure from the median. `void`: others used more than 15 % of the machine in too many rounds, so the row proves nothing and holds nothing. \
-             Slowest core: what the slowest one did right before and behind the rounds (the median), as a share of what one did at best on this page; who took \
-             the rest is outside of this machine, and in no foreign load.\n\n\
+             Slowest core: what the slowest one did right before and behind the rounds (the median), as a share of what one did at best on this page; where it \
+             has less, its clock was lower, or somebody outside of this machine, who is in no foreign load, had the rest.\n\n\
              | measurement | figure | limit | ratio | spread | void rounds | foreign load | slowest core | must | aim | holds |\n\
              | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
     let speed = |outcome: &Outcome, which: &str| outcome.said.as_ref().ok()?["environment"]["core_steps_per_s"][which].as_f64();

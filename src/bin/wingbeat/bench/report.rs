@@ -353,7 +353,10 @@ impl fmt::Display for Report {
         }
         if let Some(CoreSpeed { slowest, fastest }) = self.speed().filter(|speed| speed.slowest < (1.0 - FOREIGN_MAX) * speed.fastest) {
             let left = slowest / fastest * 100.0;
-            writeln!(f, "slow: a core had {left:.0} % of the speed that one had at best; who took the rest is outside of this machine")?;
+            writeln!(
+                f,
+                "slow: a core had {left:.0} % of the speed that one had at best: a lower clock, or somebody outside of this machine had the rest"
+            )?;
         }
         if self.is_void() {
             let load = self.foreign().unwrap_or(0.0) * 100.0;
