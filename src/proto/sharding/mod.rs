@@ -18,7 +18,8 @@ pub fn shard_of(hash: u64, shards: u32) -> ShardId {
     ShardId((hash % u64::from(shards)) as u32)
 }
 
-/// How many shards a type has, for who looks for one per message: a division of 64 bits takes up to ninety cycles, as long as all the rest of a message.
+/// How many shards a type has, for who looks for one per message: a division of 64 bits takes up to ninety cycles, and was two fifths of what sending a message
+/// of a batch cost on a Cascade Lake.
 #[derive(Copy, Clone, Debug)]
 pub struct Shards {
     count: u32,

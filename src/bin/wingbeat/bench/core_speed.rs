@@ -3,7 +3,6 @@
 
 use std::{
     hint::black_box,
-    sync::Barrier,
     time::{Duration, Instant},
 };
 
@@ -25,12 +24,7 @@ impl CoreSpeed {
     /// As of now, of all cores that this process may use, at once: two milliseconds of work. `None` where threads cannot be bound to cores.
     pub fn now() -> Option<Self> {
         let cores = one_core::cores().ok()?;
-        let all_there = Barrier::new(cores.len());
-        let measure = |core| {
-            let bound = one_core::bind_to(core);
-            all_there.wait();
-            bound.ok().map(|()| (0..SLICES).map(|_| steps_per_s()).fold(0.0, f64::max))
-        };
+        let measure = |core| one_core::bind_to(core).ok().map(|()| (0..SLICES).map(|_| steps_per_s()).fold(0.0, f64::max));
         let measured: Option<Vec<f64>> = std::thread::scope(|scope| {
             let threads: Vec<_> = cores.iter().map(|core| scope.spawn(|| measure(*core))).collect();
             threads.into_iter().map(|thread| thread.join().ok().flatten()).collect()

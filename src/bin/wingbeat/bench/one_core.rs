@@ -23,9 +23,13 @@ pub fn cores() -> Result<Vec<usize>, Error> {
 /// Binds this thread, and all that it will start, to one of its [`cores`].
 #[cfg(target_os = "linux")]
 pub fn bind_to(core: usize) -> Result<(), Error> {
+    let most = 8 * size_of::<libc::cpu_set_t>();
+    if core >= most {
+        return Err(format!("core {core}: this program knows cores below {most}").into());
+    }
     // SAFETY: as above.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: a core of that list is below the number of bits of the set; the set outlives the call.
+    // SAFETY: the core is below the number of bits of the set, as was just seen; the set outlives the call.
     let failed = unsafe {
         libc::CPU_SET(core, &mut set);
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set)
