@@ -132,14 +132,16 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// One cell for each 16 bytes of memory: loom sees who reads and writes them.
-pub struct Noted(Box<[loom::cell::UnsafeCell<()>]>);
+/// One cell for each 16 bytes of memory: loom sees who reads and writes them; and one word, for those that are looked at by both sides.
+#[derive(Clone)]
+pub struct Noted(std::sync::Arc<[loom::cell::UnsafeCell<()>]>, std::sync::Arc<[AtomicU32]>);
 
 const UNIT: usize = 16;
 
 impl Noted {
     pub fn new(bytes: usize) -> Self {
-        Self((0..bytes.div_ceil(UNIT)).map(|_| loom::cell::UnsafeCell::new(())).collect())
+        let units = bytes.div_ceil(UNIT);
+        Self((0..units).map(|_| loom::cell::UnsafeCell::new(())).collect(), (0..units).map(|_| AtomicU32::new(0)).collect())
     }
 
     fn units(&self, at: usize, len: usize) -> &[loom::cell::UnsafeCell<()>] {
@@ -153,6 +155,14 @@ impl Noted {
     pub fn write(&self, at: usize, len: usize) {
         self.units(at, len).iter().for_each(|unit| unit.with_mut(|_| ()));
     }
+}
+
+/// The word of the unit there.
+///
+/// # Safety
+/// None here.
+pub unsafe fn word(noted: &Noted, at: usize, _place: *mut u8) -> &AtomicU32 {
+    &noted.1[at / UNIT]
 }
 
 /// What the standard library's promises: who finds a value finds all that was done before it was put there.

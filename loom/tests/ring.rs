@@ -12,32 +12,31 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Four records of the smallest ring leave some of it at its end, so that five go round behind a gap.
 const WORDS: usize = 13;
-type Value = [u64; WORDS];
 const MOST: u32 = 100;
 
 unsafe fn discard(_: u32, _: *mut u8) {}
 
-fn write(producer: &Producer, n: u64) -> bool {
+fn write<const WORDS: usize>(producer: &Producer, n: u64) -> bool {
     // SAFETY: `discard` has nothing to do for such a value, which is `Send`.
-    unsafe { push::<Value>(producer, 0, MOST, [n; WORDS]) }.is_ok()
+    unsafe { push::<[u64; WORDS]>(producer, 0, MOST, [n; WORDS]) }.is_ok()
 }
 
-fn read(consumer: &mut Consumer) -> Option<u64> {
+fn read<const WORDS: usize>(consumer: &mut Consumer) -> Option<u64> {
     let (_, place) = consumer.front()?;
     // SAFETY: each record is such a value.
-    let value = unsafe { place.cast::<Value>().read() };
+    let value = unsafe { place.cast::<[u64; WORDS]>().read() };
     consumer.advance();
     assert_eq!(value, [value[0]; WORDS]);
     Some(value[0])
 }
 
 /// The producer writes `records`, publishing behind each `batch`; the consumer takes them in order.
-fn passage(records: u64, batch: u64) {
+fn passage<const WORDS: usize>(records: u64, batch: u64) {
     // SAFETY: all records are such values.
     let (producer, mut consumer) = unsafe { ring(512, discard) };
     let writer = thread::spawn(move || {
         for n in 0..records {
-            while !write(&producer, n) {
+            while !write::<WORDS>(&producer, n) {
                 producer.publish();
                 thread::yield_now();
             }
@@ -48,7 +47,7 @@ fn passage(records: u64, batch: u64) {
     });
     let mut next = 0;
     while next < records {
-        match read(&mut consumer) {
+        match read::<WORDS>(&mut consumer) {
             Some(n) => {
                 assert_eq!(n, next);
                 next += 1;
@@ -63,9 +62,13 @@ fn passage(records: u64, batch: u64) {
 #[test]
 fn records_come_out_whole_and_in_order_also_when_the_ring_goes_round() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
-    check(Some(3), || passage(2, 1));
-    check(Some(1), || passage(5, 1));
-    check(Some(1), || passage(6, 3));
+    check(Some(3), || passage::<WORDS>(2, 1));
+    check(Some(1), || passage::<WORDS>(5, 1));
+    check(Some(1), || passage::<WORDS>(6, 3));
+    // The consumer waits where a batch of the round before had begun.
+    check(Some(1), || passage::<WORDS>(7, 1));
+    // No gap at the end: what is not yet there is marked right in front of what was not taken.
+    check(Some(1), || passage::<15>(6, 1));
 }
 
 #[test]
@@ -75,9 +78,9 @@ fn each_side_may_end_first_and_what_nobody_took_is_dropped_behind_both() {
         // SAFETY: all records are such values.
         let (producer, mut consumer) = unsafe { ring(512, discard) };
         let writer = thread::spawn(move || {
-            assert!(write(&producer, 0) && write(&producer, 1));
+            assert!(write::<WORDS>(&producer, 0) && write::<WORDS>(&producer, 1));
         });
-        let first = read(&mut consumer);
+        let first = read::<WORDS>(&mut consumer);
         assert!(first.is_none_or(|n| n == 0));
         drop(consumer);
         writer.join().unwrap();
@@ -87,6 +90,6 @@ fn each_side_may_end_first_and_what_nobody_took_is_dropped_behind_both() {
 #[test]
 fn an_end_that_does_not_release_or_acquire_is_found() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
-    must_find(Fault::NoRelease, Some(2), || passage(2, 1));
-    must_find(Fault::NoAcquire, Some(2), || passage(2, 1));
+    must_find(Fault::NoRelease, Some(2), || passage::<WORDS>(2, 1));
+    must_find(Fault::NoAcquire, Some(2), || passage::<WORDS>(2, 1));
 }

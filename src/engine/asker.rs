@@ -113,19 +113,20 @@ impl Drop for Asker {
 }
 
 thread_local! {
-    static ASKER: Cell<Option<Asker>> = const { Cell::new(None) };
+    /// Boxed, as it is taken and put back for each ask.
+    static ASKER: Cell<Option<Box<Asker>>> = const { Cell::new(None) };
 }
 
 impl Asker {
     /// The calling thread's, or one of its own for an ask within an ask (a `tracing` subscriber's, say) or behind the end of what the thread keeps. Taken
     /// for the time of one ask.
-    pub fn take(preset: Idle) -> Self {
+    pub fn take(preset: Idle) -> Box<Self> {
         match ASKER.try_with(Cell::take).ok().flatten() {
             Some(mut asker) if asker.preset == preset => {
                 asker.settled = false;
                 asker
             }
-            _ => Self { desk: Some(Desk::take()), idler: Idler::new(preset), preset, settled: false },
+            _ => Box::new(Self { desk: Some(Desk::take()), idler: Idler::new(preset), preset, settled: false }),
         }
     }
 
@@ -231,7 +232,7 @@ impl Asker {
     }
 
     /// Keeps it for the thread's next ask. Not for one whose answer may still come.
-    pub fn keep(mut self) {
+    pub fn keep(mut self: Box<Self>) {
         self.settled = true;
         // Fails only while the thread is torn down.
         let _ = ASKER.try_with(|slot| slot.set(Some(self)));

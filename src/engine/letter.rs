@@ -95,12 +95,13 @@ impl Address<'_> {
         Parts::of(self.stream.is_some(), self.ask.is_some(), self.key.len()).body + body
     }
 
-    /// Writes all but the body, and says where that belongs.
+    /// Writes all, the body by `put`. From its end to its beginning: a consumer that waits looks at the line where it begins, and would take that away between
+    /// two stores to it.
     ///
     /// # Safety
     /// `size(body)` bytes, aligned to [`ALIGN`], are the caller's there.
-    #[inline]
-    unsafe fn write(&self, place: *mut u8, table: Option<&'static Table>, body: usize) -> *mut u8 {
+    #[inline(always)]
+    unsafe fn write(&self, place: *mut u8, table: Option<&'static Table>, body: usize, put: impl FnOnce(*mut u8)) {
         let (asked, arrived) = (self.ask.is_some(), self.stream.is_some());
         debug_assert!(body <= LETTER_MAX && self.key.len() <= usize::from(u8::MAX));
         let parts = Parts::of(arrived, asked, self.key.len());
@@ -119,7 +120,7 @@ impl Address<'_> {
         };
         // SAFETY: all of it lies within the `size(body)` bytes, and each part begins where it is aligned.
         unsafe {
-            place.cast::<Head>().write(head);
+            put(place.add(parts.body));
             if let Some(stream) = self.stream {
                 place.add(parts.stream).cast::<NodeId>().write(stream);
             }
@@ -132,7 +133,7 @@ impl Address<'_> {
                 Ok(word) => key.cast::<[u8; 8]>().write(word),
                 Err(_) => key.copy_from_nonoverlapping(self.key.as_ptr(), self.key.len()),
             }
-            place.add(parts.body)
+            place.cast::<Head>().write(head);
         }
     }
 
@@ -144,7 +145,9 @@ impl Address<'_> {
     #[inline]
     pub unsafe fn write_value<M: Wire>(&self, place: *mut u8, message: *const M) {
         // SAFETY: the caller's bytes; `fits` says that the body's place is aligned for an `M`. The value is the caller's to give away.
-        unsafe { self.write(place, Some(Table::of::<M>()), size_of::<M>()).cast::<M>().copy_from_nonoverlapping(message, 1) }
+        unsafe {
+            self.write(place, Some(Table::of::<M>()), size_of::<M>(), |body| body.cast::<M>().copy_from_nonoverlapping(message, 1));
+        }
     }
 
     /// Writes a letter with an encoding.
@@ -154,7 +157,7 @@ impl Address<'_> {
     #[inline]
     pub unsafe fn write_encoded(&self, place: *mut u8, encoded: &[u8]) {
         // SAFETY: the caller's bytes.
-        unsafe { self.write(place, None, encoded.len()).copy_from_nonoverlapping(encoded.as_ptr(), encoded.len()) }
+        unsafe { self.write(place, None, encoded.len(), |body| body.copy_from_nonoverlapping(encoded.as_ptr(), encoded.len())) }
     }
 }
 
@@ -476,13 +479,13 @@ impl<M: Wire> Draft<'_, M> {
         // SAFETY: the caller's bytes; head, key and value are moved there, and nobody uses them here any more. In pieces whose lengths are known,
         // as most keys are words: a copy of unknown length is a call.
         unsafe {
-            place.cast::<Head>().write(Head { shard, tag, ..head });
+            place.add(body).cast::<M>().copy_from_nonoverlapping(self.place.add(body).cast::<M>(), 1);
             if body == KEY + 8 {
                 place.add(KEY).cast::<MaybeUninit<[u8; 8]>>().copy_from_nonoverlapping(self.place.add(KEY).cast(), 1);
             } else {
                 place.add(KEY).copy_from_nonoverlapping(self.place.add(KEY), usize::from(head.key));
             }
-            place.add(body).cast::<M>().copy_from_nonoverlapping(self.place.add(body).cast::<M>(), 1);
+            place.cast::<Head>().write(Head { shard, tag, ..head });
         }
     }
 }

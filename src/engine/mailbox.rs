@@ -11,10 +11,13 @@ use super::{
 };
 
 /// Where the answer for a blocked thread is put. One ask at a time.
+///
+/// State and answer begin a line of the cache, so that a short answer comes with one way between the cores.
+#[repr(C, align(128))]
 pub struct Mailbox<A> {
+    state: AtomicU8,
     /// While the state is `FULL` an answer, which is the owner's; else nothing, and the room belongs to who has the [`Place`].
     answer: UnsafeCell<MaybeUninit<A>>,
-    state: AtomicU8,
     bell: Bell,
 }
 

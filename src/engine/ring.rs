@@ -4,20 +4,23 @@
 //! ends keep a copy of where they last saw the other, so that a record costs no line of the other core's as long as there is room, and
 //! records to take. Positions only grow; the place in the buffer is kept beside them.
 //!
-//! The producer *publishes*: what it has written is seen by the consumer in batches. The consumer *releases*: what it has read is given
-//! back in batches.
+//! The producer *publishes*: what it has written is seen by the consumer in batches. In front of the first record of each stands how many bytes the batch
+//! has, written last, and zero before. So a consumer that waits looks at the line in which the next record will stand, and has both with one way
+//! between the cores. One that finds batch behind batch looks at the tail, which says how far all of them reach.
+//!
+//! The consumer *releases*: what it has read is given back in batches.
 //!
 //! Checked by `loom/tests/ring.rs`.
 
 use std::{
     cell::{Cell, UnsafeCell},
     mem::MaybeUninit,
-    ptr,
+    ptr::{self, NonNull},
 };
 
 use crossbeam::utils::CachePadded;
 
-use super::sync::{Arc, AtomicU32, AtomicU64, Noted, Ordering};
+use super::sync::{Arc, AtomicU32, AtomicU64, Noted, Ordering, word};
 
 /// Payloads are aligned to this, and records are multiples of it.
 pub const ALIGN: usize = 16;
@@ -25,20 +28,23 @@ const HEADER: usize = 8;
 /// Records longer than one part in so many are refused: the ring would have to be empty for them.
 const SHARE_MAX: usize = 4;
 /// Fills the end of the buffer where the next record does not fit.
-const PAD: u32 = u32::MAX;
+const PAD: u32 = KIND_MASK;
+/// A record's length leaves the lowest bits free for its kind.
+const KIND_MASK: u32 = ALIGN as u32 - 1;
 /// How far ahead of its records a producer asks for the lines that it will write to: four messages of 64 bytes.
 const AHEAD: usize = 512;
+/// A consumer that has found so many batches, one behind the other, looks at the tail for the next ones.
+const ROW: u32 = 2;
 /// Bytes of a line of the cache.
 const LINE: usize = 64;
 
 #[repr(C, align(64))]
 struct Line(UnsafeCell<MaybeUninit<[u8; LINE]>>);
 
-/// What stands in front of each payload.
-#[repr(C)]
+/// What stands in front of each payload, behind the word by which a row of records is shown: the bytes of the record, header and rounding included, and its
+/// kind.
 #[derive(Copy, Clone)]
 struct Header {
-    /// Bytes of the record, header and rounding included.
     len: u32,
     kind: u32,
 }
@@ -50,22 +56,42 @@ struct Head {
     items: AtomicU32,
 }
 
-struct Shared {
-    lines: Box<[Line]>,
+/// Where the records stand. Each end has a copy at hand, so that finding a place takes no look at anything else.
+#[derive(Clone)]
+struct Buffer {
+    lines: NonNull<Line>,
+    /// Bytes for records: a line less than there are, because records begin in the middle of a unit, so that payloads begin with one.
+    capacity: usize,
     noted: Noted,
-    /// Bytes published.
+}
+
+/// Whose end is the buffer's, also if what it holds panics as it is dropped.
+struct Owned(Buffer);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        let lines = NonNull::slice_from_raw_parts(self.0.lines, self.0.capacity / LINE + 1);
+        // SAFETY: these are the lines that `Buffer::new` has leaked, and both ends are gone, with their copies.
+        drop(unsafe { Box::from_raw(lines.as_ptr()) });
+    }
+}
+
+struct Shared {
+    buffer: Owned,
+    /// Bytes published. Written behind the word of the batch, so it may be behind what that says.
     tail: CachePadded<AtomicU64>,
     head: CachePadded<Head>,
     /// Drops a payload of that kind.
     discard: unsafe fn(u32, *mut u8),
 }
 
-// SAFETY: the bytes between `head` and `tail` belong to the consumer, all others to the producer; each end is held by one thread at a time,
-// because `Producer` and `Consumer` are not `Sync`, and hands bytes over by a releasing store that the other end acquires. What the payloads
+// SAFETY: the bytes between `head` and what was published belong to the consumer, all others to the producer, but for the word where the next batch begins,
+// which both know as an atomic; each end is held by one thread at a time, because `Producer` and `Consumer` are not `Sync`, and hands bytes over by a
+// releasing store that the other end acquires. What the payloads
 // are made of is `Send`: whoever writes them vouches for that (`Producer::write`).
-unsafe impl Send for Shared {}
+unsafe impl Send for Buffer {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for Buffer {}
 
 /// The bytes of a record with so long a payload.
 pub const fn record(payload: usize) -> usize {
@@ -77,41 +103,43 @@ pub const fn record(payload: usize) -> usize {
 /// # Safety
 /// `discard` must be right for every kind and payload that is ever written.
 pub unsafe fn ring(bytes: usize, discard: unsafe fn(u32, *mut u8)) -> (Producer, Consumer) {
-    let lines: Box<[Line]> = (0..bytes.div_ceil(LINE).max(8) + 1).map(|_| Line(UnsafeCell::new(MaybeUninit::uninit()))).collect();
+    let buffer = Buffer::new(bytes.div_ceil(LINE).max(8));
+    // SAFETY: the whole buffer is the producer's.
+    unsafe { buffer.not_yet(0) };
     let shared = Arc::new(Shared {
-        noted: Noted::new(lines.len() * LINE),
-        lines,
+        buffer: Owned(buffer.clone()),
         tail: CachePadded::new(AtomicU64::new(0)),
         head: CachePadded::new(Head { at: AtomicU64::new(0), items: AtomicU32::new(0) }),
         discard,
     });
-    let capacity = shared.capacity();
     let producer = Producer {
-        capacity,
-        longest: capacity / SHARE_MAX,
+        longest: buffer.capacity / SHARE_MAX,
         at: Cell::new(0),
         offset: Cell::new(0),
         published: Cell::new(0),
+        batch: Cell::new(0),
         items: Cell::new(0),
         seen: Cell::new((0, 0)),
+        buffer: buffer.clone(),
         shared: shared.clone(),
     };
-    (producer, Consumer { capacity, at: 0, offset: 0, items: 0, released: 0, seen: 0, shared })
+    (producer, Consumer { at: 0, offset: 0, items: 0, released: 0, seen: 0, row: 0, buffer, shared })
 }
 
-impl Shared {
-    /// Bytes for records: a line less than there are, because records begin in the middle of a unit, so that payloads begin with one.
-    fn capacity(&self) -> usize {
-        (self.lines.len() - 1) * LINE
+impl Buffer {
+    /// For records of so many lines.
+    fn new(lines: usize) -> Self {
+        let all: Box<[Line]> = (0..=lines).map(|_| Line(UnsafeCell::new(MaybeUninit::uninit()))).collect();
+        let lines = NonNull::from(Box::leak(all));
+        assert!(u32::try_from(lines.len() * LINE).is_ok(), "a lane of 2^20 items has 128 MiB");
+        Self { lines: lines.cast(), capacity: (lines.len() - 1) * LINE, noted: Noted::new(lines.len() * LINE) }
     }
 
     #[inline]
     fn place(&self, offset: usize) -> *mut u8 {
-        debug_assert!(offset <= self.capacity());
-        // One pointer to the whole buffer, so that it may be used for all of it.
-        let base = self.lines.as_ptr().cast::<u8>().cast_mut();
-        // SAFETY: callers pass offsets up to the capacity; the lines are interior mutable and stand in one piece.
-        unsafe { base.add(ALIGN - HEADER + offset) }
+        debug_assert!(offset <= self.capacity);
+        // SAFETY: callers pass offsets up to the capacity; the lines are interior mutable and stand in one piece, behind this one pointer.
+        unsafe { self.lines.as_ptr().cast::<u8>().add(ALIGN - HEADER + offset) }
     }
 
     /// # Safety
@@ -119,23 +147,56 @@ impl Shared {
     #[inline]
     unsafe fn header(&self, offset: usize) -> Header {
         self.noted.read(offset, HEADER);
-        // SAFETY: the caller's record begins with a header, which wants less alignment than records have.
-        unsafe { self.place(offset).cast::<Header>().read() }
+        // SAFETY: the caller's record begins with a header: the word, and behind it what is read here.
+        let what = unsafe { self.place(offset).cast::<u32>().add(1).read() };
+        Header { len: what & !KIND_MASK, kind: what & KIND_MASK }
+    }
+
+    /// # Safety
+    /// The header is the caller's to write.
+    #[inline]
+    unsafe fn set_header(&self, offset: usize, Header { len, kind }: Header) {
+        debug_assert!(len & KIND_MASK == 0 && kind <= PAD);
+        // SAFETY: the caller's; the word in front is not touched.
+        unsafe { self.place(offset).cast::<u32>().add(1).write(len | kind) };
+    }
+
+    /// The word of the batch that begins there: its bytes, or zero.
+    ///
+    /// # Safety
+    /// The caller is the consumer, which stands there, or the producer, which has come there and has not shown what is before.
+    #[inline]
+    unsafe fn batch(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: a header begins there, aligned to eight, and of those who may look at it now nobody uses the word otherwise: what was there before the ring
+        // went round was released by the consumer before the producer came there, and the consumer comes there behind the batch before, which the producer
+        // shows only when this word is zero.
+        unsafe { word(&self.noted, offset, self.place(offset)) }
+    }
+
+    /// Nothing is shown there yet.
+    ///
+    /// # Safety
+    /// The caller is the producer, which has come there and has not shown what is before, or nobody else has the buffer yet.
+    #[inline]
+    unsafe fn not_yet(&self, offset: usize) {
+        self.noted.write(offset, size_of::<u32>());
+        // SAFETY: the caller's promise.
+        unsafe { self.batch(offset) }.store(0, Ordering::Relaxed);
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let capacity = self.capacity();
+        let buffer = &self.buffer.0;
         let (mut at, tail) = (self.head.at.load(Ordering::Acquire), self.tail.load(Ordering::Acquire));
         while at < tail {
-            let offset = (at % capacity as u64) as usize;
+            let offset = (at % buffer.capacity as u64) as usize;
             // SAFETY: both ends are gone, so all that was published and not released is ours, record by record.
-            let header = unsafe { self.header(offset) };
+            let header = unsafe { buffer.header(offset) };
             if header.kind != PAD {
-                self.noted.read(offset, header.len as usize);
+                buffer.noted.read(offset, header.len as usize);
                 // SAFETY: as above; nobody uses the payload afterwards.
-                unsafe { (self.discard)(header.kind, self.place(offset + HEADER)) };
+                unsafe { (self.discard)(header.kind, buffer.place(offset + HEADER)) };
             }
             at += u64::from(header.len);
         }
@@ -144,15 +205,17 @@ impl Drop for Shared {
 
 /// The writing end.
 pub struct Producer {
-    capacity: usize,
     /// Bytes of the longest record that can be written.
     longest: usize,
     at: Cell<u64>,
     offset: Cell<usize>,
     published: Cell<u64>,
+    /// Where the batch begins that is being written.
+    batch: Cell<usize>,
     items: Cell<u32>,
     /// What the consumer was last seen to have given back: bytes and records.
     seen: Cell<(u64, u32)>,
+    buffer: Buffer,
     shared: Arc<Shared>,
 }
 
@@ -161,10 +224,10 @@ impl Producer {
     /// the ring then.
     #[inline]
     pub fn has_room(&self, bytes: usize, longest: usize, spare: usize, items: u32, most: u32) -> bool {
-        // In the worst case the longest one does not fit at the end of the buffer by one unit.
-        let need = (bytes + longest + spare) as u64;
+        // In the worst case the longest one does not fit at the end of the buffer by one unit. Behind all of them is the word of the next batch.
+        let need = (bytes + longest + spare + ALIGN) as u64;
         let fits = |(at, taken): (u64, u32)| {
-            let free = self.capacity as u64 - (self.at.get() - at);
+            let free = self.buffer.capacity as u64 - (self.at.get() - at);
             need <= free && self.items.get().wrapping_sub(taken).saturating_add(items) <= most
         };
         fits(self.seen.get()) || fits(self.look())
@@ -188,31 +251,37 @@ impl Producer {
     /// for `kind`. It must be `Send`.
     #[inline(always)]
     pub unsafe fn write(&self, kind: u32, payload: usize, spare: usize, most: u32, fill: impl FnOnce(*mut u8)) -> bool {
+        debug_assert!(kind < PAD);
         let len = record(payload);
-        let (mut offset, left) = (self.offset.get(), self.capacity - self.offset.get());
+        let (mut offset, left) = (self.offset.get(), self.buffer.capacity - self.offset.get());
         let pad = if len > left { left } else { 0 };
         if len > self.longest || !self.has_room(len + pad, 0, spare, 1, most) {
             return false;
         }
         if pad > 0 {
-            self.shared.noted.write(offset, HEADER);
+            self.buffer.noted.write(offset, HEADER);
             // SAFETY: the rest of the buffer is free, as was just seen, and at least one unit long, since a record that reached its end would have
             // set the offset to zero.
-            unsafe { self.shared.place(offset).cast::<Header>().write(Header { len: left as u32, kind: PAD }) };
+            unsafe { self.buffer.set_header(offset, Header { len: left as u32, kind: PAD }) };
             self.at.set(self.at.get() + left as u64);
+            self.offset.set(0);
             offset = 0;
         }
-        self.shared.noted.write(offset, len);
-        let place = self.shared.place(offset);
-        // The two lines of a message that will be written soon. They are in the consumer's cache, and a store to one of those would wait for the way
-        // between the cores, and all stores behind it as well. Behind the end of the buffer that is for nothing, as it is where the ring is all but full.
+        self.buffer.noted.write(offset, len);
+        let place = self.buffer.place(offset);
+        // Two lines, as most messages have, or three, as requests do, that will be written soon. They are in the consumer's cache, and a store to one of those
+        // would wait for the way between the cores, and all stores behind it as well. Behind the end of the buffer that is for nothing, as it is where the
+        // ring is all but full.
         (0..2).for_each(|line| fetch_to_write(place.wrapping_add(AHEAD + line * LINE)));
+        if len > 2 * LINE {
+            fetch_to_write(place.wrapping_add(AHEAD + 2 * LINE));
+        }
         // SAFETY: `len` bytes are free there, and do not reach beyond the end.
-        unsafe { place.cast::<Header>().write(Header { len: len as u32, kind }) };
-        // SAFETY: as above.
         fill(unsafe { place.add(HEADER) });
+        // SAFETY: as above. The line where it begins is written to at last, as a consumer that waits looks at it.
+        unsafe { self.buffer.set_header(offset, Header { len: len as u32, kind }) };
         self.at.set(self.at.get() + len as u64);
-        self.offset.set(if offset + len == self.capacity { 0 } else { offset + len });
+        self.offset.set(if offset + len == self.buffer.capacity { 0 } else { offset + len });
         self.items.set(self.items.get().wrapping_add(1));
         true
     }
@@ -226,12 +295,19 @@ impl Producer {
     /// Shows the consumer what was written. False if it has seen all.
     #[inline]
     pub fn publish(&self) -> bool {
-        let news = self.unpublished() > 0;
-        if news {
+        let bytes = self.unpublished();
+        if bytes > 0 {
+            let next = self.offset.get();
+            // SAFETY: this batch is not shown, so the consumer has come to its beginning at most; a unit behind its end was left free.
+            let batch = unsafe {
+                self.buffer.not_yet(next);
+                self.buffer.batch(self.batch.replace(next))
+            };
+            batch.store(bytes as u32, Ordering::Release);
             self.published.set(self.at.get());
             self.shared.tail.store(self.at.get(), Ordering::Release);
         }
-        news
+        bytes > 0
     }
 }
 
@@ -243,13 +319,15 @@ impl Drop for Producer {
 
 /// The reading end.
 pub struct Consumer {
-    capacity: usize,
     at: u64,
     offset: usize,
     items: u32,
     released: u64,
     /// Up to where the producer was last seen to have published.
     seen: u64,
+    /// So many batches were found one behind the other.
+    row: u32,
+    buffer: Buffer,
     shared: Arc<Shared>,
 }
 
@@ -264,9 +342,9 @@ impl Consumer {
                 return None;
             }
             // SAFETY: a published record that was not released begins here.
-            let header = unsafe { self.shared.header(self.offset) };
+            let header = unsafe { self.buffer.header(self.offset) };
             if header.kind != PAD {
-                return Some((header.kind, self.shared.place(self.offset + HEADER)));
+                return Some((header.kind, self.buffer.place(self.offset + HEADER)));
             }
             self.skip(header.len);
         }
@@ -276,13 +354,24 @@ impl Consumer {
     /// comes from the producer's core.
     #[inline]
     fn look(&mut self) -> bool {
-        self.seen = self.shared.tail.load(Ordering::Acquire);
+        let tail = if self.row < ROW { 0 } else { self.shared.tail.load(Ordering::Acquire) };
+        // The tail may be behind the word, which says for sure whether something is there.
+        self.seen = if tail > self.at { tail } else { self.at + u64::from(self.next_batch()) };
         let waits = self.seen != self.at;
+        self.row = if waits { self.row.saturating_add(1) } else { 0 };
         if waits {
-            let place = self.shared.place(self.offset);
+            let place = self.buffer.place(self.offset);
             (1..=2).for_each(|line| fetch_to_read(place.wrapping_add(line * LINE)));
         }
         waits
+    }
+
+    /// Bytes of the batch that begins where all others that were seen end; zero if it is not there.
+    #[inline]
+    fn next_batch(&self) -> u32 {
+        debug_assert!(self.at == self.seen);
+        // SAFETY: the consumer has come there.
+        unsafe { self.buffer.batch(self.offset) }.load(Ordering::Acquire)
     }
 
     /// Shows `f` kind and payload of the records at the front, the oldest first, until it has seen enough. They stay there.
@@ -294,13 +383,13 @@ impl Consumer {
         let (mut at, mut offset) = (self.at, self.offset);
         while at != self.seen {
             // SAFETY: a published record that was not released begins here.
-            let header = unsafe { self.shared.header(offset) };
-            if header.kind != PAD && !f(header.kind, self.shared.place(offset + HEADER)) {
+            let header = unsafe { self.buffer.header(offset) };
+            if header.kind != PAD && !f(header.kind, self.buffer.place(offset + HEADER)) {
                 return;
             }
             at += u64::from(header.len);
             offset += header.len as usize;
-            if offset == self.capacity {
+            if offset == self.buffer.capacity {
                 offset = 0;
             }
         }
@@ -310,7 +399,7 @@ impl Consumer {
     fn skip(&mut self, len: u32) {
         self.at += u64::from(len);
         self.offset += len as usize;
-        if self.offset == self.capacity {
+        if self.offset == self.buffer.capacity {
             self.offset = 0;
         }
     }
@@ -320,12 +409,12 @@ impl Consumer {
     pub fn advance(&mut self) {
         debug_assert!(self.at < self.seen, "there is a record at the front");
         // SAFETY: as in `front`, which was called before.
-        let header = unsafe { self.shared.header(self.offset) };
+        let header = unsafe { self.buffer.header(self.offset) };
         // The payload was read since `front`, and is not afterwards.
-        self.shared.noted.read(self.offset, header.len as usize);
+        self.buffer.noted.read(self.offset, header.len as usize);
         self.skip(header.len);
         self.items = self.items.wrapping_add(1);
-        if self.at - self.released > (self.capacity / 4) as u64 {
+        if self.at - self.released > (self.buffer.capacity / 4) as u64 {
             self.release();
         }
     }
@@ -340,7 +429,7 @@ impl Consumer {
         }
     }
 
-    /// Bytes that wait, as last seen; looked at anew if there were none.
+    /// Bytes that wait, as last seen; looked at anew if there were none. Of the first of batches that were published one by one only that one's.
     #[inline]
     pub fn waiting(&mut self) -> u64 {
         if self.at == self.seen {
@@ -351,7 +440,7 @@ impl Consumer {
 
     /// Whether nothing was published that has not been taken.
     pub fn is_empty(&self) -> bool {
-        self.shared.tail.load(Ordering::Acquire) == self.at
+        self.seen == self.at && self.next_batch() == 0
     }
 }
 
@@ -473,6 +562,33 @@ mod tests {
             }
         }
         assert!(consumer.is_empty());
+    }
+
+    #[test]
+    fn batches_come_out_one_by_one_and_many_at_a_time() {
+        let (producer, mut consumer) = small();
+        let (mut written, mut shown, mut read, mut random) = (0u64, 0, 0, 1u32);
+        let record = |n: u64| vec![n as u8; (n * 13 % 70) as usize];
+        for _ in 0..if cfg!(miri) { 1_000 } else { 100_000 } {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            match random >> 29 {
+                0..3 => written += u64::from(write_bytes(&producer, &record(written))),
+                3..5 => {
+                    assert_eq!(producer.publish(), shown < written);
+                    shown = written;
+                }
+                5 => assert_eq!(consumer.waiting() > 0, read < shown),
+                _ => match read_bytes(&mut consumer) {
+                    Some(bytes) => {
+                        assert_eq!(bytes, record(read));
+                        read += 1;
+                    }
+                    None => assert_eq!(read, shown),
+                },
+            }
+            assert_eq!(consumer.is_empty(), read == shown, "what is shown is there, and nothing else");
+        }
+        assert!(read > 100);
     }
 
     #[test]

@@ -80,6 +80,7 @@ impl<T> UnsafeCell<T> {
 }
 
 /// Notes accesses to raw memory for loom, which does not see them by itself. Nothing at all here.
+#[derive(Clone)]
 pub struct Noted;
 
 impl Noted {
@@ -96,4 +97,14 @@ impl Noted {
     /// `len` bytes from `at` on are written.
     #[inline(always)]
     pub fn write(&self, _at: usize, _len: usize) {}
+}
+
+/// The word there, `at` bytes into the noted memory.
+///
+/// # Safety
+/// Four bytes that are aligned to four and live as long as what is noted; as long as the reference is used nobody uses them but as such a word.
+#[inline(always)]
+pub unsafe fn word(_noted: &Noted, _at: usize, place: *mut u8) -> &AtomicU32 {
+    // SAFETY: the caller's promise.
+    unsafe { AtomicU32::from_ptr(place.cast()) }
 }
