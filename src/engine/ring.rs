@@ -41,8 +41,7 @@ const LINE: usize = 64;
 #[repr(C, align(64))]
 struct Line(UnsafeCell<MaybeUninit<[u8; LINE]>>);
 
-/// What stands in front of each payload, behind the word by which a row of records is shown: the bytes of the record, header and rounding included, and its
-/// kind.
+/// What stands in front of each payload, behind the word by which a batch is shown: the bytes of the record, header and rounding included, and its kind.
 #[derive(Copy, Clone)]
 struct Header {
     len: u32,
