@@ -36,6 +36,8 @@ const TERM_OWNER_BITS: u32 = 24;
 const RESEND: Duration = Duration::from_secs(1);
 /// Bound on requests for homes that cannot be named yet; those beyond it ask again.
 const PARKED_MAX: usize = 65_536;
+/// And for the home of one shard.
+const ASKERS_MAX: usize = 1024;
 
 /// What the coordinator wants done, in order.
 #[derive(Clone, PartialEq, Debug)]

@@ -8,7 +8,7 @@ use crate::{
     },
 };
 
-use super::{Coordinator, CoordinatorOut, Out, PARKED_MAX, Recount, Seat, counter};
+use super::{ASKERS_MAX, Coordinator, CoordinatorOut, Out, PARKED_MAX, Recount, Seat, counter};
 
 /// Rows in one frame of a table.
 const ROWS_PER_FRAME: usize = 500;
@@ -56,8 +56,9 @@ impl Coordinator {
                 }
             }
             ControlFrame::MoveRequest { id, shard, to } => {
-                // Ids grow. One that comes behind a later one is none that anybody waits for.
-                let newest = self.seat.as_mut().map(|seat| seat.requested.entry(from).or_default());
+                // Ids grow. One that comes behind a later one is none that anybody waits for: members' may go more ways than one.
+                let member = self.view.as_ref().is_some_and(|view| view.is_member(from));
+                let newest = self.seat.as_mut().filter(|_| member).map(|seat| seat.requested.entry(from).or_default());
                 if newest.is_some_and(|newest| id < std::mem::replace(newest, id.max(*newest))) {
                     return;
                 }
@@ -106,6 +107,10 @@ impl Coordinator {
 
     fn register(&mut self, now: Time, from: NodeId, number: u64, types: &[TypeInfo], out: &mut Out) {
         let Some(seat) = self.seat.as_mut().filter(|s| s.recount.is_none()) else { return };
+        let is_member = |node| self.view.as_ref().is_some_and(|view| view.is_member(node));
+        if !is_member(from) && !seat.types.is_registered(from) && !seat.types.takes_strangers(is_member) {
+            return tracing::debug!(%from, "too many nodes have announced types that are no members: this one says it again");
+        }
         take_in(seat, from, number, types, out);
         seat.cannot.retain(|(node, _)| *node != from);
         self.review(now, out);
@@ -130,7 +135,10 @@ impl Coordinator {
             }
         }
         if seat.parked.len() < PARKED_MAX || seat.parked.contains_key(&key) {
-            seat.parked.entry(key).or_default().insert(from);
+            let askers = seat.parked.entry(key).or_default();
+            if askers.len() < ASKERS_MAX {
+                askers.insert(from);
+            }
         }
         if seat.recount.is_some() {
             return;

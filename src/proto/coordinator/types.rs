@@ -9,6 +9,10 @@ use crate::{
 
 /// Longest name of a type.
 const NAME_BYTES_MAX: usize = 255;
+/// Types of a cluster, and of one node.
+const TYPES_MAX: usize = 4096;
+/// Nodes that are registered and no members (yet): they may be, and a peer could have any number of names.
+const STRANGERS_MAX: usize = 256;
 
 /// Types in force, and registrations.
 #[derive(Debug, Default)]
@@ -27,6 +31,7 @@ impl Types {
         for info in types {
             match self.objection(info) {
                 Some(why) => refused.push((info.ty, why)),
+                None if accepted.len() >= TYPES_MAX && !accepted.contains_key(&info.ty) => refused.push((info.ty, too_many(&info.name))),
                 // It sends only, and takes whatever number there is.
                 None if info.shards == 0 => _ = accepted.entry(info.ty).or_insert(false),
                 None => {
@@ -54,7 +59,9 @@ impl Types {
                 info.shards
             ));
         }
-        let known = self.in_force.get(&info.ty)?;
+        let Some(known) = self.in_force.get(&info.ty) else {
+            return (info.shards > 0 && self.in_force.len() >= TYPES_MAX).then(|| too_many(&info.name));
+        };
         if known.name != info.name {
             return Some(format!(
                 "the names `{}` and `{}` have the same id {:08x}; rename one of the types",
@@ -108,9 +115,21 @@ impl Types {
         self.nodes.contains_key(&node)
     }
 
+    /// Whether there is room for one more that is no member.
+    pub fn takes_strangers(&self, is_member: impl Fn(NodeId) -> bool) -> bool {
+        self.nodes.keys().filter(|node| !is_member(**node)).count() < STRANGERS_MAX
+    }
+
     pub fn hosts(&self, node: NodeId, ty: TypeId) -> bool {
         self.nodes.get(&node).is_some_and(|types| types.get(&ty) == Some(&true))
     }
+}
+
+fn too_many(name: &str) -> String {
+    format!(
+        "type `{}` would be one more than the {TYPES_MAX} that are possible; keep fewer types, with more entities each",
+        name.escape_debug()
+    )
 }
 
 #[cfg(test)]
@@ -156,6 +175,24 @@ mod tests {
         assert_eq!(types.users(TypeId::of("cart")).collect::<Vec<_>>(), [a, b]);
         assert!(types.register(a, &[info("cart", 0, false)]).is_empty(), "and again once it is known");
         assert!(types.register(a, &[info("big", SHARDS_MAX + 1, true)])[0].1.contains("1048576"));
+    }
+
+    #[test]
+    fn types_are_bounded() {
+        let mut types = Types::default();
+        let (a, b) = (NodeId::from_raw(1), NodeId::from_raw(2));
+        let all = |shards, from: usize, upto: usize| (from..upto).map(|n| info(&format!("t{n}"), shards, shards > 0)).collect::<Vec<_>>();
+        assert!(types.register(a, &all(1, 0, TYPES_MAX)).is_empty());
+        let refused = types.register(b, &all(1, TYPES_MAX - 1, TYPES_MAX + 2));
+        assert_eq!(refused.len(), 2, "those in force are taken: {refused:?}");
+        assert!(refused[0].1.contains("`t4096`") && refused[0].1.contains("4096 that are possible"), "{}", refused[0].1);
+        assert_eq!(types.register(b, &all(0, 10_000, 10_000 + TYPES_MAX)).len(), 1, "nor may one node use more, with whatever number");
+        let few = NodeId::from_raw(3);
+        (0..STRANGERS_MAX as u128 - 1).for_each(|n| drop(types.register(NodeId::from_raw(100 + n), &[])));
+        let is_member = |node| [a, b, few].contains(&node);
+        assert!(types.takes_strangers(is_member));
+        types.register(NodeId::from_raw(50), &[]);
+        assert!(!types.takes_strangers(is_member));
     }
 
     #[test]

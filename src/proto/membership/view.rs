@@ -171,6 +171,10 @@ impl ClusterView {
         self.members.find(id)
     }
 
+    pub(crate) fn is_member(&self, id: NodeId) -> bool {
+        self.member(id).is_some()
+    }
+
     /// This node's own entry; `None` after its removal.
     pub fn myself(&self) -> Option<&Member> {
         self.member(self.me)

@@ -3,11 +3,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
-    Epoch, NodeId, Time,
-    proto::{
-        membership::ClusterView,
-        sharding::{ControlFrame, TableRow, TypeInfo},
-    },
+    Epoch, Time,
+    proto::sharding::{ControlFrame, TableRow, TypeInfo},
 };
 
 use super::{Answer, Command, Due, Effect, Members, NodeCore};
@@ -51,21 +48,21 @@ impl<M: Members> NodeCore<M> {
                 };
                 self.done_with(id, result);
             }
-            Command::Leave { id, node } => match is_member(self.membership.view(), node) {
+            Command::Leave { id, node } => match self.membership.view().is_member(node) {
                 true => {
                     let result = self.membership.leave(now, node);
                     self.done_with(id, result);
                 }
                 false => self.done(id, Answer::NoMember(node)),
             },
-            Command::Down { id, node } => match is_member(self.membership.view(), node) {
+            Command::Down { id, node } => match self.membership.view().is_member(node) {
                 true => {
                     let result = self.membership.down(now, node);
                     self.done_with(id, result);
                 }
                 false => self.done(id, Answer::NoMember(node)),
             },
-            Command::MoveShard { id, shard, to } => match is_member(self.membership.view(), to) {
+            Command::MoveShard { id, shard, to } => match self.membership.view().is_member(to) {
                 true => self.ask_authority(now, id, |id| ControlFrame::MoveRequest { id, shard, to }),
                 false => self.done(id, Answer::NoMember(to)),
             },
@@ -148,8 +145,4 @@ impl<M: Members> NodeCore<M> {
             self.done(request.command, Answer::NoAuthority);
         }
     }
-}
-
-fn is_member(view: &ClusterView, node: NodeId) -> bool {
-    view.member(node).is_some()
 }

@@ -12,6 +12,11 @@ impl<M: Members> NodeCore<M> {
         if self.ended {
             return;
         }
+        // Who is no member (yet) may ask. What such a node states would bind the members, and is void.
+        if from != self.me && !frame.is_question() && !self.peers.is_member(from) {
+            self.counts.control_dropped += 1;
+            return tracing::debug!(%from, ?frame, "a node that is no member states something");
+        }
         match frame {
             ControlFrame::Registered { term, number, refused } => {
                 if self.is_current(term) {
@@ -19,7 +24,9 @@ impl<M: Members> NodeCore<M> {
                 }
             }
             ControlFrame::NoHost { ty } => {
-                self.region.no_host(ty);
+                if self.registration.is_known(ty) {
+                    self.region.no_host(ty);
+                }
                 // One that comes late does not know of a host that takes them over.
                 let moves = self.moves.iter().any(|(shard, seen)| shard.ty == ty && seen.stage == MoveStage::Going);
                 // Where not even the number of shards is known, this node hosts nothing that could be stranded.
@@ -34,12 +41,12 @@ impl<M: Members> NodeCore<M> {
             }
             ControlFrame::Route { shard, epoch, home } => self.learn(now, shard, epoch, home),
             ControlFrame::Assign { shard, epoch, home, base, term } => {
-                if self.is_current(term) && home == self.me && base <= epoch && self.takes_shards() {
+                if self.is_current(term) && home == self.me && base <= epoch && self.hosts(shard) && self.takes_shards() {
                     self.handle_assign(now, from, shard, epoch, base);
                 }
             }
             ControlFrame::Move { shard, epoch, from: old, to, term, .. } => {
-                if self.is_current(term) && old != to && (to != self.me || self.takes_shards()) {
+                if self.is_current(term) && old != to && (to != self.me || (self.hosts(shard) && self.takes_shards())) {
                     self.handle_move(now, from, shard, epoch, old, to);
                 }
             }
@@ -60,6 +67,8 @@ impl<M: Members> NodeCore<M> {
             ControlFrame::Flushed { number } => self.flushed_to(from, number),
             ControlFrame::MoveAnswer { id, result } => self.move_answered(id, result),
             ControlFrame::TableAnswer { id, last, types, rows } => self.table_answered(id, last, types, rows),
+            // Said to who is the authority no more, or not yet: it is said again, to whoever is.
+            _ if !self.coordinator.is_seated() => self.counts.control_dropped += 1,
             frame => self.with_coordinator(now, |coordinator, out| coordinator.handle_frame(now, from, frame, out)),
         }
     }
@@ -69,6 +78,13 @@ impl<M: Members> NodeCore<M> {
         let current = self.coordinator.hear(term);
         self.counts.control_dropped += u64::from(!current);
         current
+    }
+
+    /// Whether this node hosts the type, and that has the shard, as far as is known here. Whoever says otherwise is mistaken.
+    fn hosts(&mut self, shard: ShardKey) -> bool {
+        let hosts = self.registration.hosts(shard);
+        self.counts.control_dropped += u64::from(!hosts);
+        hosts
     }
 
     /// Whether this node may be given anything. If not, the authority says it again until it hears of this node's removal.
@@ -81,6 +97,9 @@ impl<M: Members> NodeCore<M> {
     pub(super) fn learn(&mut self, now: Time, shard: ShardKey, epoch: Epoch, home: NodeId) {
         if self.region.known(shard).is_some_and(|(known, _)| known >= epoch) {
             return;
+        }
+        if !self.region.may_keep(shard) {
+            return self.counts.control_dropped += 1;
         }
         self.move_overtaken(shard, epoch);
         self.tell_worker(shard, ShardCommand::Record { shard, epoch, home });

@@ -288,7 +288,10 @@ impl<M: Members> NodeCore<M> {
                 self.handle_control(now, peer, frame);
             }
             Frame::Item { shard, item } => {
-                if let Some((epoch, home)) = self.region.hint(shard, item.aim(), peer) {
+                // Of who is no member nothing is kept. Its routes are as new as the cluster that it comes to.
+                if self.peers.is_member(peer)
+                    && let Some((epoch, home)) = self.region.hint(shard, item.aim(), peer)
+                {
                     self.counts.route_hints += 1;
                     self.send_control(peer, ControlFrame::Route { shard, epoch, home });
                 }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    Time, TypeId,
+    ShardKey, Time, TypeId,
     proto::{
         region::ASK_RETRY,
         shard::ShardCommand,
@@ -31,6 +31,16 @@ impl Registration {
 
     fn find(&self, ty: TypeId) -> Option<&TypeInfo> {
         self.types.iter().find(|t| t.ty == ty)
+    }
+
+    /// Whether this node uses or hosts the type.
+    pub fn is_known(&self, ty: TypeId) -> bool {
+        self.find(ty).is_some()
+    }
+
+    /// Whether it hosts the type, and that may have the shard.
+    pub fn hosts(&self, shard: ShardKey) -> bool {
+        self.find(shard.ty).is_some_and(|t| t.host && (t.shards == 0 || shard.shard.0 < t.shards))
     }
 
     /// Number of shards of a type of this node; 0 if it is not registered here, or not known yet.
@@ -132,7 +142,8 @@ impl<M: Members> NodeCore<M> {
         // A type whose number of shards is not in force yet is taken in once it is.
         let accepted: Vec<_> = self.registration.types[..answered].iter().filter(|t| t.shards > 0).map(|t| t.ty).collect();
         let accepted = accepted.into_iter().filter(|ty| refused.iter().all(|(r, _)| r != ty)).map(|ty| (ty, Ok(())));
-        let results: Vec<_> = accepted.chain(refused.iter().map(|(ty, why)| (*ty, Err(why.clone())))).collect();
+        let refused = refused.iter().filter(|(ty, _)| self.registration.is_known(*ty)).map(|(ty, why)| (*ty, Err(why.clone())));
+        let results: Vec<_> = accepted.chain(refused).collect();
         for (ty, result) in results {
             if self.registration.told.get(&ty) != Some(&result) {
                 self.registration.told.insert(ty, result.clone());

@@ -232,10 +232,14 @@ impl Region {
         known.is_none_or(|(epoch, home)| epoch <= aim || home == self.me)
     }
 
-    /// A record was heard of. True if it is news. Of shards that nobody has, a peer could name any number: no more are kept than one worker keeps.
+    /// Whether anything is kept of the shard, or may be. Of shards that nobody has, a peer could name any number: no more are kept than one worker keeps.
+    pub fn may_keep(&self, shard: ShardKey) -> bool {
+        shard.shard.0 < SHARDS_MAX && (self.shards.len() < SHARDS_MAX as usize || self.shards.contains_key(&shard))
+    }
+
+    /// A record was heard of. True if it is news, and may be kept.
     pub fn learn(&mut self, now: Time, shard: ShardKey, epoch: Epoch, home: NodeId, peers: &Peers, out: &mut Vec<RegionOut>) -> bool {
-        let may_be_kept = shard.shard.0 < SHARDS_MAX && (self.shards.len() < SHARDS_MAX as usize || self.shards.contains_key(&shard));
-        if !may_be_kept || !self.shards.entry(shard).or_default().net.learn(epoch, home) {
+        if !self.may_keep(shard) || !self.shards.entry(shard).or_default().net.learn(epoch, home) {
             return false;
         }
         self.no_host.remove(&shard.ty);

@@ -154,6 +154,14 @@ pub enum ControlFrame {
 }
 
 impl ControlFrame {
+    /// Asks for something, or announces what its sender would use. Who has just become a member may know that before the node does that it asks.
+    pub fn is_question(&self) -> bool {
+        matches!(
+            self,
+            Self::Register { .. } | Self::WhereIs { .. } | Self::MoveRequest { .. } | Self::TableRequest { .. } | Self::Flush { .. }
+        )
+    }
+
     /// The authority's term, where one is named.
     pub fn term(&self) -> Option<Term> {
         match *self {

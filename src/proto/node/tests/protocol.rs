@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    Epoch, Term, TypeId,
+    Epoch, ShardId, ShardKey, Term, TypeId,
     proto::{
         handoff::Item,
         membership::{Event, MemberOutput, MemberStatus, Removal},
@@ -182,6 +182,48 @@ fn whoever_counts_on_from_the_largest_numbers_that_are_taken_has_room() {
         let highest = (0..SHARDS).filter_map(|s| world.nodes[3].core.region.known(shard(s))).map(|(epoch, _)| epoch).max();
         assert!(highest > Some(epoch), "{highest:?}");
         assert!(world.nodes[3].core.coordinator.heard() > term);
+    }
+}
+
+// failures: row 69
+#[test]
+fn what_a_node_states_that_is_no_member_is_void_and_counted() {
+    let mut world = World::settled(3, 4);
+    let key = (0..SHARDS).map(shard).find(|k| world.home(*k) == Some(1)).expect("node 1 hosts something");
+    let known = |world: &World| (0..3).map(|n| world.nodes[n].core.region.known(key)).collect::<Vec<_>>();
+    let (epoch, before, term) = (Epoch(1000), known(&world), world.nodes[0].core.coordinator.heard());
+    let dropped = |world: &World, n: usize| world.nodes[n].core.counts.control_dropped;
+    let to_me = |n: usize| ControlFrame::Assign { shard: key, epoch, home: id(n), base: epoch, term };
+    for n in 0..3 {
+        let statements = [
+            ControlFrame::Route { shard: key, epoch, home: id(7) },
+            to_me(n),
+            ControlFrame::Move { shard: key, epoch, from: id(1), to: id(7), base: epoch, term },
+            ControlFrame::Owned { shard: key, epoch, can_start: true },
+            ControlFrame::Recount { term: Term(term.get() << 1), have: 0 },
+        ];
+        let counted = dropped(&world, n);
+        let said = statements.len() as u64;
+        statements.into_iter().for_each(|frame| world.control(n, 7, frame));
+        assert_eq!(dropped(&world, n) - counted, said, "at node {n}");
+    }
+    world.calm();
+    assert_eq!((known(&world), world.nodes[0].core.coordinator.heard()), (before, term));
+    // It may ask: the members may know of it later than it does.
+    let ask = ControlFrame::WhereIs { shard: key, shards: SHARDS };
+    let counted = dropped(&world, 0);
+    world.control(0, 7, ask.clone());
+    world.control(0, 7, ControlFrame::Register { number: 1, types: vec![info(false)] });
+    assert_eq!(dropped(&world, 0) - counted, 2, "answers for which there is no way");
+    world.control(1, 7, ask);
+    assert_eq!(dropped(&world, 1), 6, "node 1 is not the authority");
+    // Nor is a member given what no type of its own has.
+    for other in [ShardKey { ty: TypeId(5), shard: ShardId(0) }, shard(SHARDS)] {
+        let counted = dropped(&world, 2);
+        world.control(2, 0, ControlFrame::Assign { shard: other, epoch, home: id(2), base: epoch, term });
+        world.control(2, 0, ControlFrame::Move { shard: other, epoch, from: id(1), to: id(2), base: epoch, term });
+        world.calm();
+        assert_eq!((dropped(&world, 2) - counted, world.nodes[2].core.given.get(&other)), (2, None));
     }
 }
 
