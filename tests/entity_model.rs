@@ -395,7 +395,7 @@ fn idle_entities_leave_memory_and_come_back_with_the_next_message() {
     until_holds("two are gone", || ["a", "b"].iter().all(|key| life(&shared, key).last().is_some_and(|last| last == "passivated")));
     assert_eq!(life(&shared, "c"), ["FirstMessage"], "it has chosen a longer time");
     assert_eq!(log(&a), [""; 0], "another instance, which knows nothing of the first");
-    assert_eq!(life(&shared, "a").len(), 3);
+    assert_eq!(life(&shared, "a")[..3], ["FirstMessage", "passivated", "FirstMessage"]);
     assert_eq!(log(&c), ["x"]);
 }
 

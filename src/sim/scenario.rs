@@ -431,8 +431,8 @@ converged_by = "60s"
         assert_eq!((s.nodes, s.started), (2000, 2000));
         assert!(s.config.iter().any(|(k, _, v)| k == "membership.gossip_interval" && v.as_str() == Some("200ms")));
         let s = Scenario::parse(CONTRACT, &["detector.threshold=9".into()]).unwrap();
-        let found: Vec<_> = s.config.iter().filter(|(k, ..)| k == "detector.threshold").map(|(_, _, v)| v.as_integer()).collect();
-        assert_eq!(found, [Some(9)], "however it is written there");
+        let found: Vec<_> = s.config.iter().filter(|(k, ..)| k == "detector.threshold").map(|(_, _, v)| v.as_str()).collect();
+        assert_eq!(found, [Some("9")], "however it is written there");
         let error = Scenario::parse(CONTRACT, &["nodes=many".into()]).unwrap_err();
         assert!(error.what.contains("`nodes`"), "{error}");
     }

@@ -212,7 +212,6 @@ pub(super) fn override_with(document: &mut Item, assignment: &str, scenario_tabl
     let bad = |what: String| ScenarioError { line: 0, what: format!("--set {assignment}: {what}") };
     let (key, value) = assignment.split_once('=').ok_or_else(|| bad("write key=value".into()))?;
     let key = key.trim().replace('"', "");
-    let value = Item { line: 0, value: value_of_text(value.trim()) };
     let (table, rest) = match key.split_once('.') {
         None => (None, key.clone()),
         Some(("config", rest)) => (Some("config"), rest.to_owned()),
@@ -222,6 +221,12 @@ pub(super) fn override_with(document: &mut Item, assignment: &str, scenario_tabl
     if rest.is_empty() {
         return Err(bad("no key before the `=`".into()));
     }
+    let value = match value_of_text(value.trim()) {
+        // The setting knows whether it is a number: 1.10 may be a version.
+        Value::Int(_) | Value::Float(_) | Value::Bool(_) if table == Some("config") => Value::Text(value.trim().to_owned()),
+        value => value,
+    };
+    let value = Item { line: 0, value };
     let Value::Table(root) = &mut document.value else { return Err(bad("the scenario is no table".into())) };
     match table {
         None => root.insert(rest, value),
@@ -331,7 +336,7 @@ mod tests {
     fn overrides_reach_scenario_and_configuration() {
         let mut doc = Item::document("nodes = 3\n").unwrap();
         let tables = &["network", "expect"];
-        for set in ["nodes=50", "network.loss = 0.5", "config.\"membership.gossip_interval\"=200ms", "detector.threshold=12.0"] {
+        for set in ["nodes=50", "network.loss = 0.5", "config.\"membership.gossip_interval\"=200ms", "cluster.app_version=1.10"] {
             override_with(&mut doc, set, tables).unwrap();
         }
         let root = doc.table("").unwrap();
@@ -339,7 +344,7 @@ mod tests {
         assert_eq!(root["network"].table("").unwrap()["loss"].value, Value::Float(0.5));
         let config = root["config"].table("").unwrap();
         assert_eq!(config["membership.gossip_interval"].value, Value::Text("200ms".into()));
-        assert_eq!(config["detector.threshold"].value, Value::Float(12.0));
+        assert_eq!(config["cluster.app_version"].value, Value::Text("1.10".into()), "no number");
         assert!(override_with(&mut doc, "nodes", tables).unwrap_err().what.contains("key=value"));
     }
 
