@@ -222,6 +222,25 @@ fn a_batch_has_a_limit_of_lines() {
     assert_eq!(node.refused(HttpRefusal::TooManyLines), 1);
 }
 
+// failures: row 40
+#[test]
+fn the_answers_of_a_batch_are_bounded_in_bytes() {
+    let node = Node::start();
+    // The fake's answer has 16 MiB.
+    let lines = [r#"{"type":"counter","key":"k","op":"get"}"#].into_iter().chain([r#"{"type":"counter","key":"k","op":"big"}"#; 5]);
+    let batch = lines.collect::<Vec<_>>().join("\n");
+    for _ in 0..5 {
+        let answer = node.post("/api/v1/batch", &batch);
+        let answers: Vec<&[u8]> = answer.body.trim_ascii_end().split(|b| *b == b'\n').collect();
+        assert_eq!(answers.len(), 6);
+        let (whole, refused): (Vec<_>, Vec<_>) = answers[1..].iter().partition(|line| line.len() == 16 << 20);
+        assert_eq!((whole.len(), refused.len()), (3, 2), "what an earlier batch held is given back");
+        let problem: Value = serde_json::from_slice(refused[0]).unwrap();
+        assert_eq!((&problem["code"], &problem["status"], &problem["maybe_ran"]), (&"E-HTTP-027".into(), &413.into(), &true.into()));
+    }
+    assert_eq!(node.refused(HttpRefusal::AnswersTooLarge), 10);
+}
+
 // ---------------------------------------------------------------- events
 
 fn subscribe(node: &Node, header: &str) -> Client {

@@ -295,6 +295,25 @@ fn clients_that_never_finish_a_request_keep_nobody_out() {
 }
 
 #[test]
+fn clients_that_give_up_before_their_answer_keep_nobody_out() {
+    let node = Node::start();
+    let hold = post("/api/v1/entities/counter/k/hold", "{}");
+    let mut patient = node.client();
+    patient.send(&hold);
+    let gone: Vec<Client> = (0..255).map(|_| node.client()).collect();
+    for (n, mut client) in gone.into_iter().enumerate() {
+        client.send(&hold);
+        until("the node has it", || node.fake.held.lock().len() == n + 2);
+    }
+    for _ in 0..300 {
+        assert_eq!(node.get("/healthz/alive").status, 200, "the oldest of them gives way");
+    }
+    let held = std::mem::take(&mut *node.fake.held.lock());
+    held.into_iter().for_each(|done| done(EntityOutcome::Accepted));
+    assert_eq!(patient.answer().status, 202, "who waits has its answer");
+}
+
+#[test]
 fn shutdown_gives_answers_under_way_their_time() {
     let mut node = Node::start();
     let mut waiting = node.client();

@@ -255,3 +255,14 @@ fn the_advertised_port_is_the_one_that_was_bound() {
     assert_eq!(config.advertised(4242).to_string(), "node1:7301");
     assert_eq!(Config::default().with_env_from(none()).unwrap(), Config::default());
 }
+
+#[test]
+fn an_empty_variable_undoes_nothing_that_a_file_says() {
+    let file = Config::from_toml("[cluster]\nseeds = [\" a:1\", \"b:2 \"]\n[admin]\ntoken = \"secret\"\n").unwrap();
+    assert_eq!(file.cluster.seeds, ["a:1", "b:2"], "a space beside an address means nothing");
+    for (name, value) in [("WINGBEAT_CLUSTER__SEEDS", ""), ("WINGBEAT_CLUSTER__SEEDS", " , "), ("WINGBEAT_ADMIN__TOKEN", "")] {
+        let said = file.clone().with_env_from([(name, value)]).unwrap_err().to_string();
+        assert!(said.contains(name) && said.contains("E-CFG-007") && said.contains("unset it"), "{said}");
+    }
+    assert!(file.must_match().iter().any(|(key, _)| key == "sharding.coordinator_role"), "all have to know who it is");
+}

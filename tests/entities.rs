@@ -753,3 +753,31 @@ fn a_message_without_a_key_comes_back() {
     assert!(matches!(refused.into_message(), JobMsg::Count(..)));
     assert_eq!(ask(&region.get("a")), 2);
 }
+
+messages! { pub enum SpotMsg for Spot(u64) = "test.spot" { Touch } }
+
+struct Still;
+
+impl Entity for Still {
+    type Type = Spot;
+
+    fn handle(&mut self, _: SpotMsg, _: &mut Cx<'_, Self>) {}
+}
+
+#[test]
+fn a_key_in_a_url_is_what_its_type_reads_there() {
+    let mut config = config("typed-keys");
+    config.admin.listen = Some("127.0.0.1:0".parse().unwrap());
+    let cluster = Cluster::builder(config).start().unwrap();
+    let spots = cluster.host::<Still>(HostOptions::new().shards(100), |_| Still).unwrap();
+    spots.wait_ready(PATIENCE).unwrap();
+    let locate = |key: &str| {
+        Client::connect(cluster.admin_addr().unwrap()).unwrap().get(&format!("/api/v1/shards/test.spot/locate?key={key}")).unwrap()
+    };
+    for key in [0, 42, u64::MAX] {
+        spots.get(key).tell(Touch).unwrap();
+        until_holds("it has a home there", || locate(&key.to_string()).json()["state"] == "active");
+        assert_eq!(locate(&key.to_string()).json()["shard"], spots.shard_of(&key).unwrap().0, "{key}");
+    }
+    assert!(locate("k1").problem(400, "E-HTTP-013").contains("`k1` is no key of this type"));
+}

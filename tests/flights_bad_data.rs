@@ -61,6 +61,20 @@ fn a_bad_number_names_line_column_and_value() {
 }
 
 #[test]
+fn lines_are_those_of_an_editor_however_they_end() {
+    let bad = ROW.replace(",1400,", ",14oo,");
+    for (name, text, line) in [
+        ("crlf.csv", format!("{HEADER}\r\n{ROW}\r\n{bad}\r\n"), 3),
+        ("first.csv", format!("{HEADER}\r\n{bad}\r\n"), 2),
+        ("empty.csv", format!("{HEADER}\n\n{ROW}\n\n\n{bad}\n"), 6),
+        ("empty-crlf.csv", format!("{HEADER}\r\n{ROW}\r\n\r\n{bad}"), 4),
+    ] {
+        let said = refused(name, text.as_bytes());
+        assert!(said.contains(&format!("line {line}, column `distance`")), "{name}: {said}");
+    }
+}
+
+#[test]
 fn a_wrong_column_is_named() {
     let said = refused("column.csv", format!("{}\n{ROW}\n", HEADER.replace("tailnum", "tail")).as_bytes());
     assert!(said.contains("E-CLI-022") && said.contains("line 1, column `tailnum`"), "{said}");

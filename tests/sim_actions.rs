@@ -329,3 +329,47 @@ fn a_workload_without_time_sends_nothing() {
     let empty = WORKLOAD.replace("70s", "10s");
     assert_eq!(twelve(&[&empty]).sent, 0);
 }
+
+#[test]
+fn an_operator_downs_all_that_are_named() {
+    let three = "[expect]\nremoved = 3\nmembers_up = 9\nsurvivors = 9";
+    for (nodes, by) in [("0..3", ""), ("0..3", "\nby = \"8\""), ("0..3", "\nby = \"1\""), ("leader,5,6", ""), ("4..7", "")] {
+        let nodes = nodes.replace("leader", "0");
+        let r = twelve(&[&at("30s", &format!("do = \"down\"\nnodes = \"{nodes}\"{by}")), three]);
+        assert_eq!(r.not_done, [], "{nodes}{by}");
+    }
+    // The leader runs no more, and nobody has noticed: whoever does not know that asks somebody else.
+    let crash = at("30s", "do = \"crash\"\nnodes = \"0\"");
+    let r = twelve(&[&crash, &at("31s", "do = \"down\"\nnodes = \"0\""), "[expect]\nmembers_up = 11\nmax_removal = \"4s\""]);
+    assert_eq!(r.not_done, []);
+}
+
+#[test]
+fn who_came_behind_a_removal_is_not_waited_for() {
+    let cut_off = at("10s", "do = \"partition\"\ngroups = [\"11\"]") + &at("12s", "do = \"join\"\nnodes = \"11\"");
+    let crash = at("20s", "do = \"crash\"\nnodes = \"3\"");
+    twelve(&["started = 11", &cut_off, &crash, "[expect]\nmax_known = \"20s\"\nmax_removal = \"30s\""]);
+    let heal = at("50s", "do = \"heal\"");
+    twelve(&["started = 11", &cut_off, &crash, &heal, "[expect]\nmembers_up = 11\nmax_known = \"20s\"\nmax_removal = \"30s\""]);
+}
+
+#[test]
+fn a_joiners_first_picture_is_no_change() {
+    let r = twelve(&["started = 11", &at("30s", "do = \"join\"\nnodes = \"11\""), "[expect]\nmembers_up = 12"]);
+    assert_eq!(r.view_changes_max, 1);
+}
+
+#[test]
+fn a_node_is_in_one_group() {
+    let r = twelve(&[&at("30s", "do = \"partition\"\ngroups = [\"leader\", \"0..12\"]"), "[expect]\nsurvivors = 11\nremoved = 1"]);
+    assert_eq!(r.not_done.iter().map(|u| (&u.nodes[..], &*u.why)).collect::<Vec<_>>(), [(&[0][..], "it is in an earlier group already")]);
+}
+
+#[test]
+fn a_fault_that_comes_again_is_between_the_same_nodes() {
+    // Others would be held unreachable each time.
+    let link = "do = \"link\"\nfrom = \"all\"\nto = \"random:1\"\ncut = true\nboth = true\nfor = \"6s\"\nevery = \"12s\"";
+    let config = "[config]\n\"downing.strategy\" = \"none\"";
+    let r = twelve(&[config, &at("20s", link)]);
+    assert!(r.flips_max >= 6, "one node comes and goes: {}", r.flips_max);
+}

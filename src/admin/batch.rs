@@ -19,6 +19,7 @@ use serde_json::value::RawValue;
 use super::{
     entities::{ACCEPTED, EMPTY_BODY, check},
     http::{Request, Response},
+    patience::Patience,
     problem::Problem,
     query::Query,
     responder::Responder,
@@ -28,6 +29,9 @@ use crate::metrics::Metrics;
 
 /// Most lines of one batch.
 pub const LINES_MAX: usize = 10_000;
+/// Bytes of answers that one batch gathers, and all of a server's together. What would be more is answered by a problem in its place.
+const ANSWERS_MAX: usize = 64 << 20;
+const HELD_MAX: usize = 256 << 20;
 /// How long the lines of a batch wait for room in queues, all together: it is a burst of a client like any other, but the thread that sends it answers
 /// every other request, too.
 const ROOM_WAIT: Duration = Duration::from_secs(1);
@@ -54,6 +58,7 @@ struct Line<'a> {
 pub(super) fn run(
     source: &dyn Source,
     metrics: &Arc<Metrics>,
+    (patience, held): (&Patience, &Arc<Held>),
     request: &Request,
     responder: Responder,
 ) -> Result<(), (Problem, Responder)> {
@@ -73,14 +78,18 @@ pub(super) fn run(
         open: AtomicUsize::new(count + 1),
         responder: Mutex::new(Some(responder)),
         metrics: metrics.clone(),
+        bytes: AtomicUsize::new(0),
+        held: held.clone(),
     });
-    let (types, room) = (source.entity_types(), Instant::now() + ROOM_WAIT);
+    let began = Instant::now();
+    let (types, room) = (source.entity_types(), patience.room(began, ROOM_WAIT));
     for (at, line) in body.split(|b| *b == b'\n').take(count).enumerate() {
         let mut owed = OwedLine { batch: batch.clone(), at, answered: false };
         if let Err(problem) = send(source, &types, line, (timeout, room), &mut owed) {
             owed.settle(Outcome::Refused(Box::new(problem)));
         }
     }
+    patience.spent(began, Instant::now(), ROOM_WAIT);
     batch.settled();
     Ok(())
 }
@@ -112,11 +121,18 @@ enum Outcome {
     Refused(Box<Problem>),
 }
 
+/// Bytes of answers in the batches of a server.
+#[derive(Debug, Default)]
+pub(super) struct Held(AtomicUsize);
+
 struct Batch {
     outcomes: Box<[OnceLock<Outcome>]>,
     open: AtomicUsize,
     responder: Mutex<Option<Responder>>,
     metrics: Arc<Metrics>,
+    /// Of the answers so far.
+    bytes: AtomicUsize,
+    held: Arc<Held>,
 }
 
 impl Batch {
@@ -131,8 +147,23 @@ impl Batch {
         }
     }
 
+    /// The outcome of a line, or if its answer is too much a problem.
+    fn bounded(&self, outcome: Outcome) -> Outcome {
+        let Outcome::Node(EntityOutcome::Answer { json }) = &outcome else { return outcome };
+        // A counter only: whatever it guards is written and read under the outcome's own lock.
+        let here = self.bytes.fetch_add(json.len(), Ordering::Relaxed) + json.len();
+        let all = self.held.0.fetch_add(json.len(), Ordering::Relaxed) + json.len();
+        if here <= ANSWERS_MAX && all <= HELD_MAX {
+            return outcome;
+        }
+        self.bytes.fetch_sub(json.len(), Ordering::Relaxed);
+        self.held.0.fetch_sub(json.len(), Ordering::Relaxed);
+        let limit = if here > ANSWERS_MAX { ANSWERS_MAX } else { HELD_MAX };
+        Outcome::Refused(Box::new(Problem::answers_too_large(json.len(), limit)))
+    }
+
     fn response(&self) -> Response {
-        let mut body = Vec::with_capacity(self.outcomes.len() * 96);
+        let mut body = Vec::with_capacity(self.outcomes.len() * 96 + self.bytes.load(Ordering::Relaxed));
         for outcome in &self.outcomes {
             match outcome.get() {
                 Some(Outcome::Node(EntityOutcome::Answer { json })) => body.extend_from_slice(json),
@@ -154,6 +185,12 @@ impl Batch {
     }
 }
 
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.held.0.fetch_sub(*self.bytes.get_mut(), Ordering::Relaxed);
+    }
+}
+
 /// A line without an outcome yet; dropped, it counts as unanswered.
 struct OwedLine {
     batch: Arc<Batch>,
@@ -165,7 +202,7 @@ impl OwedLine {
     fn settle(&mut self, outcome: Outcome) {
         if !std::mem::replace(&mut self.answered, true) {
             // Set once only: `answered` was not set before.
-            let _ = self.batch.outcomes[self.at].set(outcome);
+            let _ = self.batch.outcomes[self.at].set(self.batch.bounded(outcome));
             self.batch.settled();
         }
     }

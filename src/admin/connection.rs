@@ -87,6 +87,8 @@ pub(super) struct Connection {
     waiting: Option<Waiting>,
     deadline: Option<Instant>,
     readable: bool,
+    /// The client has ended its side: with a request owed, it waits for the answer or is gone.
+    half_closed: bool,
     out: VecDeque<Piece>,
     written: usize,
     /// Set while the client takes nothing of what is to be written.
@@ -105,6 +107,7 @@ impl Connection {
             waiting: Some(Waiting::Request),
             deadline: Some(common.now + common.limits.head_deadline),
             readable: true,
+            half_closed: false,
             out: VecDeque::new(),
             written: 0,
             stalled_until: None,
@@ -130,6 +133,15 @@ impl Connection {
 
     pub fn readable(&mut self) {
         self.readable = true;
+    }
+
+    pub fn half_closed(&mut self) {
+        self.half_closed = true;
+    }
+
+    /// Whether nobody waits for the answer any more, in all likelihood: most clients that give up close the connection, and few that have only sent all do.
+    pub fn is_given_up(&self) -> bool {
+        self.half_closed && matches!(self.state, State::Owed { .. })
     }
 
     /// Does what can be done now.

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{
     http::{JSON, Request, Response},
+    patience::Patience,
     problem::Problem,
     query::{Query, check_key},
     responder::Responder,
@@ -24,13 +25,14 @@ pub(super) fn send(
     ty: &str,
     key: &str,
     op: &str,
+    patience: &Patience,
     request: &Request,
     responder: Responder,
 ) -> Result<(), (Problem, Responder)> {
-    let types = source.entity_types();
+    let (types, began) = (source.entity_types(), Instant::now());
     let checked = Query::parse(&request.query, &["timeout_ms", "mode"]).and_then(|query| {
         let (mode, timeout) = (query.mode()?, query.timeout()?);
-        let call = EntityCall { ty, key, op, body: body_or_empty(&request.body), mode, timeout, room: Instant::now() + ROOM_WAIT };
+        let call = EntityCall { ty, key, op, body: body_or_empty(&request.body), mode, timeout, room: patience.room(began, ROOM_WAIT) };
         check(&types, &call)?;
         Ok(call)
     });
@@ -38,6 +40,7 @@ pub(super) fn send(
         Ok(call) => source.entity(call, completion(responder)),
         Err(problem) => return Err((problem, responder)),
     }
+    patience.spent(began, Instant::now(), ROOM_WAIT);
     Ok(())
 }
 

@@ -11,6 +11,7 @@ mod exchange;
 mod gate;
 pub mod http;
 pub mod model;
+mod patience;
 pub mod problem;
 mod query;
 mod reactor;

@@ -133,6 +133,14 @@ impl Problem {
         Self::new(HttpRefusal::UnknownOperation, 404, "E-HTTP-015", "unknown operation", detail).with("known", known.to_vec())
     }
 
+    pub(super) fn answers_too_large(size: usize, limit: usize) -> Self {
+        let detail = format!(
+            "the answers of this batch, or of all that are under way, exceed {limit} bytes, and this one of {size} was not kept; the message was handled: send fewer lines at once"
+        );
+        let problem = Self::new(HttpRefusal::AnswersTooLarge, 413, "E-HTTP-027", "answers too large", detail).with("limit", limit);
+        Self { maybe_ran: Some(true), ..problem }
+    }
+
     pub(super) fn too_many_lines(limit: usize) -> Self {
         let detail = format!("a batch has at most {limit} lines; send several");
         Self::new(HttpRefusal::TooManyLines, 413, "E-HTTP-017", "too many lines", detail).with("limit", limit)
@@ -219,6 +227,7 @@ impl From<SourceError> for Problem {
             SourceError::UnknownMember { known, .. } => {
                 Self::new(HttpRefusal::NotFound, 404, "E-HTTP-026", "no such member", detail).with("known", known)
             }
+            SourceError::BadKey(why) => Self::bad_key(&why),
             SourceError::Refused(_) => Self::new(HttpRefusal::Conflict, 409, "E-HTTP-018", "refused as things stand", detail),
             SourceError::Unavailable(_) => Self::new(HttpRefusal::Unavailable, 503, "E-HTTP-019", "not possible at the moment", detail),
             SourceError::Shutdown => Self::new(HttpRefusal::Unavailable, 503, "E-HTTP-024", "shutting down", detail),

@@ -125,8 +125,14 @@ impl Reactor {
                     WAKER => {}
                     Token(token) => {
                         let slot = token - FIRST_CONNECTION;
-                        if let Some(Some(connection)) = self.slots.get_mut(slot) {
+                        // Whoever has reset the connection reads no answer.
+                        if event.is_error() {
+                            self.close(slot);
+                        } else if let Some(Some(connection)) = self.slots.get_mut(slot) {
                             connection.readable();
+                            if event.is_read_closed() {
+                                connection.half_closed();
+                            }
                             self.ready.push_back(slot);
                         }
                     }
@@ -222,11 +228,14 @@ impl Reactor {
         self.ready.push_back(slot);
     }
 
-    /// The oldest connection that has asked for nothing yet gives way, so that silent or dripping clients keep nobody out.
+    /// The oldest connection gives way whose client has gone before its answer came, or else has asked for nothing yet: clients that are impatient, silent or
+    /// dripping keep nobody out.
     fn make_room(&mut self) {
-        let half_open =
-            self.slots.iter().enumerate().filter_map(|(slot, c)| Some((c.as_ref().filter(|c| c.is_half_open())?.generation, slot)));
-        if let Some((_, slot)) = half_open.min() {
+        let oldest = |is: fn(&Connection) -> bool| {
+            let those = self.slots.iter().enumerate().filter_map(|(slot, c)| Some((c.as_ref().filter(|c| is(c))?.generation, slot)));
+            those.min()
+        };
+        if let Some((_, slot)) = oldest(Connection::is_given_up).or_else(|| oldest(Connection::is_half_open)) {
             self.metrics.http.refused.add(HttpRefusal::Connections);
             self.close(slot);
         }

@@ -5,10 +5,12 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde::Serialize;
 
 use super::{
-    batch, entities,
+    batch::{self, Held},
+    entities,
     events::EventRing,
     http::{JSON, Method, Request, Response},
     model::{Check, Setting},
+    patience::Patience,
     problem::{Problem, shorten},
     query::{Query, check_key},
     responder::Responder,
@@ -33,12 +35,14 @@ pub struct Api {
     source: Arc<dyn Source>,
     metrics: Arc<Metrics>,
     events: Arc<EventRing>,
+    patience: Patience,
+    held: Arc<Held>,
 }
 
 impl Api {
     /// Routes for the node behind `source`, whose events are pushed to `events`.
     pub fn new(source: Arc<dyn Source>, metrics: Arc<Metrics>, events: Arc<EventRing>) -> Self {
-        Self { source, metrics, events }
+        Self { source, metrics, events, patience: Patience::default(), held: Arc::default() }
     }
 
     fn route(&self, request: &Request, found: &Found<'_>, responder: Responder) -> Result<(), (Problem, Responder)> {
@@ -99,9 +103,9 @@ impl Api {
             }
             Route::Entity => {
                 let (ty, key, op) = (arg(0), arg(1), arg(2));
-                return entities::send(&*self.source, ty, key, op, request, responder);
+                return entities::send(&*self.source, ty, key, op, &self.patience, request, responder);
             }
-            Route::Batch => return batch::run(&*self.source, &self.metrics, request, responder),
+            Route::Batch => return batch::run(&*self.source, &self.metrics, (&self.patience, &self.held), request, responder),
         }
         Ok(())
     }

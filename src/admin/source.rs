@@ -184,6 +184,9 @@ pub enum SourceError {
         /// Those that exist.
         known: Vec<String>,
     },
+    /// No key of the type: 400.
+    #[error("{0}")]
+    BadKey(String),
     /// Understood and refused as things stand: 409.
     #[error("{0}")]
     Refused(String),

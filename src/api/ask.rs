@@ -180,7 +180,15 @@ enum State {
 }
 
 fn finish(shared: &Mutex<State>, result: Result<Answered, AskError>) {
-    let before = std::mem::replace(&mut *shared.lock(), State::Done(result));
+    let mut state = shared.lock();
+    if matches!(*state, State::Taken) {
+        drop(state);
+        // Of users' making, too.
+        panics::caught(|| drop(result));
+        return;
+    }
+    let before = std::mem::replace(&mut *state, State::Done(result));
+    drop(state);
     if let State::Waiting(Some(waker)) = before {
         // Of a runtime, on a thread of the engine that must go on.
         if panics::caught(|| waker.wake()).is_none() {
@@ -192,6 +200,14 @@ fn finish(shared: &Mutex<State>, result: Result<Answered, AskError>) {
 impl<V> fmt::Debug for AskFuture<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("AskFuture")
+    }
+}
+
+impl<V> Drop for AskFuture<V> {
+    fn drop(&mut self) {
+        // Nobody is to be woken, and the task need not stay in memory until the answer comes. Its end is code of others, and runs without the lock.
+        let before = std::mem::replace(&mut *self.shared.lock(), State::Taken);
+        drop(before);
     }
 }
 
@@ -212,5 +228,64 @@ impl<V: Wire> Future for AskFuture<V> {
             State::Done(result) => Poll::Ready(result.and_then(read_answer)),
             State::Taken => panic!("a future is not polled again after it is ready"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicUsize, Ordering},
+        task::Wake,
+    };
+
+    use super::*;
+    use crate::{CodecError, proto::handoff::ReplyBody};
+
+    #[derive(Default)]
+    struct Task(AtomicUsize);
+
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_future_that_is_dropped_lets_go_of_its_task() {
+        let shared = Arc::new(Mutex::new(State::Waiting(None)));
+        let mut future = AskFuture::<u64> { shared: shared.clone(), _value: PhantomData };
+        let task = Arc::new(Task::default());
+        let waker = Waker::from(task.clone());
+        assert!(Pin::new(&mut future).poll(&mut Context::from_waker(&waker)).is_pending());
+        drop((future, waker));
+        assert_eq!(Arc::strong_count(&task), 1, "nobody else has it");
+        finish(&shared, Err(AskError::Shutdown));
+        assert_eq!(task.0.load(Ordering::SeqCst), 0, "nobody is woken");
+    }
+
+    #[derive(Debug)]
+    struct Unreadable;
+
+    impl Wire for Unreadable {
+        const NAME: &'static str = "unreadable";
+
+        fn encode(&self, _: u16, _: &mut Vec<u8>) -> Result<(), CodecError> {
+            Ok(())
+        }
+
+        fn decode(_: u16, _: &mut &[u8]) -> Result<Self, CodecError> {
+            std::panic::resume_unwind(Box::new("a decoder's end"))
+        }
+    }
+
+    #[test]
+    fn an_answer_whose_decoder_panics_is_an_outcome() {
+        let queue = AskQueue::<Unreadable>::new(1);
+        let version = crate::api::reference::newest::<Unreadable>();
+        queue.inner.reserve().unwrap().put(7, Answered::Wire(ReplyBody::Value(vec![version].into())));
+        let mut answers = vec![];
+        assert_eq!((queue.poll(&mut answers), queue.in_flight()), (1, 0));
+        let Answer { tag: 7, result: Err(AskError::Undecodable(why)) } = &answers[0] else { panic!("{answers:?}") };
+        assert!(why.contains("`unreadable` panicked"), "{why}");
     }
 }

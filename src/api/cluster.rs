@@ -262,7 +262,9 @@ impl Cluster {
         });
         // After the subscription, so that a removal in between is not missed; `f` is there once.
         if self.view().member(node).is_none_or(|m| m.status == MemberStatus::Removed) {
-            self.node().help(Box::new(move || tell()));
+            // The subscription keeps it.
+            let tell = Arc::downgrade(&tell);
+            self.node().help(Box::new(move || _ = tell.upgrade().map(|tell| tell())));
         }
         subscription
     }
@@ -291,7 +293,10 @@ impl Cluster {
         if let Some(count) = count.filter(|n| *n == 0 || *n > SHARDS_MAX) {
             return Err(RegisterError::Invalid { name, why: format!("{count} shards; a type has 1 to {SHARDS_MAX}") });
         }
-        let entry = self.node().enter_type(TypeEntry::new(T::TYPE, count.unwrap_or(0), std::any::TypeId::of::<T>()));
+        let entry = TypeEntry::new(T::TYPE, count.unwrap_or(0), std::any::TypeId::of::<T>());
+        #[cfg(feature = "admin")]
+        let entry = entry.with_keys(super::key::read_typed::<T::Key>);
+        let entry = self.node().enter_type(entry);
         if *entry.name != *name {
             let why = format!("its id on the wire is that of `{}`; rename one of them", entry.name);
             return Err(RegisterError::Invalid { name, why });
@@ -742,6 +747,31 @@ mod tests {
         fn handle(&mut self, _: JugMsg, _: &mut Cx<'_, Self>) {
             assert!(self.0.tell(Fill).is_ok());
         }
+    }
+
+    #[test]
+    fn a_subscription_that_has_ended_is_not_called_any_more() {
+        let mut config = Config::preset(Preset::LocalTest);
+        config.node.listen = "127.0.0.1:0".parse().unwrap();
+        let cluster = Cluster::builder(config).start().unwrap();
+        let (goes_on, waits) = crossbeam::channel::bounded::<()>(0);
+        cluster.node().help(Box::new(move || _ = waits.recv()));
+        let calls = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let count = || {
+            let calls = calls.clone();
+            move || _ = calls.fetch_add(1, std::sync::atomic::Ordering::SeqCst)
+        };
+        let (on_event, on_removal) = (count(), count());
+        let ended = (cluster.on_event(move |_| on_event()), cluster.watch_node(NodeId::from_raw(7), move |_| on_removal()));
+        let stays = count();
+        let _stays = cluster.on_event(move |_| stays());
+        cluster.node().publish(Event::Warning { code: "test", text: "".into() });
+        drop(ended);
+        let (done, is_done) = crossbeam::channel::bounded(1);
+        cluster.node().help(Box::new(move || _ = done.send(())));
+        goes_on.send(()).unwrap();
+        is_done.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert_eq!(calls.load(std::sync::atomic::Ordering::SeqCst), 1, "who has stayed");
     }
 
     #[test]

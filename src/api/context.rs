@@ -15,6 +15,7 @@ use crate::{
         message::AnyMessage,
         node::Node,
         out::{Later, OpenAsk, Out, Then},
+        panics,
         parcel::{Answered, EngineParcel, version_byte, with_scratch},
         topics::Value,
         types::Env,
@@ -202,7 +203,10 @@ impl<'a, E: Entity> Cx<'a, E> {
     {
         let deadline = deadline.into().resolve(self.at.now);
         let key = key_of(self.id);
-        let asked = to.open_for(self.node, self.out.index, req, deadline);
+        let asked = match self.out.may_ask() {
+            true => to.open_for(self.node, self.out.index, req, deadline),
+            false => Err(AskError::Refused(Refusal::Overloaded)),
+        };
         let then: Then = Box::new(move |answered| {
             let result = answered.and_then(read_answer::<R::Reply>);
             AnyMessage::new(then(result).into_msg())
@@ -453,7 +457,9 @@ pub(crate) fn read_answer<V: Wire>(answered: Answered) -> Result<V, AskError> {
             let bytes = AskError::check(body)?;
             let (version, mut input) = bytes.split_first().map_or((0, &[][..]), |(version, rest)| (u16::from(*version), rest));
             let value = if V::VERSIONS.contains(&version) {
-                V::decode(version, &mut input)
+                // Of the user's making, between an asker that was promised an outcome and its answer.
+                let panicked = || Err(CodecError::Decode(format!("the decoder of `{}` panicked", V::NAME)));
+                panics::caught(|| V::decode(version, &mut input)).unwrap_or_else(panicked)
             } else {
                 Err(CodecError::Version { name: V::NAME, ours: V::VERSIONS, theirs: version })
             };

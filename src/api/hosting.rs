@@ -1,10 +1,11 @@
 //! From typed entities to what the engine runs.
 
-use std::{panic::catch_unwind, sync::Arc};
+use std::sync::Arc;
 
 use crate::{
     CodecError, Cx, Entity, EntityKey, EntityType, HandedOver, Handoff, KeyOf, MsgOf, NodeId, PanicInfo, StartCause, StopReason,
     engine::{
+        panics,
         parcel::{Answered, Key, with_scratch},
         types::{Env, Instance, Mail, TypeHost},
     },
@@ -74,7 +75,7 @@ impl<E: Entity> TypeHost for HostOf<E> {
 
     fn key_text(&self, key: &[u8]) -> Option<String> {
         // Of the user's making, for a line in a log: that must not end a thread.
-        catch_unwind(|| Some(KeyOf::<E>::read_from(key).ok()?.to_string())).ok().flatten()
+        panics::caught(|| Some(KeyOf::<E>::read_from(key).ok()?.to_string())).flatten()
     }
 }
 

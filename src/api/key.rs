@@ -40,6 +40,15 @@ pub trait EntityKey: Clone + Eq + Hash + fmt::Debug + fmt::Display + FromStr + S
     fn read_from(bytes: &[u8]) -> Result<Self, CodecError>;
 }
 
+/// The canonical bytes of a key in its text form. `Err`: why it is none.
+#[cfg(feature = "admin")]
+pub(crate) fn read_typed<K: EntityKey>(text: &str) -> Result<Vec<u8>, String> {
+    let key: K = text.parse().map_err(|_| format!("`{}` is no key of this type", text.escape_debug()))?;
+    let mut bytes = vec![];
+    key.write_to(&mut bytes);
+    Ok(bytes)
+}
+
 macro_rules! integer_keys {
     ($($t:ty),+) => { $(
         impl EntityKey for $t {

@@ -72,7 +72,7 @@ impl<T: EntityType> Region<T> {
     /// Where the entity with this key lives: its shard, as the coordinator sees it. One that nobody has sent to yet has no home: `owner` is `None`.
     ///
     /// # Errors
-    /// [`QueryError`]: another shard count is in force than this node registered the type with, the coordinator did not answer in time, this node is
+    /// [`QueryError`]: another shard count is in force than this node registered the type with, the coordinator did not answer in time or is new, this node is
     /// shutting down, or this is a worker thread.
     pub fn locate(&self, key: &T::Key, deadline: impl Into<Deadline>) -> Result<ShardInfo, QueryError> {
         let rows = self.rows(deadline)?;
@@ -101,7 +101,7 @@ impl<T: EntityType> Region<T> {
     /// The type in numbers: the sums over its shards.
     ///
     /// # Errors
-    /// [`QueryError`]: the coordinator did not answer in time, this node is shutting down, or this is a worker thread.
+    /// [`QueryError`]: the coordinator did not answer in time or is new, this node is shutting down, or this is a worker thread.
     pub fn stats(&self, deadline: impl Into<Deadline>) -> Result<RegionStats, QueryError> {
         let (rows, me) = (self.rows(deadline)?, self.node().id);
         let mut stats = RegionStats::default();
@@ -122,6 +122,7 @@ impl<T: EntityType> Region<T> {
         match self.question(move |id| Command::Table { id, ty: Some(ty) }, deadline)? {
             Answer::Table { rows, .. } => Ok(rows),
             Answer::Refused(why) => Err(QueryError::Refused { why }),
+            Answer::NotKnown => Err(QueryError::TakingOver),
             _ => Err(QueryError::Timeout),
         }
     }

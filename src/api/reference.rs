@@ -109,7 +109,7 @@ impl<T: EntityType> EntityRef<T> {
     }
 
     pub(crate) fn resolve(node: &Arc<Node>, id: &EntityId<T>) -> Option<Self> {
-        let entry = node.type_entry(TypeId::of(T::TYPE))?;
+        let entry = node.type_entry(TypeId::of(T::TYPE)).filter(|entry| entry.declared_by == std::any::TypeId::of::<T>())?;
         Some(Self::new(node.clone(), entry, id.key().clone()))
     }
 
@@ -332,9 +332,10 @@ impl<T: EntityType> EntityRef<T> {
             return self.open(req, deadline, Waiter::Entity(worker));
         }
         let mine = asker.slots.open(Waiter::Entity(worker), UNTIMED).ok_or(AskError::Refused(Refusal::Overloaded))?;
+        let slot = Unsent { node: asker, correlation: mine };
         let home = asker.clone();
         let waiter = Waiter::Call(Box::new(move |answered| home.complete(mine, answered)));
-        self.open(req, deadline, waiter).map(|_| mine).inspect_err(|_| drop(asker.slots.take(mine)))
+        self.open(req, deadline, waiter).map(|_| slot.sent())
     }
 
     /// As `open` with a deadline that the node watches, but gives the message back, and counts no refusal.
@@ -512,6 +513,32 @@ mod tests {
             let asked = catch_unwind(AssertUnwindSafe(|| fuse.ask_into(Charge(set), Time::MAX, 0, &queue).is_ok()));
             assert_eq!((asked.is_err(), queue.in_flight()), (set, usize::from(!set)), "no room of the queue is lost either");
         }
+    }
+
+    #[test]
+    fn nor_does_one_of_an_entity_of_another_node() {
+        let (node, asker) = (Node::lone(None), Node::lone(None));
+        let entry = Arc::new(TypeEntry::new("fuse", 8, RustTypeId::of::<Fuse>()));
+        let fuse = EntityRef::<Fuse>::new(node.clone(), entry, 7);
+        for set in [true, false, true] {
+            let asked = catch_unwind(AssertUnwindSafe(|| fuse.open_for(&asker, 0, Charge(set), Time::MAX).unwrap()));
+            assert_eq!(asked.is_err(), set);
+            assert_eq!((asker.slots.in_flight(), node.slots.in_flight()), (usize::from(!set), usize::from(!set)));
+            node.end_asks();
+            asker.end_asks();
+        }
+    }
+
+    mod other {
+        crate::messages! { pub enum OtherMsg for Other(u64) = "fuse" { Go } }
+    }
+
+    #[test]
+    fn a_reference_is_of_the_type_that_was_declared() {
+        let node = Node::lone(None);
+        node.enter_type(TypeEntry::new("fuse", 8, RustTypeId::of::<Fuse>()));
+        assert!(EntityRef::<Fuse>::resolve(&node, &EntityId::new(7u64)).is_some());
+        assert!(EntityRef::<other::Other>::resolve(&node, &EntityId::new(7u64)).is_none(), "another one of that name");
     }
 
     #[test]

@@ -378,6 +378,9 @@ pub enum QueryError {
     /// Nobody answered in time.
     #[error("no answer in time: the coordinator was not reached")]
     Timeout,
+    /// There is a new coordinator, which has not heard of all homes.
+    #[error("the coordinator is taking over and does not know all homes yet; try again in a few seconds")]
+    TakingOver,
     /// This node is shutting down.
     #[error("shutting down")]
     Shutdown,
@@ -392,4 +395,8 @@ pub enum QueryError {
     },
 }
 
-codes! { QueryError { Timeout = "E-QRY-001", Shutdown = "E-QRY-002", Refused = "E-QRY-003", WouldDeadlock = "E-QRY-004" } }
+codes! {
+    QueryError {
+        Timeout = "E-QRY-001", Shutdown = "E-QRY-002", Refused = "E-QRY-003", WouldDeadlock = "E-QRY-004", TakingOver = "E-QRY-005",
+    }
+}

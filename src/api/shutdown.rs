@@ -2,7 +2,6 @@
 
 use std::{
     fmt,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, OnceLock, Weak},
     time::{Duration, SystemTime},
 };
@@ -16,7 +15,7 @@ use crate::{
         Engine,
         clock::{Clock, Waited},
         node::{Life, Node},
-        sys,
+        panics, sys,
     },
     proto::{membership::Ending, node::Command},
 };
@@ -352,7 +351,7 @@ impl End {
             let over = Arc::<OnceLock<Option<&'static str>>>::default();
             let (said, shared) = (over.clone(), self.shared.clone());
             let body = move || {
-                let failed = catch_unwind(AssertUnwindSafe(run)).is_err().then_some("panicked");
+                let failed = panics::caught(run).is_none().then_some("panicked");
                 let _ = said.set(failed);
                 drop(shared.state.lock());
                 shared.changed.notify_all();

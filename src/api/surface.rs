@@ -10,8 +10,7 @@ use std::{
 use parking_lot::RwLock;
 
 use crate::{
-    AskError, Config, EntityKey, EntityType, Epoch, Event, NodeAddr, NodeId, Refusal, Region, Request, ShardId, ShardKey, StartError,
-    TypeId,
+    AskError, Config, EntityType, Epoch, Event, NodeAddr, NodeId, Refusal, Region, Request, ShardId, ShardKey, StartError, TypeId,
     admin::{
         Done, EntityCall, EntityOutcome, Listening, Mode, Probe, ServerHandle, Source, SourceError,
         model::{self, Check, Handoff, Host, Incarnation, Life as NodeLife, Link, Location, Rtt, Setting, ShardRow, Status, TypeRow},
@@ -24,7 +23,7 @@ use crate::{
     proto::{
         membership::{BLOCKED_NOW, ClusterView, MemberStatus},
         node::{Answer, Command},
-        sharding::{ShardState, TableRow, TypeInfo},
+        sharding::{ShardState, TableRow, TypeInfo, UNSIZED},
     },
 };
 
@@ -32,8 +31,6 @@ use crate::{
 pub trait Operations: Send + Sync + 'static {
     /// Names of the operations.
     fn names(&self) -> &'static [&'static str];
-    /// The key's canonical bytes, from its text form. `Err`: why it is none.
-    fn key(&self, text: &str) -> Result<Vec<u8>, String>;
     /// Sends one message. The body has not been looked at.
     fn call(&self, call: EntityCall<'_>, done: Box<dyn FnOnce(EntityOutcome) + Send>);
 }
@@ -94,7 +91,8 @@ where
 {
     let asked = Asked { ty: call.ty.into(), key: call.key.into(), op: call.op.into(), timeout: call.timeout };
     let entity = region.get(key);
-    let patience = call.room.saturating_duration_since(Instant::now());
+    // Nobody waits for it longer than for the answer.
+    let patience = call.room.saturating_duration_since(Instant::now()).min(call.timeout);
     if call.mode == Mode::Tell {
         let outcome = match entity.tell_within(request, patience) {
             Ok(()) => EntityOutcome::Accepted,
@@ -293,6 +291,9 @@ impl Surface {
             done,
             move |answer| match answer {
                 Answer::Table { types, rows } => read(types, rows, &node.view()),
+                Answer::NotKnown => Err(SourceError::Unavailable(
+                    "the coordinator is taking over and does not know all homes yet; try again in a few seconds".into(),
+                )),
                 other => Err(SourceError::Unavailable(format!("unexpected answer {other:?}"))),
             },
         );
@@ -537,11 +538,15 @@ impl Source for Surface {
         if let Some(why) = entry.refused() {
             return done(Err(SourceError::Refused(why)));
         }
-        let bytes = match self.node.exposed.get(ty).map_or_else(|| Ok(key.as_bytes().to_vec()), |ops| ops.key(key)) {
+        let bytes = match (entry.read_key)(key) {
             Ok(bytes) => bytes,
-            Err(why) => return done(Err(SourceError::Refused(why))),
+            Err(why) => return done(Err(SourceError::BadKey(why))),
         };
         let shard = entry.shard_of(xxhash_rust::xxh3::xxh3_64(&bytes));
+        if shard.shard == UNSIZED {
+            let why = "it is not known here how many shards the type has, as no node hosts it; host it, or try again later";
+            return done(Err(SourceError::Unavailable(why.into())));
+        }
         self.rows(Some(entry.id), done, move |_, rows, view| {
             let row = rows.iter().find(|r| r.shard == shard);
             Ok(Location {
@@ -617,9 +622,4 @@ impl Source for Surface {
             }),
         }
     }
-}
-
-/// A key in text form as the type's key. `Err`: why it is none.
-pub fn parse_key<K: EntityKey>(text: &str) -> Result<K, String> {
-    text.parse().map_err(|_| format!("`{}` is no key of this type", text.escape_debug()))
 }

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     Cluster, Cx, Entity, Failure, HandedOver, Handoff, HostOptions, KeyOf, Region, RegisterError, ReplyTag,
     admin::{EntityCall, EntityOutcome, model::EpochNumber},
-    api::surface::{Asked, JsonReply, Operations, parse_key, send},
+    api::surface::{Asked, JsonReply, Operations, send},
     messages, wire,
 };
 
@@ -145,10 +145,6 @@ type Done = Box<dyn FnOnce(EntityOutcome) + Send>;
 impl<T: crate::EntityType<Key = String>> Operations for Bridge<T> {
     fn names(&self) -> &'static [&'static str] {
         self.names
-    }
-
-    fn key(&self, text: &str) -> Result<Vec<u8>, String> {
-        parse_key::<String>(text).map(String::into_bytes)
     }
 
     fn call(&self, call: EntityCall<'_>, done: Done) {

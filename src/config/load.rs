@@ -143,6 +143,11 @@ impl Config {
             return Err(unknown_variable(&shown));
         };
         let text = value.to_str().ok_or_else(|| ConfigError::new("E-CFG-013", shown.as_str(), "the value is not UTF-8"))?;
+        // What comes of a variable that is not set elsewhere must not found a cluster of its own, nor open what a file closes.
+        if (setting.key == "cluster.seeds" || setting.is_secret()) && text.trim_matches([' ', ',']).is_empty() {
+            let why = format!("is set and empty, which would undo what a file says: give {shown} a value, or unset it");
+            return Err(ConfigError::new("E-CFG-007", format!("{shown} ({})", setting.key), why));
+        }
         self.assign(setting.key, &Raw::Word(text.into())).map_err(|e| ConfigError { key: format!("{shown} ({})", setting.key), ..e })
     }
 }

@@ -47,7 +47,7 @@ table! {
         /// Time after which a shard that does not stop loses its effects, and starts elsewhere.
         force_after: Option<Span> = None, Spec::span(1000, DAY).cost("code outside the context of an entity may still run").unused();
         /// Role of the nodes that may host the coordinator; empty: any.
-        coordinator_role: Option<String> = None, Spec::text(Rule::Label);
+        coordinator_role: Option<String> = None, Spec::text(Rule::Label).must_match();
         /// Idle time after which an entity leaves memory.
         passivate_after: Option<Span> = Some(Span::millis(2 * MINUTE)), Spec::span(100, 30 * DAY).unused();
         /// What starts again by itself after a move or a crash.

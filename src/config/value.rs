@@ -520,7 +520,9 @@ impl Value for RoleMin {
 
 impl Value for String {
     fn read(raw: &Raw, bounds: Bounds) -> Result<Self, Fault> {
-        let text = raw.text().ok_or_else(|| Fault::kind(raw, "text in quotes"))?.to_owned();
+        let text = raw.text().ok_or_else(|| Fault::kind(raw, "text in quotes"))?;
+        // A space in front of an address means nothing, and would make it none for everybody who reads it later.
+        let text = if matches!(bounds, Bounds::Text(Rule::Addr)) { text.trim() } else { text }.to_owned();
         text.check(bounds).map(|()| text)
     }
 
@@ -642,7 +644,7 @@ impl Rule {
         let long = |max: usize| bad(format!("{} has {} bytes, at most {max}", shown(), text.len()));
         match self {
             Self::Addr => {
-                let addr = text.trim().parse::<NodeAddr>().map_err(|e| Fault { code: BAD_ADDRESS, why: e.to_string() })?;
+                let addr = text.parse::<NodeAddr>().map_err(|e| Fault { code: BAD_ADDRESS, why: e.to_string() })?;
                 if addr.port == 0 {
                     let why = format!("\"{addr}\" has port 0: nobody can be asked there; name the port that the node listens on");
                     return Err(Fault { code: BAD_ADDRESS, why });

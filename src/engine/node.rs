@@ -652,9 +652,10 @@ impl Node {
         let lagged = |missed| Some(Event::Lagged { missed });
         self.metrics.shared.events_lagged.add(Outlet::offer_all(&mut hub.subscribers, &event, lagged));
         hub.watchers.retain(|w| w.strong_count() > 0);
-        for watcher in hub.watchers.iter().filter_map(std::sync::Weak::upgrade) {
-            let event = event.clone();
-            self.help(Box::new(move || watcher(&event)));
+        for watcher in &hub.watchers {
+            let (watcher, event) = (watcher.clone(), event.clone());
+            // Not if it has ended meanwhile.
+            self.help(Box::new(move || _ = watcher.upgrade().map(|watcher| watcher(&event))));
         }
     }
 

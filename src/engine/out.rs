@@ -53,9 +53,9 @@ pub struct Out {
     pub index: u16,
     /// What the entity at work wants for itself.
     pub wishes: Vec<Wish<EngineParcel>>,
-    /// Asks of this worker's entities that have no answer yet.
+    /// Asks of this worker's entities whose answers were not handed to them yet.
     pub asks: HashMap<u64, OpenAsk, FixedState>,
-    /// Answers of this worker's entities to each other, by the number of the ask. No more than there are slots.
+    /// Answers of this worker's entities to each other, by the number of the ask. Each of them is still among `asks`.
     answers: VecDeque<(u64, Answered)>,
     /// Number of the message that is being handled.
     pub handling: u16,
@@ -281,6 +281,11 @@ impl Out {
     /// Whether the asker is on this node, so that the reply need not be encoded.
     pub fn is_local(&self, ask: Ask) -> bool {
         ask.node == self.node.id
+    }
+
+    /// Whether there is room for one more ask of this worker's entities. Its slot is free again when an answer is on its way, which is not the end of it.
+    pub fn may_ask(&self) -> bool {
+        self.asks.len() < self.node.config.limits.asks as usize
     }
 
     /// Answers that wait for their askers on this worker.

@@ -26,7 +26,7 @@ impl Waiter {
                     tracing::error!(target: "wingbeat::engine", "what waited for an answer panicked");
                 }
             }
-            // Bounded by the number of slots.
+            // Bounded by the asks that a worker's entities may have (`Out::may_ask`).
             Self::Entity(worker) => workers[usize::from(worker)].post(ToWorker::Answer(correlation, answered)),
             Self::Queue(room, tag) => room.put(tag, answered),
         }

@@ -27,6 +27,8 @@ pub type Sink = Box<dyn Fn(&Value) -> Taken + Send + Sync>;
 /// Decodes what another node has published.
 pub type Decode = fn(&[u8]) -> Result<Value, CodecError>;
 
+/// Topics beyond which those that nobody uses any more are looked for; and so again whenever they are twice as many.
+const KEPT: usize = 64;
 /// Values of other nodes that may wait for the helper thread, per topic.
 const WAITING_MAX: usize = 1024;
 
@@ -76,6 +78,11 @@ impl TopicEntry {
         workers.into_iter().map(|worker| self.entities[worker].load(Ordering::Acquire)).sum()
     }
 
+    /// Whether somebody on this node may get its values.
+    fn has_subscribers(&self) -> bool {
+        !self.sinks.lock().is_empty() || self.entities_of(0..self.entities.len()) > 0
+    }
+
     /// Gives a value to everybody on this node, from the calling thread.
     pub fn deliver(&self, node: &Arc<Node>, value: &Value) {
         let mut sinks = self.sinks.lock();
@@ -98,13 +105,15 @@ impl TopicEntry {
 /// All topics of a node.
 pub struct Topics {
     by_id: RwLock<HashMap<u64, Arc<TopicEntry>, FixedState>>,
+    /// How many there may be before the unused ones are looked for.
+    sweep_at: AtomicUsize,
     workers: usize,
 }
 
 impl Topics {
     /// None yet, on a node with so many workers.
     pub fn new(workers: usize) -> Self {
-        Self { by_id: RwLock::default(), workers }
+        Self { by_id: RwLock::default(), sweep_at: AtomicUsize::new(KEPT), workers }
     }
 
     /// The node has stopped: nothing more comes to anybody.
@@ -116,7 +125,7 @@ impl Topics {
         }
     }
 
-    /// The topic with this id, made if it is not there.
+    /// The topic with this id, made if it is not there. One that nobody has a handle to, nor gets values of, is forgotten at some time.
     pub fn enter(&self, id: u64, name: &str, decode: Decode) -> Arc<TopicEntry> {
         let make = || {
             Arc::new(TopicEntry {
@@ -130,7 +139,14 @@ impl Topics {
                 waiting: AtomicUsize::new(0),
             })
         };
-        self.by_id.write().entry(id).or_insert_with(make).clone()
+        let mut by_id = self.by_id.write();
+        let entry = by_id.entry(id).or_insert_with(make).clone();
+        if by_id.len() > self.sweep_at.load(Ordering::Relaxed) {
+            // Under the lock nobody else comes to have one.
+            by_id.retain(|_, entry| Arc::strong_count(entry) > 1 || entry.has_subscribers());
+            self.sweep_at.store((2 * by_id.len()).max(KEPT), Ordering::Relaxed);
+        }
+        entry
     }
 
     /// Brings a value of another node to its readers here. Decoding is done on the helper thread, as it is code of users.
@@ -165,6 +181,19 @@ mod tests {
             given.fetch_add(1, Ordering::SeqCst);
             Taken::Gone
         })
+    }
+
+    #[test]
+    fn topics_that_nobody_uses_are_forgotten() {
+        let node = Node::lone(None);
+        let enter = |id| node.topics.enter(id, "news", |_| Ok(Arc::new(())));
+        let kept = enter(0);
+        enter(1).add(&node, sink(&Arc::default()));
+        enter(2).entities[0].store(1, Ordering::SeqCst);
+        (3..10_000).for_each(|id| drop(enter(id)));
+        let by_id = node.topics.by_id.read();
+        assert!(by_id.len() <= KEPT + 1, "{}", by_id.len());
+        assert!((0..3).all(|id| by_id.contains_key(&id)) && Arc::ptr_eq(&by_id[&0], &kept));
     }
 
     #[test]

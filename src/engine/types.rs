@@ -168,6 +168,10 @@ pub enum Standing {
     Refused(String),
 }
 
+/// The canonical bytes of a key that people have typed; `Err`: why it is none.
+#[cfg(feature = "admin")]
+pub type ReadKey = fn(&str) -> Result<Vec<u8>, String>;
+
 /// One entity type on this node.
 pub struct TypeEntry {
     /// On the wire.
@@ -178,6 +182,9 @@ pub struct TypeEntry {
     declared: AtomicU32,
     /// Which Rust type declared it, so that two types cannot share a name.
     pub declared_by: RustTypeId,
+    /// Reads its keys, as people type them.
+    #[cfg(feature = "admin")]
+    pub read_key: ReadKey,
     /// What makes its entities, from when it is hosted here until the node has stopped: what a factory keeps may keep the node.
     host: Mutex<Option<Arc<dyn TypeHost>>>,
     /// How they are run, once it is hosted here.
@@ -230,6 +237,8 @@ impl TypeEntry {
             name: name.into(),
             declared: AtomicU32::new(shards),
             declared_by,
+            #[cfg(feature = "admin")]
+            read_key: |text| Ok(text.as_bytes().to_vec()),
             host: Mutex::new(None),
             options: OnceLock::new(),
             keeps: AtomicBool::new(false),
@@ -242,6 +251,12 @@ impl TypeEntry {
             entry.set_shards(shards);
         }
         entry
+    }
+
+    /// The same, with the keys that it has.
+    #[cfg(feature = "admin")]
+    pub fn with_keys(self, read_key: ReadKey) -> Self {
+        Self { read_key, ..self }
     }
 
     /// Has the type hosted here. `Err`: it is already.

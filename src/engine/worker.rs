@@ -247,7 +247,9 @@ impl Worker {
             lane.release();
         }
         self.lanes = lanes;
-        for _ in 0..BATCH {
+        // Answers free the room of their asks before they come here, so that a turn takes all that can have been asked for until now: were it fewer, entities
+        // that ask in each turn would leave more and more behind.
+        for _ in 0..BATCH + self.host.out.asks.len() {
             let Some(item) = self.node.workers[usize::from(self.index)].take_posted() else { break };
             worked = true;
             match item {
@@ -266,12 +268,12 @@ impl Worker {
             }
         }
         // Those that are there now: what they lead to comes in the next turn.
-        for _ in 0..self.host.out.answers().min(BATCH) {
+        for _ in 0..self.host.out.answers() {
             let Some((correlation, answered)) = self.host.out.take_answer() else { break };
             worked = true;
             self.answer(correlation, answered);
         }
-        for _ in 0..self.host.out.laters().min(BATCH) {
+        for _ in 0..self.host.out.laters() {
             let Some(later) = self.host.out.take_later() else { break };
             worked = true;
             match later {
@@ -760,7 +762,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        CodecError, Cx, Entity, Epoch, NodeAddr, ShardId, Wire,
+        AskError, CodecError, Cx, Entity, EntityRef, Epoch, NodeAddr, ShardId, Wire,
         config::Preset,
         engine::{
             clock::{Clock, VirtualTime},
@@ -770,10 +772,13 @@ mod tests {
             parcel::Key,
             types::TypeEntry,
         },
-        proto::membership::Identity,
+        proto::{
+            handoff::{Ask, ReplyBody},
+            membership::Identity,
+        },
     };
 
-    crate::messages! { pub enum SlowMsg for Slow(String) = "worker.slow" { Work { takes: u64, number: u64 }, Rest { after: u64 } } }
+    crate::messages! { pub enum SlowMsg for Slow(String) = "worker.slow" { Work { takes: u64, number: u64 }, Rest { after: u64 }, Wonder -> bool, Heard { refused: bool } } }
 
     /// A clock that moves while entities start and handlers run.
     struct Hand {
@@ -801,7 +806,7 @@ mod tests {
     /// What was handled, and when it began, in milliseconds.
     type Done = Arc<parking_lot::Mutex<Vec<(u64, u64)>>>;
 
-    struct Handler(Arc<Hand>, Done);
+    struct Handler(Arc<Hand>, Done, EntityRef<Slow>);
 
     impl Handler {
         fn work(&self, takes: u64, number: u64) {
@@ -820,6 +825,12 @@ mod tests {
                 SlowMsg::Rest(Rest { after }) => {
                     (0..40).for_each(|n| cx.timer_once(n, Duration::from_millis(after), Work { takes: 100, number: n }));
                 }
+                SlowMsg::Wonder(Wonder, _) => {
+                    for _ in 0..2 {
+                        cx.ask(&self.2, Wonder, Duration::MAX, |answer| Heard { refused: matches!(answer, Err(AskError::Refused(_))) });
+                    }
+                }
+                SlowMsg::Heard(Heard { refused }) => self.work(0, u64::from(refused)),
             }
         }
     }
@@ -834,12 +845,18 @@ mod tests {
     }
 
     impl Bed {
-        /// A worker with one live entity, at one second.
         fn new() -> Self {
+            Self::with(|_| {})
+        }
+
+        /// A worker with one live entity, at one second.
+        fn with(change: impl FnOnce(&mut crate::Config)) -> Self {
             let hand = Arc::new(Hand { now: AtomicU64::new(1_000_000_000), start: AtomicU64::new(0), fails: AtomicBool::new(false) });
             let bell = || Arc::new(Bell::new(|| {}));
             let me = Identity { addr: NodeAddr::new("here", 1), incarnation: 1 };
-            let config = Arc::new(crate::Config::preset(Preset::LocalTest));
+            let mut config = crate::Config::preset(Preset::LocalTest);
+            change(&mut config);
+            let config = Arc::new(config);
             let helper = crossbeam::channel::unbounded().0;
             let node = Arc::new(Node::new(
                 config,
@@ -854,10 +871,13 @@ mod tests {
             let shard = ShardKey { ty: entry.id, shard: ShardId(0) };
             let make = {
                 let (hand, done) = (hand.clone(), done.clone());
+                // Of a type whose shards are elsewhere, as far as is known.
+                let elsewhere = Arc::new(TypeEntry::new("worker.other", 8, std::any::TypeId::of::<Slow>()));
+                let other = EntityRef::<Slow>::new(node.clone(), elsewhere, "o".into());
                 move |_: &String| {
                     hand.take(hand.start.load(Ordering::Relaxed));
                     assert!(!hand.fails.load(Ordering::Relaxed), "it cannot start");
-                    Handler(hand.clone(), done.clone())
+                    Handler(hand.clone(), done.clone(), other.clone())
                 }
             };
             assert!(entry.set_host(crate::api::host_of::<Handler>(Arc::new(make), crate::proto::shard::TypeOptions::default())).is_ok());
@@ -1014,6 +1034,53 @@ mod tests {
         assert_eq!(bed.turn(), [(1, 1_000)]);
         // One each, and for what could not be encoded also its end.
         assert_eq!(bed.node.metrics.workers[0].handler_panics.get(), 3 * 2 + 2 + 2);
+    }
+
+    #[test]
+    fn answers_are_taken_as_fast_as_entities_ask() {
+        const ROOM: usize = 300;
+        for posted in [true, false] {
+            let mut bed = Bed::with(|config| config.limits.asks = ROOM as u32);
+            let (mut rings, mut heard) = (vec![], vec![]);
+            for _ in 0..100 {
+                (0..BATCH).for_each(|_| bed.send(SlowMsg::Wonder(Wonder, crate::ReplyTag::default())));
+                heard.extend(bed.turn());
+                rings.extend(std::iter::from_fn(|| bed.node.network.take_new()));
+                rings.iter_mut().for_each(|ring| while ring.pop().is_some() {});
+                // All are answered at once, by other threads or by entities of this worker.
+                for correlation in bed.node.slots.open_asks().collect::<Vec<_>>() {
+                    let no_reply = Answered::Wire(ReplyBody::NoReply);
+                    if posted {
+                        bed.node.complete(correlation, no_reply);
+                    } else {
+                        let ask = Ask { node: bed.node.id, correlation, deadline: Time::MAX };
+                        bed.worker.host.out.answer(ask, no_reply);
+                    }
+                }
+                let waiting = bed.worker.host.out.asks.len();
+                assert!(waiting <= 2 * BATCH, "{waiting} wait, which is more than a turn has asked for");
+            }
+            assert_eq!(heard.iter().filter(|(refused, _)| *refused == 1).count(), 0, "there was room for all");
+            assert_eq!(heard.len(), 2 * BATCH * 99);
+        }
+    }
+
+    #[test]
+    fn what_a_workers_entities_ask_for_is_bounded_until_they_have_heard() {
+        const ROOM: usize = 100;
+        let mut bed = Bed::with(|config| config.limits.asks = ROOM as u32);
+        let ask = |bed: &Bed| (0..BATCH).for_each(|_| bed.send(SlowMsg::Wonder(Wonder, crate::ReplyTag::default())));
+        let refused = |heard: Vec<(u64, u64)>| heard.iter().filter(|(refused, _)| *refused == 1).count();
+        ask(&bed);
+        assert_eq!(refused(bed.turn()), 2 * BATCH - ROOM);
+        // Their slots are free again, but their entities have not heard.
+        for correlation in bed.node.slots.open_asks().collect::<Vec<_>>() {
+            bed.node.complete(correlation, Answered::Wire(ReplyBody::NoReply));
+        }
+        assert_eq!((bed.node.slots.in_flight(), bed.worker.host.out.asks.len()), (0, ROOM));
+        ask(&bed);
+        assert_eq!(refused(bed.turn()), 2 * BATCH);
+        assert_eq!(bed.worker.host.out.asks.len(), 0, "and now they have");
     }
 
     #[test]

@@ -29,6 +29,8 @@ refusals! {
     TooManyHeaders = "too_many_headers";
     /// The body exceeds its bytes.
     BodyTooLarge = "body_too_large";
+    /// The answers to a batch exceed their bytes.
+    AnswersTooLarge = "answers_too_large";
     /// The client did not send the request in time.
     SlowRequest = "slow_request";
     /// The client did not read the answer in time.

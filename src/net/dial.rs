@@ -323,7 +323,7 @@ impl Net {
                 conn.stream.prepare();
                 conn.phase = Phase::AwaitWelcome;
                 let Some(dialled) = conn.dialled.clone() else { return };
-                let previous = dialled.expects.and_then(|peer| self.previous(peer));
+                let previous = dialled.expects.or_else(|| self.last_life_at(&dialled.addr)).and_then(|peer| self.previous(peer));
                 let hello = self.greeter.hello(dialled.session, dialled.expects, previous);
                 self.say(id, &Greeting::Hello(hello));
             }

@@ -540,6 +540,13 @@ impl Net {
         self.ended.get(&peer).map(|e| Previous { session: e.session, received: e.received })
     }
 
+    /// Whom it had the last session with at that address. If another life answers there, the number of that session is none of its own.
+    fn last_life_at(&self, addr: &NodeAddr) -> Option<NodeId> {
+        let hash = addr.hash64();
+        let there = self.ended.iter().filter(|(node, _)| node.addr_hash() == hash);
+        there.max_by_key(|(_, ended)| ended.at).map(|(node, _)| *node)
+    }
+
     fn forget_ip(&mut self, ip: IpAddr) {
         self.accept.forget(ip);
     }

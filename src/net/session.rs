@@ -136,9 +136,10 @@ impl Net {
             let rest = conn.outbox.into_rest();
             lost += rest.frames + rest.lost;
         }
-        // It comes never again to say what it took in.
+        // It comes never again to say what it took in, as far as is known. If it does, that is counted already.
         if let Some(ended) = self.ended.get_mut(&node) {
             self.counters.frames_lost_in_flight += std::mem::take(&mut ended.unanswered);
+            ended.sent = 0;
         }
         if id.is_some() || lost > 0 {
             self.counters.frames_lost += lost;

@@ -1,6 +1,6 @@
 //! Carrying out the actions of a scenario.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use super::{
     action::{Act, LinkAct},
@@ -145,14 +145,27 @@ impl World<'_> {
                 }
             }
             Act::Down { nodes, by } => {
-                // Who stands still would do it late, or never.
-                let by = self.which(by).into_iter().find(|b| self.is_running(*b) && !self.nodes[*b as usize].paused);
-                for n in self.found(i, nodes) {
+                let (told, dead) = (self.which(by), self.found(i, nodes));
+                let by = self.operates(&told, *by == Selector::Leader, &dead);
+                // Whoever declares itself dead is over with that.
+                let (itself, others): (Vec<u32>, Vec<u32>) = dead.into_iter().partition(|n| Some(*n) == by);
+                for n in others.into_iter().chain(itself) {
                     self.down(i, n, by);
                 }
             }
             Act::Partition { groups } => {
-                let groups: Vec<Vec<u32>> = groups.iter().map(|g| self.found(i, g)).filter(|g| !g.is_empty()).collect();
+                let mut groups: Vec<Vec<u32>> = groups.iter().map(|g| self.found(i, g)).collect();
+                let mut placed = BTreeSet::new();
+                for group in &mut groups {
+                    group.retain(|n| {
+                        let first = placed.insert(*n);
+                        if !first {
+                            self.not_done(i, &[*n], "it is in an earlier group already");
+                        }
+                        first
+                    });
+                }
+                groups.retain(|group| !group.is_empty());
                 if !groups.is_empty() {
                     self.net.partition(&groups, self.scenario.nodes);
                 }
@@ -261,6 +274,19 @@ impl World<'_> {
         self.inner(life, Inner::Told(Command::Leave { id: undone::command(action, n), node }));
     }
 
+    /// Who is told to declare those dead: whoever was named, unless that one stands still and would do it late, or never. Where it is only the leader, and that
+    /// runs no more or is one of several, an operator goes to somebody else.
+    fn operates(&self, told: &[u32], any: bool, dead: &[u32]) -> Option<u32> {
+        let stands = |n: &u32| self.is_running(*n) && !self.nodes[*n as usize].paused;
+        let named = told.iter().copied().find(stands);
+        let unfit = match told.iter().find(|n| self.is_running(**n)) {
+            Some(leader) => dead.len() > 1 && dead.contains(leader),
+            None => true,
+        };
+        let other = (0..self.scenario.nodes).find(|n| any && unfit && stands(n) && !dead.contains(n));
+        other.or(named)
+    }
+
     fn down(&mut self, action: usize, n: u32, by: Option<u32>) {
         let Some(by) = by.and_then(|b| self.nodes[b as usize].life) else {
             return self.not_done(action, &[n], "nobody runs who could be told to down it");
@@ -310,7 +336,12 @@ impl World<'_> {
 
     /// The entry `i` of the scenario lays its fault over the links.
     fn link(&mut self, i: usize, link: &LinkAct) {
-        let (from, to) = (self.found(i, &link.from), self.found(i, &link.to));
+        // What is repeated is that fault, between the same nodes.
+        let (from, to) = self
+            .repeating
+            .remove(&i)
+            .filter(|(from, to)| !from.is_empty() && !to.is_empty())
+            .unwrap_or_else(|| (self.found(i, &link.from), self.found(i, &link.to)));
         if !from.is_empty() && !to.is_empty() {
             self.lay(i, link, &from, &to);
         }
@@ -318,7 +349,7 @@ impl World<'_> {
             self.queue.push(self.now + nanos(span), Event::Lift(i as u64 + 1));
         }
         if let Some(every) = link.every {
-            self.repeating.insert(i);
+            self.repeating.insert(i, (from, to));
             self.queue.push(self.now + nanos(every), Event::Repeat(i));
         }
     }
@@ -355,7 +386,7 @@ impl World<'_> {
     }
 
     pub(super) fn repeat_link(&mut self, i: usize) {
-        if self.repeating.remove(&i)
+        if self.repeating.contains_key(&i)
             && let Act::Link(link) = &self.scenario.actions[i].act
         {
             self.net.lift(i as u64 + 1);

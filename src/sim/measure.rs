@@ -18,6 +18,7 @@ use crate::{
 /// A crash done by the scenario.
 #[derive(Debug)]
 struct Crash {
+    id: NodeId,
     at: u64,
     /// Lives that there had been, which are numbered by birth: later ones do not judge it.
     lives: u32,
@@ -187,7 +188,7 @@ impl Measure {
             others.filter(|(_, view)| view.me != id).map(|(life, view)| (life, view.member(id)))
         };
         let taken_out = self.removed.contains(&id) || views().all(|(_, member)| member.is_none());
-        let mut crash = Crash { at: now, lives, marked: BTreeMap::new(), removed: BTreeMap::new() };
+        let mut crash = Crash { id, at: now, lives, marked: BTreeMap::new(), removed: BTreeMap::new() };
         for (life, member) in views() {
             let gone = taken_out && member.is_none();
             if gone {
@@ -282,7 +283,8 @@ impl Measure {
             }
         }
         if ups != o.ups || up_count != o.up_count {
-            if self.first_action.is_some_and(|t| now >= t) {
+            // The first picture that a node has of the cluster changes none.
+            if self.first_action.is_some_and(|t| now >= t) && o.up_count > 0 {
                 o.changes += 1;
             }
             if up_count > 0 {
@@ -389,9 +391,11 @@ impl Measure {
         let (mut detect, mut known, mut removal) = (Vec::new(), Vec::new(), Vec::new());
         for c in &self.crashes {
             let seconds = |t: u64| (t - c.at) as f64 / 1e9;
-            // Judged by those that were there at the crash: all that are there now, and what the others showed while they were live.
+            // Judged by those that were there at the crash: all that are there now, and what the others showed while they were live. Who does not show it, as it
+            // came into the cluster behind its removal, has nothing to learn.
+            let shows = |l: &u32| self.view(*l).is_some_and(|view| view.member(c.id).is_some());
             let last = |times: &BTreeMap<u32, u64>| {
-                let waits = self.live.range(..c.lives).any(|(l, _)| !times.contains_key(l));
+                let waits = self.live.range(..c.lives).any(|(l, _)| !times.contains_key(l) && shows(l));
                 times.range(..c.lives).map(|(_, t)| *t).max().filter(|_| !waits)
             };
             detect.extend(c.marked.values().min().map(|t| seconds(*t)));

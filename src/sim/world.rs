@@ -1,10 +1,6 @@
 //! The world: nodes with their cores, the clock, and the loop that takes one event after the other.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io::Write,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, io::Write, sync::Arc};
 
 use super::{
     Options, RunResult, Scenario, ScenarioError, Shadow,
@@ -167,7 +163,7 @@ pub(super) struct World<'a> {
     pub shadows: Vec<&'a mut dyn Shadow>,
     pub events: u64,
     /// Entries of the scenario whose link fault comes again.
-    pub repeating: BTreeSet<usize>,
+    pub repeating: BTreeMap<usize, (Vec<u32>, Vec<u32>)>,
     pub not_sent: u64,
     pub moves: u64,
     pub moves_refused: u64,
@@ -237,7 +233,7 @@ impl<'a> World<'a> {
             shadows,
             progress: options.progress.map(|every| (nanos(every).max(1), nanos(every))),
             events: 0,
-            repeating: BTreeSet::new(),
+            repeating: BTreeMap::new(),
             not_sent: 0,
             moves: 0,
             moves_refused: 0,

@@ -10,6 +10,8 @@ use serde_json::Value;
 use crate::fail::{Exit, Failure};
 
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// A stream of events says each 15 s that it is there.
+const SILENT_FOR: Duration = Duration::from_secs(45);
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 const BODY_BYTES_MAX: u64 = 64 << 20;
 
@@ -22,6 +24,7 @@ pub struct Admin {
 
 impl Admin {
     pub fn new(at: &str, token: Option<String>) -> Result<Self, Failure> {
+        let host_only = |host: &str| !host.is_empty() && (!host.contains(':') || (host.starts_with('[') && host.ends_with(']')));
         let bare = at.strip_prefix("http://").unwrap_or(at).trim_end_matches('/');
         let wrong = |why: &str| {
             Failure::usage("E-CLI-002", format!("`--at {at}`: {why}"), "give the admin address of a node, such as 127.0.0.1:8301")
@@ -29,9 +32,9 @@ impl Admin {
         if at.starts_with("https://") {
             return Err(wrong("nodes answer plain http only"));
         }
-        let port = bare.rsplit_once(':').and_then(|(host, port)| (!host.is_empty()).then(|| port.parse::<u16>().ok()).flatten());
+        let port = bare.rsplit_once(':').and_then(|(host, port)| host_only(host).then(|| port.parse::<u16>().ok()).flatten());
         if port.is_none_or(|port| port == 0) || bare.contains(['/', '?', '#', '@']) || !bare.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(wrong("is not host:port"));
+            return Err(wrong("is not host:port, with brackets around an IPv6 address"));
         }
         // What a header can hold; more is no token of any node.
         if token.as_ref().is_some_and(|token| token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic())) {
@@ -64,8 +67,9 @@ impl Admin {
 
     /// The data of each server-sent event, as it comes, until `each` says no. That the stream ends before is an error: the node is gone, or about to go.
     pub fn follow(&self, path: &str, mut each: impl FnMut(&str) -> bool) -> Result<(), Failure> {
-        // The head of the answer comes at once; events may come much later.
-        let request = self.agent.get(self.url(path)).config().timeout_recv_response(Some(ANSWER_WITHIN)).build();
+        // The head of the answer comes at once. Events may come much later, but signs of life do not.
+        let config = self.agent.get(self.url(path)).config();
+        let request = config.timeout_recv_response(Some(ANSWER_WITHIN)).timeout_per_read(Some(SILENT_FOR)).build();
         let request = request.header("Accept", "text/event-stream");
         let response = request.call().map_err(|error| self.unreachable(&error))?;
         if response.status() != 200 {
@@ -119,12 +123,13 @@ fn problem(base: &str, status: u16, body: &Value) -> Failure {
     let shown: Vec<&str> = ["code", "detail"].into_iter().map(text).filter(|text| !text.is_empty()).collect();
     let exit = match status {
         408 | 502..=504 => Exit::Unreachable,
-        409 => Exit::Unhealthy,
+        // As things stand, or by a fault of the node.
+        409 | 500 => Exit::Unhealthy,
         _ => Exit::Usage,
     };
     let what = format!("{base} answered {status}: {}", if shown.is_empty() { "without a reason".into() } else { shown.join(" ") });
     let next = match status {
-        401 | 403 => "give the node's token with `--token`, or in WINGBEAT_ADMIN__TOKEN",
+        401 => "give the node's token with `--token`, or in WINGBEAT_ADMIN__TOKEN",
         _ => "",
     };
     Failure { code: "E-CLI-005", exit, what, next: next.into() }
@@ -150,7 +155,9 @@ mod tests {
 
     #[test]
     fn an_address_is_checked_before_anything_is_sent() {
-        for wrong in ["8301", ":8301", "localhost", "127.0.0.1:0", "127.0.0.1:99999", "https://a:1", "a:1/x", "\u{e4}:1", "a b:1"] {
+        for wrong in
+            ["8301", ":8301", "localhost", "127.0.0.1:0", "127.0.0.1:99999", "https://a:1", "a:1/x", "\u{e4}:1", "a b:1", "::1:8301"]
+        {
             let failure = Admin::new(wrong, None).err().unwrap();
             assert_eq!((failure.code, failure.exit), ("E-CLI-002", Exit::Usage), "{wrong}");
         }
@@ -166,7 +173,8 @@ mod tests {
         assert_eq!(failure.exit, Exit::Unreachable);
         assert!(failure.what.contains("E-ASK-003 no answer in time"), "{failure}");
         assert_eq!(problem("http://a:1", 404, &Value::Null).exit, Exit::Usage);
-        assert_eq!(problem("http://a:1", 409, &Value::Null).exit, Exit::Unhealthy);
+        assert!([409, 500].iter().all(|status| problem("http://a:1", *status, &Value::Null).exit == Exit::Unhealthy));
+        assert!(problem("http://a:1", 403, &Value::Null).next.is_empty(), "no token opens what is not open to tokens");
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod demo;
 mod fail;
 mod heap;
 mod http;
+mod interrupt;
 mod node;
 mod out;
 mod rejoin;

@@ -16,7 +16,7 @@ use clap::Args;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
-use wingbeat::{Cluster, Config, ShutdownReason, ShutdownReport, StartError, builtin};
+use wingbeat::{Cluster, Config, RegisterError, ShutdownReason, ShutdownReport, StartError, builtin};
 
 use crate::{
     fail::{Exit, Failure},
@@ -93,8 +93,13 @@ fn begin(config: Config, told_to_end: &AtomicUsize) -> Result<Cluster, Failure> 
     let cluster = Cluster::builder(config).start().map_err(not_started)?;
     // Before anybody is told that it runs: whoever knows may end it.
     cluster.leave_on_signal();
-    builtin::host(&cluster)
-        .map_err(|error| Failure::usage("E-CLI-012", error.to_string(), "start the node again with what the cluster has"))?;
+    match builtin::host(&cluster) {
+        // It ends, as it was told to.
+        Err(RegisterError::Shutdown) if told_to_end.load(Ordering::Relaxed) != 0 => {}
+        hosted => {
+            hosted.map_err(|error| Failure::usage("E-CLI-012", error.to_string(), "start the node again with what the cluster has"))?;
+        }
+    }
     // It may have come before this life was there to see it.
     match told_to_end.load(Ordering::Relaxed) {
         0 => {}

@@ -257,6 +257,49 @@ fn closing_forgets_what_was_read_and_not_handed_out() {
 }
 
 #[test]
+fn whoever_dials_anybody_at_an_address_says_what_it_took_of_the_last_one_there() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    let (at_a, at_b) = (a.me.clone(), b.me.clone());
+    a.send(&at_b.addr, Some(at_b.id()), &numbered(0)).unwrap();
+    until([&mut a, &mut b], "up", |[_, b]| b.frames.len() == 1);
+    b.takes = false;
+    for n in 1..100 {
+        a.send(&at_b.addr, Some(at_b.id()), &numbered(n)).unwrap();
+    }
+    until([&mut a, &mut b], "read", |[_, b]| b.counter("link_bytes_in") >= 100 * 32);
+    let now = b.now();
+    b.net.close(now, at_a.id(), &at_a.addr);
+    b.takes = true;
+    until([&mut a, &mut b], "down", |[a, _]| a.downs().len() == 1);
+    b.send(&at_a.addr, None, &numbered(1)).unwrap();
+    until([&mut a, &mut b], "the next session", |[a, _]| a.frames.len() == 1);
+    assert_eq!(a.counter("frames_lost_in_flight"), 99);
+}
+
+#[test]
+fn what_was_counted_as_a_link_was_closed_is_not_counted_again() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    let (at_a, at_b) = (a.me.clone(), b.me.clone());
+    a.send(&at_b.addr, Some(at_b.id()), &numbered(0)).unwrap();
+    until([&mut a, &mut b], "up", |[_, b]| b.frames.len() == 1);
+    b.takes = false;
+    for n in 1..6 {
+        a.send(&at_b.addr, Some(at_b.id()), &numbered(n)).unwrap();
+    }
+    until([&mut a, &mut b], "read", |[_, b]| b.counter("link_bytes_in") >= 6 * 32);
+    let now = a.now();
+    a.net.close(now, at_b.id(), &at_b.addr);
+    let counted = a.counter("frames_lost_in_flight");
+    assert!((5..=6).contains(&counted), "{counted}: of those behind which nothing came");
+    let now = b.now();
+    b.net.close(now, at_a.id(), &at_a.addr);
+    b.takes = true;
+    a.send(&at_b.addr, Some(at_b.id()), &numbered(7)).unwrap();
+    until([&mut a, &mut b], "the next session", |[_, b]| b.frames.len() == 2);
+    assert_eq!(a.counter("frames_lost_in_flight"), counted);
+}
+
+#[test]
 fn frames_not_yet_written_are_carried_over_to_the_next_session() {
     let config = limited(|l| l.link_bytes = 8 << 20);
     let (mut a, mut b) = (Node::with(&config, 1), Node::with(&config, 2));

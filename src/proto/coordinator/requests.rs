@@ -85,7 +85,8 @@ impl Coordinator {
             | ControlFrame::MoveAnswer { .. }
             | ControlFrame::Flush { .. }
             | ControlFrame::Flushed { .. }
-            | ControlFrame::TableAnswer { .. } => {}
+            | ControlFrame::TableAnswer { .. }
+            | ControlFrame::TakingOver { .. } => {}
         }
     }
 
@@ -198,6 +199,9 @@ impl Coordinator {
 
     fn table(&self, now: Time, from: NodeId, id: u64, ty: Option<TypeId>, out: &mut Out) {
         let Some(seat) = &self.seat else { return };
+        if seat.recount.is_some() {
+            return out.push(CoordinatorOut::Send(from, ControlFrame::TakingOver { id }));
+        }
         let types: Vec<_> = seat.types.names().filter(|t| ty.is_none_or(|ty| t.ty == ty)).cloned().collect();
         let row = |(key, row): (&ShardKey, &super::Row)| TableRow {
             shard: *key,

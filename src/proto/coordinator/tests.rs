@@ -144,6 +144,8 @@ fn nothing_is_allocated_before_everybody_has_answered() {
     let out = f.run(|c, now, out| c.handle_view(now, view(&UP), out));
     assert_eq!(out.len(), 3, "all are asked, this node too");
     assert_eq!(f.where_is(C), [], "waits for the table");
+    let table = ControlFrame::TableRequest { id: 4, ty: None };
+    assert_eq!(f.frame(C, table), [CoordinatorOut::Send(C, ControlFrame::TakingOver { id: 4 })], "no table is better than an empty one");
     f.facts(ME, vec![]);
     f.facts(B, vec![]);
     let repeated = CoordinatorOut::Send(C, ControlFrame::Recount { term: held(1), have: 0 });

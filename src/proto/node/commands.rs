@@ -129,6 +129,10 @@ impl<M: Members> NodeCore<M> {
         }
     }
 
+    pub(super) fn not_known(&mut self, id: u64) {
+        self.answer_request(id, |_| Answer::NotKnown);
+    }
+
     pub(super) fn request_expired(&mut self, id: u64) {
         self.answer_request(id, |_| Answer::NoAuthority);
     }

@@ -67,6 +67,7 @@ impl<M: Members> NodeCore<M> {
             ControlFrame::Flushed { number } => self.flushed_to(from, number),
             ControlFrame::MoveAnswer { id, result } => self.move_answered(id, result),
             ControlFrame::TableAnswer { id, last, types, rows } => self.table_answered(id, last, types, rows),
+            ControlFrame::TakingOver { id } => self.not_known(id),
             // Said to who is the authority no more, or not yet: it is said again, to whoever is.
             _ if !self.coordinator.is_seated() => self.counts.control_dropped += 1,
             frame => self.with_coordinator(now, |coordinator, out| coordinator.handle_frame(now, from, frame, out)),

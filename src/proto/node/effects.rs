@@ -97,6 +97,8 @@ pub enum Answer {
     Refused(String),
     /// The authority did not answer in time.
     NoAuthority,
+    /// It is taking over, and has not heard of all homes.
+    NotKnown,
 }
 
 /// What a `NodeCore` wants done, in this order.

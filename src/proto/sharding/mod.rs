@@ -151,6 +151,8 @@ pub enum ControlFrame {
     Flush { number: u64 },
     /// The answer: it has.
     Flushed { number: u64 },
+    /// Coordinator -> asker for the table: it is taking over, and has not heard of all homes.
+    TakingOver { id: u64 },
 }
 
 impl ControlFrame {
@@ -183,6 +185,7 @@ impl ControlFrame {
             | Self::Flushed { .. }
             | Self::TableRequest { .. }
             | Self::TableAnswer { .. }
+            | Self::TakingOver { .. }
             | Self::Load { .. } => None,
         }
     }

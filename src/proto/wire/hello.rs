@@ -83,7 +83,7 @@ pub struct Hello {
     pub session: u64,
     /// Whom it wants; anybody if `None`.
     pub expects: Option<NodeId>,
-    /// What it took of the last session with the node it expects.
+    /// What it took of the last session with the node it expects, or with the last one at that address.
     pub previous: Option<Previous>,
     /// Later additions.
     pub extensions: Vec<Extension>,

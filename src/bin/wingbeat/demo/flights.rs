@@ -193,8 +193,8 @@ impl Flights {
         let mut loading = Loading { name: &source.name, text: Vec::with_capacity(source.text.len()), ..Loading::default() };
         let mut row = ByteRecord::new();
         while reader.read_byte_record(&mut row).map_err(|error| whole(&source.name, "E-CLI-023", error.to_string()))? {
-            let line = row.position().map_or(0, csv::Position::line);
-            loading.add(line, &row, &places)?;
+            let begins = row.position().map_or(0, csv::Position::byte) as usize;
+            loading.add(&row, &places).map_err(|wrong| DataError { line: Some(line_at(&source.text, begins)), ..wrong })?;
         }
         loading.finish()
     }
@@ -279,6 +279,15 @@ fn places(name: &str, header: &ByteRecord) -> Result<[usize; COLUMNS.len()], Dat
     }
 }
 
+/// The line of the record that begins there, as people count them. Ends of lines that stand before it, of the one before or of empty lines, belong to it for the
+/// reader.
+fn line_at(text: &[u8], begins: usize) -> u64 {
+    let ends = text[begins..].iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+    let before = &text[..begins + ends];
+    let lines = before.iter().enumerate().filter(|(at, byte)| **byte == b'\n' || (**byte == b'\r' && before.get(at + 1) != Some(&b'\n')));
+    1 + lines.count() as u64
+}
+
 #[derive(Default)]
 struct Loading<'a> {
     name: &'a str,
@@ -290,15 +299,15 @@ struct Loading<'a> {
 }
 
 impl Loading<'_> {
-    fn add(&mut self, line: u64, row: &ByteRecord, places: &[usize; COLUMNS.len()]) -> Result<(), DataError> {
+    fn add(&mut self, row: &ByteRecord, places: &[usize; COLUMNS.len()]) -> Result<(), DataError> {
         if row.len() != COLUMNS.len() {
             let why = format!("{} fields, expected {}: the line is damaged or cut off", row.len(), COLUMNS.len());
-            return Err(DataError { line: Some(line), ..whole(self.name, "E-CLI-023", why) });
+            return Err(whole(self.name, "E-CLI-023", why));
         }
         let at = self.text.len() as u32;
         for ((column, kind), &place) in COLUMNS.iter().zip(places) {
             let field = &row[place];
-            check(*kind, field).map_err(|why| self.wrong(line, column, field, why))?;
+            check(*kind, field).map_err(|why| self.wrong(column, field, why))?;
             self.text.extend_from_slice(field);
             self.text.push(BETWEEN);
         }
@@ -328,9 +337,9 @@ impl Loading<'_> {
         index
     }
 
-    fn wrong(&self, line: u64, column: &str, field: &[u8], why: String) -> DataError {
+    fn wrong(&self, column: &str, field: &[u8], why: String) -> DataError {
         let value: String = String::from_utf8_lossy(field).chars().take(64).collect();
-        DataError { line: Some(line), column: Some(column.into()), value: Some(value.into()), ..whole(self.name, "E-CLI-023", why) }
+        DataError { column: Some(column.into()), value: Some(value.into()), ..whole(self.name, "E-CLI-023", why) }
     }
 
     fn finish(mut self) -> Result<Flights, DataError> {

@@ -28,7 +28,6 @@ use std::{
 
 use clap::Args;
 use serde_json::json;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use self::{
     drive::{End, Plan, Watch, drive},
@@ -42,6 +41,7 @@ use self::{
 use crate::{
     fail::{Exit, Failure},
     http::Admin,
+    interrupt::{self, asked_to_end},
     out::say,
 };
 
@@ -96,7 +96,7 @@ impl FromStr for KillAt {
 
 /// Runs the demo.
 pub fn run(args: &DemoArgs) -> Result<ExitCode, Failure> {
-    let interrupted = interruption()?;
+    let interrupted = interrupt::flag()?;
     // The file comes first: what is wrong with it is said before anything is started.
     let source = Source::open(args.data.as_deref())?;
     let flights = Arc::new(Flights::read(&source)?);
@@ -140,24 +140,6 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode, Failure> {
     let outcome = Outcome { args, flights: &flights, feeder: &feeder, verdict: &verdict, stage: &stage, seconds };
     outcome.show(end)?;
     Ok(if verdict.holds() { ExitCode::SUCCESS } else { Exit::Unhealthy.into() })
-}
-
-/// Set to the number of a signal that asks the demo to end.
-fn interruption() -> Result<Arc<AtomicUsize>, Failure> {
-    let flag = Arc::new(AtomicUsize::new(0));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register_usize(signal, Arc::clone(&flag), signal as usize)
-            .map_err(|error| broken(&format!("cannot catch signal {signal}: {error}")))?;
-    }
-    Ok(flag)
-}
-
-fn asked_to_end(interrupted: &AtomicUsize) -> Option<ExitCode> {
-    match interrupted.load(Ordering::Relaxed) as i32 {
-        0 => None,
-        SIGINT => Some(Exit::Interrupted.into()),
-        _ => Some(Exit::Terminated.into()),
-    }
 }
 
 fn broken(what: &str) -> Failure {

@@ -55,7 +55,8 @@ pub fn sums(text: &[u8]) -> Result<BTreeMap<String, Sums>, String> {
         }
         sums.flights += 1;
         sums.distance_miles += whole(miles)?;
-        let left = hours(&row[hour]).ok_or_else(|| format!("line {here}: {:?}", &row[hour]))? * 60
+        // The hour of a place whose clock is half an hour off begins in the middle of one here.
+        let left = minutes(&row[hour]).ok_or_else(|| format!("line {here}: {:?}", &row[hour]))?
             + whole(planned)? % 100
             + known(late)?.unwrap_or(0);
         // Of two that left in the same minute, the later row left last.
@@ -68,20 +69,21 @@ pub fn sums(text: &[u8]) -> Result<BTreeMap<String, Sums>, String> {
     Ok(all)
 }
 
-/// Hours from the beginning of the year 2000 to the hour that a text names.
-fn hours(text: &str) -> Option<i64> {
+/// Minutes from the beginning of the year 2000 to the one that a text names.
+fn minutes(text: &str) -> Option<i64> {
     const BEFORE_MONTH: [i64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
     let (date, clock) = text.split_once('T')?;
     let mut date = date.split('-').map(|part| part.parse::<i64>().ok());
     let (year, month, day) = (date.next()??, date.next()??, date.next()??);
-    let hour: i64 = clock.split(':').next()?.parse().ok()?;
+    let mut clock = clock.split(':').map(|part| part.parse::<i64>().ok());
+    let (hour, minute) = (clock.next()??, clock.next()??);
     let leap = |year: i64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
     let years: i64 = match year >= 2000 {
         true => (2000..year).map(|y| if leap(y) { 366 } else { 365 }).sum(),
         false => -(year..2000).map(|y| if leap(y) { 366 } else { 365 }).sum::<i64>(),
     };
     let month_days = BEFORE_MONTH.get(usize::try_from(month - 1).ok()?)? + i64::from(month > 2 && leap(year));
-    Some((years + month_days + day - 1) * 24 + hour)
+    Some(((years + month_days + day - 1) * 24 + hour) * 60 + minute)
 }
 
 #[cfg(test)]
@@ -102,11 +104,11 @@ mod tests {
     }
 
     #[test]
-    fn hours_follow_the_calendar() {
-        let between = |from, to| hours(to).unwrap() - hours(from).unwrap();
-        assert_eq!(between("2012-02-28T00:00:00Z", "2012-03-01T01:00:00Z"), 49);
-        assert_eq!(between("2013-02-28T00:00:00Z", "2013-03-01T00:00:00Z"), 24);
-        assert_eq!(between("1999-12-31T23:00:00Z", "2000-01-01T00:00:00Z"), 1);
-        assert_eq!(hours("2013-14-01T00:00:00Z"), None);
+    fn minutes_follow_the_calendar() {
+        let between = |from, to| minutes(to).unwrap() - minutes(from).unwrap();
+        assert_eq!(between("2012-02-28T00:00:00Z", "2012-03-01T01:30:00Z"), 49 * 60 + 30);
+        assert_eq!(between("2013-02-28T00:00:00Z", "2013-03-01T00:00:00Z"), 24 * 60);
+        assert_eq!(between("1999-12-31T23:00:00Z", "2000-01-01T00:00:00Z"), 60);
+        assert_eq!(minutes("2013-14-01T00:00:00Z"), None);
     }
 }

@@ -16,16 +16,12 @@ mod watch;
 use std::{
     path::PathBuf,
     process::ExitCode,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, atomic::AtomicUsize},
     time::{Duration, Instant},
 };
 
 use clap::Args;
 use hdrhistogram::Histogram;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use wingbeat::{Config, config::Preset};
 
 use self::{
@@ -39,6 +35,7 @@ use crate::{
     bench::environment,
     fail::{self, Exit, Failure},
     heap,
+    interrupt::{self, asked_to_end},
     out::{note, say},
 };
 
@@ -136,31 +133,24 @@ fn perform(
     Config::preset(Preset::LocalTest)
         .set("node.idle", &toml::Value::String(options.idle.clone()))
         .map_err(|error| Failure::usage("E-CLI-010", format!("--idle: {error}"), "low_cpu is the usual one for a soak"))?;
-    let interrupted = interruption()?;
-    let soaked = soak(options, interrupted.clone(), !json)?;
+    let interrupted = interrupt::flag()?;
+    let soaked = match (soak(options, interrupted.clone(), !json), asked_to_end(&interrupted)) {
+        // What is missing is what it was told to leave.
+        (Err(_), Some(exit)) => return Ok(exit),
+        (soaked, _) => soaked?,
+    };
     say(&if json { as_json(&soaked).to_string() } else { report::page(&soaked) })?;
     write(&soaked)?;
-    Ok(match interrupted.load(Ordering::Relaxed) as i32 {
-        0 if soaked.holds() => ExitCode::SUCCESS,
-        0 => Exit::Unhealthy.into(),
-        SIGINT => Exit::Interrupted.into(),
-        _ => Exit::Terminated.into(),
+    Ok(match asked_to_end(&interrupted) {
+        Some(exit) => exit,
+        None if soaked.holds() => ExitCode::SUCCESS,
+        None => Exit::Unhealthy.into(),
     })
 }
 
 /// A seed that people can type.
 fn seed(given: Option<u64>) -> u64 {
     given.unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().map_or(1, |since| since.as_micros() as u64 % 1_000_000))
-}
-
-fn interruption() -> Result<Arc<AtomicUsize>, Failure> {
-    let flag = Arc::new(AtomicUsize::new(0));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register_usize(signal, flag.clone(), signal as usize).map_err(|error| {
-            Failure::unhealthy("E-CLI-031", format!("cannot catch signal {signal}: {error}"), "this is a fault of the program")
-        })?;
-    }
-    Ok(flag)
 }
 
 /// Time that counts for nothing: buffers fill, entities start.
@@ -178,6 +168,7 @@ pub fn soak(options: Options, interrupted: Arc<AtomicUsize>, shown: bool) -> Res
     let broken = |why: String| Failure::unhealthy("E-CLI-031", why, "this is a fault of the program");
     // This process is a node, too, and is judged like the others.
     heap::keep_small();
+    let own_panics = hear_panics();
     let (length, warm_up) = (options.length, warm_up(options.length));
     let plan = Plan::new(options.seed, length);
     let spacing = plan.spacing();
@@ -205,6 +196,7 @@ pub fn soak(options: Options, interrupted: Arc<AtomicUsize>, shown: bool) -> Res
     found.drops = stage.drops();
     found.said = stage.said.lock().clone();
     found.panics = panics(stage.nodes.dir());
+    found.panics.append(&mut own_panics.lock());
     let stalls = seen.stalls.map(|stalls| latency_of(&stalls)).unwrap_or_default();
     found.noise = Noise { foreign, stall_p99_ns: stalls.p99_ns, stall_max_ns: stalls.max_ns };
     found.lives = seen.lives;
@@ -262,17 +254,36 @@ fn latency_of(seen: &Histogram<u64>) -> Latency {
     Latency { count: seen.len(), p50_ns: q(0.5), p99_ns: q(0.99), p999_ns: q(0.999), max_ns: seen.max() }
 }
 
-/// Lines of logs in that directory that tell of a panic or an abort.
+/// Lines of logs in that directory that tell of a panic or an abort, or of a log that says nothing as it cannot be read.
 fn panics(dir: &std::path::Path) -> Vec<String> {
     const SIGNS: [&str; 3] = ["panicked at", "memory allocation of", "stack overflow"];
-    let files = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
-    let logs = files.filter(|path| path.extension().is_some_and(|end| end == "log"));
+    let unread = |what: &std::path::Path, error: std::io::Error| vec![format!("{} cannot be read: {error}", what.display())];
+    let files = match std::fs::read_dir(dir).and_then(Iterator::collect::<Result<Vec<_>, _>>) {
+        Ok(files) => files,
+        Err(error) => return unread(dir, error),
+    };
+    let logs = files.iter().map(std::fs::DirEntry::path).filter(|path| path.extension().is_some_and(|end| end == "log"));
     let lines = logs.flat_map(|path| {
-        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        let text = match std::fs::read(&path) {
+            Ok(text) => text,
+            Err(error) => return unread(&path, error),
+        };
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        text.lines().filter(|line| SIGNS.iter().any(|sign| line.contains(sign))).map(|line| format!("{name}: {line}")).collect::<Vec<_>>()
+        let text = String::from_utf8_lossy(&text);
+        text.lines().filter(|line| SIGNS.iter().any(|sign| line.contains(sign))).map(|line| format!("{name}: {line}")).collect()
     });
     lines.collect()
+}
+
+/// What panics in this process from now on, beside being told as before: the load's node has no log.
+fn hear_panics() -> Arc<parking_lot::Mutex<Vec<String>>> {
+    let heard = Arc::<parking_lot::Mutex<Vec<String>>>::default();
+    let (found, before) = (heard.clone(), std::panic::take_hook());
+    std::panic::set_hook(Box::new(move |info| {
+        found.lock().push(format!("the load's node: {}", info.to_string().replace('\n', " ")));
+        before(info);
+    }));
+    heard
 }
 
 #[cfg(test)]
@@ -286,7 +297,10 @@ mod tests {
         std::fs::write(dir.join("node-1.log"), "all is well\nthread 'w0' panicked at x.rs:1\n").unwrap();
         std::fs::write(dir.join("node-1.out"), "panicked at").unwrap();
         assert_eq!(panics(&dir), ["node-1: thread 'w0' panicked at x.rs:1"]);
+        std::fs::write(dir.join("node-2.log"), b"\xff\nmemory allocation of 7 bytes failed\n").unwrap();
+        assert!(panics(&dir).contains(&"node-2: memory allocation of 7 bytes failed".to_owned()));
         std::fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(panics(&dir).len(), 1, "that nothing can be read is not that there was nothing");
     }
 
     #[test]
