@@ -5,6 +5,7 @@
 
 use std::{
     borrow::Cow,
+    cell::Cell,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
@@ -29,7 +30,7 @@ use crate::metrics::Metrics;
 
 /// Most lines of one batch.
 pub const LINES_MAX: usize = 10_000;
-/// Bytes of answers that one batch gathers, and all of a server's together. What would be more is answered by a problem in its place.
+/// Bytes of answers that one batch gathers, and all that gather at a time. What would be more is answered by a problem in its place.
 const ANSWERS_MAX: usize = 64 << 20;
 const HELD_MAX: usize = 256 << 20;
 /// How long the lines of a batch wait for room in queues, all together: it is a burst of a client like any other, but the thread that sends it answers
@@ -81,15 +82,17 @@ pub(super) fn run(
         bytes: AtomicUsize::new(0),
         held: held.clone(),
     });
-    let began = Instant::now();
-    let (types, room) = (source.entity_types(), patience.room(began, ROOM_WAIT));
+    let (types, in_vain) = (source.entity_types(), Cell::new(false));
+    let room = patience.room(Instant::now(), ROOM_WAIT);
     for (at, line) in body.split(|b| *b == b'\n').take(count).enumerate() {
         let mut owed = OwedLine { batch: batch.clone(), at, answered: false };
-        if let Err(problem) = send(source, &types, line, (timeout, room), &mut owed) {
+        if let Err(problem) = send(source, &types, line, (timeout, room, &in_vain), &mut owed) {
             owed.settle(Outcome::Refused(Box::new(problem)));
         }
     }
-    patience.spent(began, Instant::now(), ROOM_WAIT);
+    if in_vain.get() {
+        patience.in_vain(Instant::now(), ROOM_WAIT);
+    }
     batch.settled();
     Ok(())
 }
@@ -99,7 +102,7 @@ fn send(
     source: &dyn Source,
     types: &[EntityType],
     line: &[u8],
-    (timeout, room): (Duration, Instant),
+    (timeout, room, in_vain): (Duration, Instant, &Cell<bool>),
     owed: &mut OwedLine,
 ) -> Result<(), Problem> {
     let line = std::str::from_utf8(line).map_err(|_| Problem::wrong_body(format!("line {}: not UTF-8", owed.at + 1)))?;
@@ -108,7 +111,7 @@ fn send(
         Problem::wrong_body(detail)
     })?;
     let body = line.body.map_or(EMPTY_BODY, |raw| raw.get().as_bytes());
-    let call = EntityCall { ty: &line.ty, key: &line.key, op: &line.op, body, mode: line.mode, timeout, room };
+    let call = EntityCall { ty: &line.ty, key: &line.key, op: &line.op, body, mode: line.mode, timeout, room, in_vain };
     check(types, &call).map_err(|problem| Problem { detail: format!("line {}: {}", owed.at + 1, problem.detail), ..problem })?;
     let mut taken = OwedLine { batch: owed.batch.clone(), at: owed.at, answered: false };
     owed.answered = true;
@@ -121,7 +124,7 @@ enum Outcome {
     Refused(Box<Problem>),
 }
 
-/// Bytes of answers in the batches of a server.
+/// Bytes of answers in the batches of a server that are not whole yet.
 #[derive(Debug, Default)]
 pub(super) struct Held(AtomicUsize);
 

@@ -1,6 +1,9 @@
 //! One message to one entity.
 
-use std::time::{Duration, Instant};
+use std::{
+    cell::Cell,
+    time::{Duration, Instant},
+};
 
 use super::{
     http::{JSON, Request, Response},
@@ -29,10 +32,19 @@ pub(super) fn send(
     request: &Request,
     responder: Responder,
 ) -> Result<(), (Problem, Responder)> {
-    let (types, began) = (source.entity_types(), Instant::now());
+    let (types, in_vain) = (source.entity_types(), Cell::new(false));
     let checked = Query::parse(&request.query, &["timeout_ms", "mode"]).and_then(|query| {
         let (mode, timeout) = (query.mode()?, query.timeout()?);
-        let call = EntityCall { ty, key, op, body: body_or_empty(&request.body), mode, timeout, room: patience.room(began, ROOM_WAIT) };
+        let call = EntityCall {
+            ty,
+            key,
+            op,
+            body: body_or_empty(&request.body),
+            mode,
+            timeout,
+            room: patience.room(Instant::now(), ROOM_WAIT),
+            in_vain: &in_vain,
+        };
         check(&types, &call)?;
         Ok(call)
     });
@@ -40,7 +52,9 @@ pub(super) fn send(
         Ok(call) => source.entity(call, completion(responder)),
         Err(problem) => return Err((problem, responder)),
     }
-    patience.spent(began, Instant::now(), ROOM_WAIT);
+    if in_vain.get() {
+        patience.in_vain(Instant::now(), ROOM_WAIT);
+    }
     Ok(())
 }
 

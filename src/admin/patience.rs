@@ -22,11 +22,9 @@ impl Patience {
         if gone { now } else { now + allowance }
     }
 
-    /// It has sent what it had: how long that took, of its `allowance`, shows whether it waited in vain.
-    pub fn spent(&self, began: Instant, now: Instant, allowance: Duration) {
-        if now.saturating_duration_since(began) >= allowance {
-            *self.gone_until.lock() = Some(now + allowance);
-        }
+    /// One with that `allowance` has waited in vain.
+    pub fn in_vain(&self, now: Instant, allowance: Duration) {
+        *self.gone_until.lock() = Some(now + allowance);
     }
 }
 
@@ -38,11 +36,8 @@ mod tests {
     fn who_comes_behind_one_that_waited_in_vain_does_not_wait() {
         let (patience, began, second) = (Patience::default(), Instant::now(), Duration::from_secs(1));
         assert_eq!(patience.room(began, second), began + second);
-        patience.spent(began, began + second / 2, second);
-        let later = began + second / 2;
-        assert_eq!(patience.room(later, second), later + second, "that one had found room");
-        let vain = later + second;
-        patience.spent(later, vain, second);
+        let vain = began + second;
+        patience.in_vain(vain, second);
         assert_eq!(patience.room(vain, second), vain);
         assert_eq!(patience.room(vain + second / 2, second), vain + second / 2);
         assert_eq!(patience.room(vain + second, second), vain + 2 * second, "and then somebody tries again");

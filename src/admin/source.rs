@@ -1,6 +1,7 @@
 //! All that the HTTP surface sees of a node.
 
 use std::{
+    cell::Cell,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -103,6 +104,8 @@ pub struct EntityCall<'a> {
     pub timeout: Duration,
     /// Until when the caller may be kept waiting for room in a queue.
     pub room: Instant,
+    /// To be set if it was, and there was none.
+    pub in_vain: &'a Cell<bool>,
 }
 
 /// What became of a message.

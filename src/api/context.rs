@@ -205,7 +205,10 @@ impl<'a, E: Entity> Cx<'a, E> {
         let key = key_of(self.id);
         let asked = match self.out.may_ask() {
             true => to.open_for(self.node, self.out.index, req, deadline),
-            false => Err(AskError::Refused(Refusal::Overloaded)),
+            false => {
+                to.count_refusal();
+                Err(AskError::Refused(Refusal::Overloaded))
+            }
         };
         let then: Then = Box::new(move |answered| {
             let result = answered.and_then(read_answer::<R::Reply>);

@@ -331,7 +331,10 @@ impl<T: EntityType> EntityRef<T> {
         if Arc::ptr_eq(&self.node, asker) {
             return self.open(req, deadline, Waiter::Entity(worker));
         }
-        let mine = asker.slots.open(Waiter::Entity(worker), UNTIMED).ok_or(AskError::Refused(Refusal::Overloaded))?;
+        let Some(mine) = asker.slots.open(Waiter::Entity(worker), UNTIMED) else {
+            self.count_refusal();
+            return Err(AskError::Refused(Refusal::Overloaded));
+        };
         let slot = Unsent { node: asker, correlation: mine };
         let home = asker.clone();
         let waiter = Waiter::Call(Box::new(move |answered| home.complete(mine, answered)));
@@ -404,7 +407,7 @@ pub(crate) fn newest<V: Wire>() -> u8 {
 }
 
 /// Whether there may be room a moment later: in the ring, or on the link.
-pub(super) fn is_for_now(refusal: &Refusal) -> bool {
+pub(crate) fn is_for_now(refusal: &Refusal) -> bool {
     matches!(refusal, Refusal::Full | Refusal::NoCredit)
 }
 

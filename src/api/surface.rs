@@ -15,6 +15,7 @@ use crate::{
         Done, EntityCall, EntityOutcome, Listening, Mode, Probe, ServerHandle, Source, SourceError,
         model::{self, Check, Handoff, Host, Incarnation, Life as NodeLife, Link, Location, Rtt, Setting, ShardRow, Status, TypeRow},
     },
+    api::reference::is_for_now,
     engine::{
         node::{Life, Node},
         types::{Standing, TypeEntry, show_bytes},
@@ -96,7 +97,10 @@ where
     if call.mode == Mode::Tell {
         let outcome = match entity.tell_within(request, patience) {
             Ok(()) => EntityOutcome::Accepted,
-            Err(refused) => refusal(&asked, refused.reason()),
+            Err(refused) => {
+                note_vain(call, patience, refused.reason());
+                refusal(&asked, refused.reason())
+            }
         };
         return done(outcome);
     }
@@ -113,10 +117,20 @@ where
             }
         }
     };
-    if let Err(error) = entity.ask_raw_within(request, call.timeout, patience, waiter)
-        && let Some(done) = done.lock().take()
-    {
-        done(problem(&asked, &error));
+    if let Err(error) = entity.ask_raw_within(request, call.timeout, patience, waiter) {
+        if let AskError::Refused(reason) = &error {
+            note_vain(call, patience, reason);
+        }
+        if let Some(done) = done.lock().take() {
+            done(problem(&asked, &error));
+        }
+    }
+}
+
+/// Says so where the thread has waited for room that did not come.
+fn note_vain(call: &EntityCall<'_>, patience: Duration, reason: &Refusal) {
+    if !patience.is_zero() && is_for_now(reason) {
+        call.in_vain.set(true);
     }
 }
 

@@ -60,7 +60,8 @@ pub const fn wire_id(name: &str, parts: &[u64]) -> u64 {
 /// Implements [`Wire`] over serde, under a stable name: `wire!(Receipt = "shop.receipt");`.
 ///
 /// After a change of layout keep the old type: `wire!(Receipt = "shop.receipt" @ 2 { 1 => ReceiptV1 })` reads and writes version 1 through `From`
-/// in both directions. Versions go from 1 to 255, and each from the lowest that is kept on must be there.
+/// in both directions. Versions go from 1 to 255, and each from the lowest that is kept on must be there. They are of answers, published values and moving
+/// states: inside of a message the type is as serde has it, and may only grow by [`Added`](crate::Added) fields.
 ///
 /// The format (postcard) does not say what it holds: `#[serde(untagged)]`, `flatten` and `skip_serializing_if` cannot be read back.
 ///

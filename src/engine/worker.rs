@@ -38,6 +38,9 @@ use crate::{
 
 /// Items taken from one lane before the next one has its turn.
 const BATCH: usize = 64;
+/// Refused asks and messages to itself that entities get in a turn: who reacts to a refusal by trying again has no more turns than that between those of the
+/// lanes, which make the room.
+const LATERS: usize = 16 * BATCH;
 /// Messages whose entities are searched for at once, at most.
 const GROUP: usize = PACE;
 /// So many times in a turn timers are handled, at most.
@@ -273,7 +276,7 @@ impl Worker {
             worked = true;
             self.answer(correlation, answered);
         }
-        for _ in 0..self.host.out.laters() {
+        for _ in 0..self.host.out.laters().min(LATERS) {
             let Some(later) = self.host.out.take_later() else { break };
             worked = true;
             match later {
@@ -957,6 +960,19 @@ mod tests {
             more += bed.turn().len();
         }
         assert_eq!(more, 30, "the others, later");
+    }
+
+    #[test]
+    fn a_timer_that_is_set_behind_a_slow_turn_is_not_early() {
+        let mut bed = Bed::new();
+        (1..=3).for_each(|number| bed.send(SlowMsg::Work(Work { takes: if number == 3 { 10_000 } else { 0 }, number })));
+        bed.send(SlowMsg::Rest(Rest { after: 100 }));
+        assert_eq!(bed.turn().len(), 3, "all of one row");
+        for _ in 0..3 {
+            assert_eq!(bed.turn(), [], "it is 11 s, and the timers are due 100 ms later");
+        }
+        bed.hand.take(100);
+        assert_eq!(bed.turn().first().map(|(_, at)| *at), Some(11_100));
     }
 
     #[test]

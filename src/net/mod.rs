@@ -540,7 +540,8 @@ impl Net {
         self.ended.get(&peer).map(|e| Previous { session: e.session, received: e.received })
     }
 
-    /// Whom it had the last session with at that address. If another life answers there, the number of that session is none of its own.
+    /// Whom it had the last session with at that address. Another life that answers there takes what is said of it for its own only if the numbers of the two
+    /// sessions are the same by chance.
     fn last_life_at(&self, addr: &NodeAddr) -> Option<NodeId> {
         let hash = addr.hash64();
         let there = self.ended.iter().filter(|(node, _)| node.addr_hash() == hash);

@@ -21,7 +21,7 @@ use crate::{
     proto::{
         membership::{ClusterView, MemberStatus, Removal},
         node::timers::Timers,
-        sharding::{ControlFrame, FactState, Record, ShardFact},
+        sharding::{ControlFrame, FactState, Record, ShardFact, TypeInfo},
     },
 };
 
@@ -38,6 +38,8 @@ const RESEND: Duration = Duration::from_secs(1);
 const PARKED_MAX: usize = 65_536;
 /// And for the home of one shard.
 const ASKERS_MAX: usize = 1024;
+/// Nodes whose announcements wait until they are members here: a peer could have any number of names.
+const STRANGERS_MAX: usize = 64;
 
 /// What the coordinator wants done, in order.
 #[derive(Clone, PartialEq, Debug)]
@@ -92,6 +94,8 @@ struct Seat {
     /// Shards that such a worker may have, or that who is gone may still run while they are under way from there. Their rows have no record, and get none.
     open: BTreeMap<ShardKey, ShardFacts>,
     types: Types,
+    /// What nodes have announced that are no members here yet.
+    strangers: BTreeMap<NodeId, (u64, Vec<TypeInfo>)>,
     rows: BTreeMap<ShardKey, Row>,
     /// Shards per host and type, by the newest records.
     counts: BTreeMap<(TypeId, NodeId), usize>,
@@ -156,6 +160,7 @@ impl Coordinator {
             (true, false) => self.take_seat(now, out),
             (true, true) => self.ask_members(now, out),
         }
+        self.take_strangers(now, out);
         self.review(now, out);
     }
 
@@ -184,6 +189,7 @@ impl Coordinator {
             rest: Recount::default(),
             open: BTreeMap::new(),
             types: Types::default(),
+            strangers: BTreeMap::new(),
             rows: BTreeMap::new(),
             counts: BTreeMap::new(),
             unconfirmed: BTreeSet::new(),
@@ -221,6 +227,7 @@ impl Coordinator {
         self.removed.insert(node, until);
         let Some(seat) = &mut self.seat else { return };
         seat.types.forget(node);
+        seat.strangers.remove(&node);
         seat.requested.remove(&node);
         seat.cannot.retain(|(n, _)| *n != node);
         seat.rows.values_mut().for_each(|row| row.forget(node));

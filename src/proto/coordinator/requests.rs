@@ -8,7 +8,7 @@ use crate::{
     },
 };
 
-use super::{ASKERS_MAX, Coordinator, CoordinatorOut, Out, PARKED_MAX, Recount, Seat, counter};
+use super::{ASKERS_MAX, Coordinator, CoordinatorOut, Out, PARKED_MAX, Recount, STRANGERS_MAX, Seat, counter};
 
 /// Rows in one frame of a table.
 const ROWS_PER_FRAME: usize = 500;
@@ -108,14 +108,29 @@ impl Coordinator {
 
     fn register(&mut self, now: Time, from: NodeId, number: u64, types: &[TypeInfo], out: &mut Out) {
         let Some(seat) = self.seat.as_mut().filter(|s| s.recount.is_none()) else { return };
-        let is_member = |node| self.view.as_ref().is_some_and(|view| view.is_member(node));
-        if !is_member(from) && !seat.types.is_registered(from) && !seat.types.takes_strangers(is_member) {
-            return tracing::debug!(%from, "too many nodes have announced types that are no members: this one says it again");
+        if !self.view.as_ref().is_some_and(|view| view.is_member(from)) {
+            // It may be one, and know that first. Until this node knows it, what it says binds nobody. It says it again, too.
+            if seat.strangers.len() < STRANGERS_MAX || seat.strangers.contains_key(&from) {
+                seat.strangers.insert(from, (number, types.to_vec()));
+            }
+            return;
         }
         take_in(seat, from, number, types, out);
         seat.cannot.retain(|(node, _)| *node != from);
         self.review(now, out);
         self.plan_rebalance(now);
+    }
+
+    /// Takes in those that have announced their types before they were members here.
+    pub(super) fn take_strangers(&mut self, now: Time, out: &mut Out) {
+        let (Some(seat), Some(view)) = (&mut self.seat, &self.view) else { return };
+        if seat.recount.is_some() {
+            return;
+        }
+        let known: Vec<_> = seat.strangers.extract_if(.., |node, _| view.is_member(*node)).collect();
+        for (node, (number, types)) in known {
+            self.register(now, node, number, &types, out);
+        }
     }
 
     fn where_is(&mut self, now: Time, from: NodeId, key: ShardKey, shards: u32, out: &mut Out) {

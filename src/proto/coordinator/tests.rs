@@ -359,6 +359,26 @@ fn a_home_may_say_behind_its_answer_that_it_runs_what_nobody_was_given_since() {
 }
 
 #[test]
+fn what_a_node_announces_before_it_is_a_member_waits_until_it_is() {
+    let mut f = Fixture::seated();
+    let d = NodeId::from_raw(4);
+    let other = TypeInfo { name: "user".into(), ty: TypeId(8), shards: 3, host: true };
+    let register = ControlFrame::Register { number: 1, types: vec![other.clone()] };
+    assert_eq!(f.frame(d, register.clone()), []);
+    assert!(f.coordinator.seat.as_ref().is_some_and(|seat| seat.types.get(TypeId(8)).is_none()), "it binds nobody");
+    let out = f.run(|c, now, out| c.handle_view(now, view(&[MemberStatus::Up; 4]), out));
+    let registered = |out: &Out| out.iter().any(|o| matches!(o, CoordinatorOut::Send(to, ControlFrame::Registered { .. }) if *to == d));
+    assert!(registered(&out), "at once: {out:?}");
+    assert!(f.coordinator.seat.as_ref().is_some_and(|seat| seat.types.hosts(d, TypeId(8)) && seat.strangers.is_empty()));
+    // No more than so many wait, and who is gone does not.
+    let mut f = Fixture::seated();
+    (10..10_000).for_each(|n| drop(f.frame(NodeId::from_raw(n), register.clone())));
+    assert_eq!(f.coordinator.seat.as_ref().map(|seat| seat.strangers.len()), Some(STRANGERS_MAX));
+    f.removed(NodeId::from_raw(10), true);
+    assert_eq!(f.coordinator.seat.as_ref().map(|seat| seat.strangers.len()), Some(STRANGERS_MAX - 1));
+}
+
+#[test]
 fn an_older_announcement_that_comes_late_takes_nothing_back() {
     let mut f = Fixture::seated();
     let other = TypeInfo { name: "other".into(), ty: TypeId::of("other"), ..info() };

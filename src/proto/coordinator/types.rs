@@ -11,8 +11,6 @@ use crate::{
 const NAME_BYTES_MAX: usize = 255;
 /// Types of a cluster, and of one node.
 const TYPES_MAX: usize = 4096;
-/// Nodes that are registered and no members (yet): they may be, and a peer could have any number of names.
-const STRANGERS_MAX: usize = 256;
 
 /// Types in force, and registrations.
 #[derive(Debug, Default)]
@@ -115,11 +113,6 @@ impl Types {
         self.nodes.contains_key(&node)
     }
 
-    /// Whether there is room for one more that is no member.
-    pub fn takes_strangers(&self, is_member: impl Fn(NodeId) -> bool) -> bool {
-        self.nodes.keys().filter(|node| !is_member(**node)).count() < STRANGERS_MAX
-    }
-
     pub fn hosts(&self, node: NodeId, ty: TypeId) -> bool {
         self.nodes.get(&node).is_some_and(|types| types.get(&ty) == Some(&true))
     }
@@ -187,12 +180,6 @@ mod tests {
         assert_eq!(refused.len(), 2, "those in force are taken: {refused:?}");
         assert!(refused[0].1.contains("`t4096`") && refused[0].1.contains("4096 that are possible"), "{}", refused[0].1);
         assert_eq!(types.register(b, &all(0, 10_000, 10_000 + TYPES_MAX)).len(), 1, "nor may one node use more, with whatever number");
-        let few = NodeId::from_raw(3);
-        (0..STRANGERS_MAX as u128 - 1).for_each(|n| drop(types.register(NodeId::from_raw(100 + n), &[])));
-        let is_member = |node| [a, b, few].contains(&node);
-        assert!(types.takes_strangers(is_member));
-        types.register(NodeId::from_raw(50), &[]);
-        assert!(!types.takes_strangers(is_member));
     }
 
     #[test]

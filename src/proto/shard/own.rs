@@ -96,6 +96,10 @@ impl<H: Host> Entities<H> {
     }
 
     fn grant_one(&mut self, t: &mut Turns<'_, H>, at: u32, wish: Wish<H::Parcel>) {
+        // From the end of the turn: what was before it in the same row, or the turn itself, may have taken longer than a timer is to.
+        if matches!(wish, Wish::Timer { .. } | Wish::Idle(_)) {
+            t.env.renew(t.host);
+        }
         let (now, most) = (t.env.now, t.env.limits.mailbox);
         let Some(slot) = self.slot(at) else { return };
         let side = slot.side.get_or_insert_default();

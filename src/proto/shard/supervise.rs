@@ -400,6 +400,9 @@ impl<H: Host> Entities<H> {
                 side.attempts = 0;
                 t.undelivered(parcel, DropReason::Poison);
             }
+        } else {
+            // They were of the message that stood in front, and that is gone.
+            side.attempts = 0;
         }
         match aftermath.directive {
             Directive::Restart => self.back_off(t, at),

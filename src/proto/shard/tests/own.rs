@@ -257,6 +257,14 @@ fn a_message_that_failed_once_is_never_given_up_as_one_that_did_not_run() {
     a.host.fail_start.insert(b"k".to_vec());
     (0..6).for_each(|_| a.pass(Duration::from_secs(10)));
     assert_eq!(said(&mut a), ["open k cannot", "drop boom poison", "drop m1 circuit_open"]);
+    // Its retry ends without it, and the one behind it has not failed.
+    let mut a = failed();
+    a.host.directive = None;
+    a.pass(Duration::from_secs(10));
+    a.host.fail_start.insert(b"k".to_vec());
+    (0..6).for_each(|_| a.pass(Duration::from_secs(10)));
+    let end = said(&mut a);
+    assert_eq!(end.last().map(String::as_str), Some("drop m1 circuit_open"), "{end:?}");
     // The node stops meanwhile.
     let mut a = failed();
     a.command(ShardCommand::Stop);
