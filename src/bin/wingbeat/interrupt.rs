@@ -12,11 +12,12 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::fail::{Exit, Failure};
 
-/// Set to the number of a signal that asks this process to end. One that was ignored when it began stays so, as `nohup` has it for a terminal that goes.
+/// Set to the number of a signal that asks this process to end. That its terminal goes does not, if that was ignored when it began, as `nohup` has it. A shell
+/// has what it starts in the background ignore Ctrl-C too, which is another matter: who sends that to this process means it.
 pub fn flag() -> Result<Arc<AtomicUsize>, Failure> {
     let flag = Arc::new(AtomicUsize::new(0));
-    let ignored = std::fs::read_to_string("/proc/self/status").map_or(0, |status| ignored(&status));
-    for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0) {
+    let no_terminal = std::fs::read_to_string("/proc/self/status").is_ok_and(|status| ignored(&status) & (1 << (SIGHUP - 1)) != 0);
+    for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| *signal != SIGHUP || !no_terminal) {
         signal_hook::flag::register_usize(signal, flag.clone(), signal as usize).map_err(|error| {
             Failure::unhealthy("E-CLI-031", format!("cannot catch signal {signal}: {error}"), "this is a fault of the program")
         })?;
