@@ -317,6 +317,15 @@ impl<T: EntityType, M: Message<T>> Addressed<T> for (T::Key, M) {
 mod tests {
     use super::*;
 
+    crate::messages! { pub enum PostMsg for Post(String) = "key.post" { Go } }
+
+    #[test]
+    fn an_id_is_read_as_it_was_written_however_long_its_key_is() {
+        let id = EntityId::<Post>::new("x".repeat(KEY_BYTES_MAX + 45));
+        let bytes = postcard::to_allocvec(&id).unwrap();
+        assert_eq!(postcard::from_bytes::<EntityId<Post>>(&bytes).unwrap().key(), id.key(), "a state that holds it is not lost");
+    }
+
     fn round<K: EntityKey>(key: K) -> K {
         let mut bytes = vec![];
         key.write_to(&mut bytes);

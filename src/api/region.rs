@@ -326,9 +326,9 @@ impl<E: Entity> HostOptions<E> {
     /// How often a message whose handler panics is given to the entity, at least 1, which is the default. After that it becomes a dead letter
     /// (`Poison`), and its asker, if there is one, gets `EntityFailed`.
     ///
-    /// Until the next attempt it stands in front of what waits, also of what its entity had put aside before it, which comes back behind it. Where it is given up before that, as its entity does not start any more or its node stops,
-    /// it is `Poison` as well: its asker must not be told that it did not run. If its shard moves meanwhile, an asker hears that at once, and a
-    /// message that was told is tried on the new home as if it had not been before.
+    /// Until the next attempt it stands in front of what waits, also of what its entity had put aside before it, which comes back behind it. Where it is given
+    /// up before that, as its entity does not start any more or its node stops, it is `Poison` as well: its asker must not be told that it did not run. If
+    /// its shard moves meanwhile, an asker hears that at once, and a message that was told is tried on the new home as if it had not been before.
     ///
     /// Above 1 a handler that panicked half way runs again from the start, and messages sent on this node are encoded before they run, so that
     /// their bytes are there for the next attempt and for the dead letter.

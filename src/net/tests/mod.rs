@@ -9,6 +9,7 @@ use crate::{
 };
 
 mod links;
+mod lost;
 mod names;
 mod redial;
 mod strangers;

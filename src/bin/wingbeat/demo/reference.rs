@@ -104,6 +104,15 @@ mod tests {
     }
 
     #[test]
+    fn an_hour_may_begin_at_half_past() {
+        let header = "tailnum,dep_time,sched_dep_time,dep_delay,distance,arr_delay,dest,time_hour";
+        let later = "N1,500,500,0,1,0,LAX,2013-01-01T10:30:00Z";
+        let earlier = "N1,520,520,0,1,0,JFK,2013-01-01T10:00:00Z";
+        let text = format!("{header}\n{later}\n{earlier}\n");
+        assert_eq!(sums(text.as_bytes()).unwrap()["N1"].last_airport.as_deref(), Some("LAX"));
+    }
+
+    #[test]
     fn minutes_follow_the_calendar() {
         let between = |from, to| minutes(to).unwrap() - minutes(from).unwrap();
         assert_eq!(between("2012-02-28T00:00:00Z", "2012-03-01T01:30:00Z"), 49 * 60 + 30);
