@@ -82,8 +82,9 @@ impl Entity for State {
         if self.cents == 13 { Err(Failure::new("not on a thirteenth")) } else { cx.hand_over(&self.cents) }
     }
 
-    fn adopted(&mut self, state: HandedOver<'_>, _: &mut Cx<'_, Self>) -> Result<(), Failure> {
+    fn adopted(&mut self, state: HandedOver<'_>, cx: &mut Cx<'_, Self>) -> Result<(), Failure> {
         self.cents = state.decode()?;
+        cx.timer_once(7, SECOND, Deposit { cents: 1 });
         if self.cents == 666 { Err(Failure::new("not this number")) } else { Ok(()) }
     }
 
@@ -155,6 +156,8 @@ fn a_move_that_is_refused_leaves_the_entity_where_it_is() {
     account.tell(Deposit { cents: 653 });
     assert!(account.move_away().unwrap_err().to_string().contains("adopted"));
     assert_eq!(account.ask(Balance), Ok(0), "it has started as new");
+    account.advance(2 * SECOND);
+    assert_eq!(account.ask(Balance), Ok(0), "what the instance that took nothing had set up for itself ended with it");
 }
 
 #[test]

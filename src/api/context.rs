@@ -365,8 +365,9 @@ impl<'a, E: Entity> Cx<'a, E> {
         }
     }
 
-    /// Ends this instance as failed after this turn; the next message starts another one after a back-off. For [`Entity::handle`] and
-    /// [`Entity::started`], where it is a start that failed: what waits for the entity waits for the next try.
+    /// Ends this instance as failed after this turn; the next message starts another one after a back-off. For [`Entity::handle`], and for
+    /// [`Entity::adopted`] and [`Entity::started`], where it is a start that failed: what waits for the entity, also the state that was handed over,
+    /// waits for the next try.
     pub fn fail(&mut self, why: impl Into<Failure>) {
         let why = why.into();
         tracing::warn!(target: "wingbeat::engine", entity_type = E::Type::TYPE, shard = self.at.shard.shard.0, epoch = self.at.epoch.get(), %why, "an entity gave up");

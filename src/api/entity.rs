@@ -54,7 +54,8 @@ pub trait Entity: Sized + 'static {
     /// On the new home, with what [`handoff`](Self::handoff) gave.
     ///
     /// # Errors
-    /// [`Failure`]: another instance starts as new, which is logged and counted.
+    /// [`Failure`]: another instance starts as new, which is logged and counted. What this one had set up for itself (timers, watches,
+    /// subscriptions) ends with it.
     fn adopted(&mut self, state: HandedOver<'_>, cx: &mut Cx<'_, Self>) -> Result<(), Failure> {
         let _ = (state, cx);
         Ok(())

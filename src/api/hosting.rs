@@ -46,11 +46,15 @@ impl<E: Entity> TypeHost for HostOf<E> {
         let id = KeyOf::<E>::read_from(key).map_err(|e| format!("the key cannot be read: {e}"))?;
         let mut live = Box::new(Live { entity: (self.factory)(&id), id, cause });
         if let Some((state, from)) = state {
-            let adopted = live.with(turn, |entity, cx| entity.adopted(HandedOver { state, from }, cx));
+            let (adopted, gave_up) = live.with(turn, |entity, cx| (entity.adopted(HandedOver { state, from }, cx), cx.gave_up()));
+            if gave_up {
+                return Err("it gave up when it was to take over".to_owned());
+            }
             if let Err(why) = adopted {
                 tracing::error!(target: "wingbeat::engine", entity_type = E::Type::TYPE, shard = turn.at.shard.shard.0, %from, %why,
                     "an entity did not take the state that was handed over, and starts as new");
                 turn.node.metrics.shared.adoptions_failed.add(1);
+                turn.discard(key);
                 live.entity = (self.factory)(&live.id);
             }
         }

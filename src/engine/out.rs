@@ -22,7 +22,7 @@ use crate::{
         settling::Settling,
         slot::Waiter,
         topics::{TopicEntry, Value},
-        watches::Watches,
+        watches::{Closed, Watches},
     },
     proto::{
         handoff::{Ask, DropReason},
@@ -192,6 +192,12 @@ impl Out {
             }
         }
         self.topics.retain(|_, subscribers| !subscribers.by_entity.is_empty());
+    }
+
+    /// An instance did not come to life: its subscriptions and watches end, but for those that its predecessor had.
+    pub fn start_failed(&mut self, node: &Arc<Node>, shard: ShardKey, key: &[u8]) {
+        self.unsubscribe(None, shard, key);
+        self.watches.close(node, shard, key, &Closed::OfThisStart);
     }
 
     /// Runs code of users that is no turn of an entity's, but of something with that name. `None`: it panicked, which is counted and told as a

@@ -20,8 +20,8 @@ use crate::{
         parcel::EngineParcel,
     },
     proto::{
-        handoff::{Ask, Word},
-        shard::{Directive, Parcel, Place, StartCause, StopReason, Turn, TypeOptions},
+        handoff::{Ask, DropReason, Word},
+        shard::{Directive, Parcel, Place, StartCause, StopReason, Turn, TypeOptions, Wish},
         sharding::{Shards, UNSIZED},
     },
 };
@@ -155,6 +155,18 @@ pub struct Env<'a> {
     pub at: &'a Place,
     /// The worker's way out.
     pub out: &'a mut Out,
+}
+
+impl Env<'_> {
+    /// An instance was none in the end, as it did not take the state that it was given: what it had set up for itself is not for the next one.
+    pub fn discard(&mut self, key: &[u8]) {
+        self.out.start_failed(self.node, self.at.shard, key);
+        for wish in std::mem::take(&mut self.out.wishes) {
+            if let Wish::Own(parcel) | Wish::Stash(parcel) = wish {
+                self.node.bury(self.at.shard, &parcel, DropReason::Stopped);
+            }
+        }
+    }
 }
 
 /// How the coordinator took a type in.

@@ -294,8 +294,7 @@ impl Host for WorkerHost {
             Err(panic.message)
         });
         if started.is_err() {
-            self.out.unsubscribe(None, at.shard, key);
-            self.out.watches.close(&self.node, at.shard, key, &Closed::OfThisStart);
+            self.out.start_failed(&self.node, at.shard, key);
         }
         self.counters().entities_started.bump(u64::from(started.is_ok()));
         started
