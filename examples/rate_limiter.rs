@@ -80,7 +80,15 @@ pub fn run(out: &mut dyn Write, keys: u64) -> Result<(), Box<dyn Error>> {
         take(&mut answers);
     }
     writeln!(out, "{keys} keys, {allowed} requests allowed")?;
-    let burst: Vec<bool> = (0..5).map(|_| buckets.get(keys).ask(Allow, limit)).collect::<Result<_, _>>()?;
+    let bucket = buckets.get(keys);
+    for tag in 0..5 {
+        bucket.ask_into(Allow, limit, tag, &queue)?;
+    }
+    while queue.in_flight() > 0 {
+        queue.wait(&mut answers, limit);
+    }
+    // One entity's answers come in the order of its requests.
+    let burst: Vec<bool> = answers.drain(..).map(|answer| answer.result).collect::<Result<_, _>>()?;
     writeln!(out, "five at once for one key: {burst:?}")?;
     while LIVE.load(Ordering::Relaxed) > 0 {
         std::thread::park_timeout(Duration::from_millis(50));

@@ -399,7 +399,10 @@ fn a_handler_that_does_not_return_is_named_and_its_shard_runs_nowhere_else() {
     until_holds("the shard is served again", || entity.ask(Count, Duration::from_secs(1)).is_ok());
     until_holds("nothing is stuck", || get("/api/v1/status").json()["warnings"].to_string().matches("has not come out").count() == 0);
     let page = get("/metrics").text();
-    assert!(page.contains("\nwingbeat_worker_slow_turns_total{worker=\"0\"} 1\n"));
+    // One was held up here; a machine that stands still makes others slow.
+    let slow =
+        page.split("\nwingbeat_worker_slow_turns_total{worker=\"0\"} ").nth(1).and_then(|rest| rest.lines().next()?.parse::<u64>().ok());
+    assert!(slow >= Some(1), "{slow:?}");
     assert!(
         page.contains("\nwingbeat_worker_turns_total{worker=\"0\"} ") && !page.contains("wingbeat_worker_turns_total{worker=\"0\"} 0\n")
     );

@@ -447,7 +447,6 @@ fn a_handler_that_blocks_for_five_seconds_is_named_and_no_other_worker_notices()
     let took = line.split("took=").nth(1).and_then(|rest| rest.split("s ").next()).and_then(|secs| secs.parse::<f64>().ok());
     // It is measured from when it was first seen.
     assert!(took.is_some_and(|took| took > 4.0 && took < held.as_secs_f64() + 60.0), "{line}");
-    assert_eq!(log.line(&["slow turn", "key=k"]), None, "nobody else was slow");
     calm.check();
 }
 
