@@ -231,6 +231,9 @@ fn what_an_action_cannot_do_is_said() {
     assert_eq!(none("do = \"resume\"\nnodes = \"7\""), dead("it is not paused"));
     assert_eq!(none("do = \"join\"\nnodes = \"7\""), []);
     assert_eq!(none("do = \"join\"\nnodes = \"6,7\""), [(vec![6], "it is running already".to_owned())]);
+    // One each 100 s, of which the run has less: only the first one's turn comes.
+    let spread = none("do = \"leave\"\nnodes = \"0..6\"\nspread = \"600s\"");
+    assert_eq!(spread, [(vec![1, 2, 3, 4, 5], "the run ends before its turn comes".to_owned())]);
     // Removed long ago: nobody shows it.
     assert_eq!(none("do = \"down\"\nnodes = \"7\""), dead("the node that was told to down it shows no such member"));
     assert_eq!(none("do = \"down\"\nnodes = \"5\"\nby = \"7\"")[0].1, "nobody runs who could be told to down it");

@@ -131,7 +131,7 @@ impl World<'_> {
                     match nanos(*spread) / all.len() as u64 * k as u64 {
                         // What follows in the file at the same time finds it done.
                         0 => self.join(*n, seeds.clone(), i),
-                        after => self.queue.push(self.now + after, Event::Join(*n, seeds.clone(), i)),
+                        after => self.later(i, *n, after, Event::Join(*n, seeds.clone(), i)),
                     }
                 }
             }
@@ -140,7 +140,7 @@ impl World<'_> {
                 for (k, n) in all.iter().enumerate() {
                     match nanos(*spread) / all.len() as u64 * k as u64 {
                         0 => self.leave(*n, i),
-                        after => self.queue.push(self.now + after, Event::Leave(*n, i)),
+                        after => self.later(i, *n, after, Event::Leave(*n, i)),
                     }
                 }
             }
@@ -216,6 +216,14 @@ impl World<'_> {
             self.not_done(action, &[], "the selector means nobody");
         }
         all
+    }
+
+    /// The turn of a node in an action that is spread over some time.
+    fn later(&mut self, action: usize, n: u32, after: u64, event: Event) {
+        match self.now + after <= self.end {
+            true => self.queue.push(self.now + after, event),
+            false => self.not_done(action, &[n], "the run ends before its turn comes"),
+        }
     }
 
     fn first_view(&self) -> Option<&ClusterView> {
