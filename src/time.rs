@@ -51,7 +51,6 @@ impl Sub<Duration> for Time {
 
 /// When to give up. `Duration`s convert; the engine resolves them on its own clock when it accepts the call.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
 pub enum Deadline {
     /// So long after the call was accepted.
     After(Duration),

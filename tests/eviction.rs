@@ -57,7 +57,7 @@ impl Entity for State {
     fn stopped(&mut self, why: StopReason, cx: &mut Cx<'_, Self>) {
         let mut seen = self.seen.0.lock();
         assert_eq!(seen.0.remove(cx.id()), Some(1));
-        seen.1 += u32::from(why == StopReason::Passivated);
+        seen.1 += u32::from(why == StopReason::Evicted);
     }
 }
 
@@ -88,6 +88,7 @@ fn no_more_than_the_limit_stay_and_those_that_are_used_are_among_them() {
         world.run_for(Duration::from_millis(2));
     }
     assert!(seen.live() >= 96, "{} are live: too many have left", seen.live());
+    assert_eq!(seen.0.lock().1 as usize + seen.live(), 2010, "all others made room, and those ten stayed");
     assert!((0..10).map(touch).all(|touched| touched > 150), "who is used stays");
 }
 

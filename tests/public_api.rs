@@ -16,7 +16,8 @@ use serde_json::Value;
 const PUBLIC: &[&str] = &["std", "core", "alloc", "serde", "serde_core", "crossbeam", "crossbeam_channel"];
 
 /// Values whose form is what they are: nothing can be added to them without making them something else.
-const CLOSED: &[&str] = &["NodeAddr", "ShardId", "ShardKey", "TypeId", "ConfigErrors", "Added", "Singleton", "Span", "RoleMin"];
+const CLOSED: &[&str] =
+    &["NodeAddr", "ShardId", "ShardKey", "TypeId", "ConfigErrors", "Added", "Singleton", "Span", "RoleMin", "Ran", "Deadline"];
 
 /// What rustdoc knows of the library without its default features; those add nothing that is shown.
 fn listing() -> Value {
@@ -137,7 +138,7 @@ fn the_public_interface_is_documented_can_grow_and_shows_no_other_crate() {
         {
             wrong.push(format!("{path} does not say what its errors mean"));
         }
-        if kind == "enum" && !is_open(item) {
+        if kind == "enum" && !is_open(item) && !CLOSED.contains(&name) {
             wrong.push(format!("{path} is an enum and not #[non_exhaustive]"));
         }
         if kind == "struct" && !is_open(item) && !CLOSED.contains(&name) {

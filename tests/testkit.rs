@@ -72,6 +72,9 @@ impl Entity for State {
     }
 
     fn started(&mut self, cx: &mut Cx<'_, Self>) {
+        if cx.id() == "brief" {
+            cx.passivate();
+        }
         self.log.borrow_mut().push(format!("started {:?} at epoch {}", cx.cause(), cx.epoch().get()));
         if cx.cause() == StartCause::FirstMessage {
             self.bank.tell(Opened { account: cx.id().clone() }).unwrap();
@@ -158,6 +161,15 @@ fn a_move_that_is_refused_leaves_the_entity_where_it_is() {
     assert_eq!(account.ask(Balance), Ok(0), "it has started as new");
     account.advance(2 * SECOND);
     assert_eq!(account.ask(Balance), Ok(0), "what the instance that took nothing had set up for itself ended with it");
+}
+
+#[test]
+fn one_that_passivates_as_it_starts_handles_what_it_was_started_for_and_leaves() {
+    let (mut account, seen) = account("brief");
+    assert_eq!(account.tell(Deposit { cents: 5 }).ask(Balance), Ok(0), "each had an instance of its own");
+    assert!(!account.is_live());
+    let once = ["started FirstMessage at epoch 1", "stopped passivated"];
+    assert_eq!(seen.log(), [once, once].concat());
 }
 
 #[test]

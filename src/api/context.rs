@@ -70,9 +70,9 @@ impl<'a, E: Entity> Cx<'a, E> {
         self.turn
     }
 
-    /// Whether the turn has ended in [`fail`](Self::fail).
-    pub(crate) fn gave_up(&self) -> bool {
-        self.turn == Turn::Failed
+    /// What the turn has come to so far.
+    pub(crate) fn turn(&self) -> Turn {
+        self.turn
     }
 
     /// This entity's key.
@@ -358,7 +358,8 @@ impl<'a, E: Entity> Cx<'a, E> {
         to.tell(msg)
     }
 
-    /// Leaves memory after this turn, which is one of [`Entity::handle`]. What arrives later starts the next incarnation.
+    /// Leaves memory after this turn: if that is [`Entity::started`] or [`Entity::adopted`], behind the message that it was started for. What arrives
+    /// later starts the next incarnation.
     pub fn passivate(&mut self) {
         if self.turn == Turn::Continue {
             self.turn = Turn::Passivate;

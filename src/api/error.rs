@@ -167,7 +167,6 @@ pub enum AskError {
 
 /// Whether a request was handled.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
 pub enum Ran {
     /** It was not, and will not be: safe to retry. */
     No,

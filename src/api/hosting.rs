@@ -1,6 +1,6 @@
 //! From typed entities to what the engine runs.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     CodecError, Cx, Entity, EntityKey, EntityType, HandedOver, Handoff, KeyOf, MsgOf, NodeId, PanicInfo, StartCause, StopReason,
@@ -11,7 +11,7 @@ use crate::{
     },
     proto::{
         handoff::{DropReason, ReplyBody},
-        shard::{Directive, Turn, TypeOptions},
+        shard::{Directive, Turn, TypeOptions, Wish},
     },
 };
 
@@ -45,24 +45,35 @@ impl<E: Entity> TypeHost for HostOf<E> {
     ) -> Result<Box<dyn Instance>, String> {
         let id = KeyOf::<E>::read_from(key).map_err(|e| format!("the key cannot be read: {e}"))?;
         let mut live = Box::new(Live { entity: (self.factory)(&id), id, cause });
+        let mut leaves = false;
         if let Some((state, from)) = state {
-            let (adopted, gave_up) = live.with(turn, |entity, cx| (entity.adopted(HandedOver { state, from }, cx), cx.gave_up()));
-            if gave_up {
-                return Err("it gave up when it was to take over".to_owned());
-            }
-            if let Err(why) = adopted {
-                tracing::error!(target: "wingbeat::engine", entity_type = E::Type::TYPE, shard = turn.at.shard.shard.0, %from, %why,
-                    "an entity did not take the state that was handed over, and starts as new");
-                turn.node.metrics.shared.adoptions_failed.add(1);
-                turn.discard(key);
-                live.entity = (self.factory)(&live.id);
+            let (adopted, ends) = live.with(turn, |entity, cx| (entity.adopted(HandedOver { state, from }, cx), cx.turn()));
+            match (adopted, ends) {
+                (_, Turn::Failed) => return Err("it gave up when it was to take over".to_owned()),
+                (Ok(()), ends) => leaves = ends == Turn::Passivate,
+                (Err(why), _) => {
+                    tracing::error!(target: "wingbeat::engine", entity_type = E::Type::TYPE, shard = turn.at.shard.shard.0, %from, %why,
+                        "an entity did not take the state that was handed over, and starts as new");
+                    turn.node.metrics.shared.adoptions_failed.add(1);
+                    turn.discard(key);
+                    live.entity = (self.factory)(&live.id);
+                }
             }
         }
-        let gave_up = live.with(turn, |entity, cx| {
+        let ends = live.with(turn, |entity, cx| {
             entity.started(cx);
-            cx.gave_up()
+            cx.turn()
         });
-        if gave_up { Err("it gave up when it started".to_owned()) } else { Ok(live) }
+        match ends {
+            Turn::Failed => return Err("it gave up when it started".to_owned()),
+            Turn::Passivate => leaves = true,
+            Turn::Continue => {}
+        }
+        // Behind the message that it was started for: that would start another one, and so on.
+        if leaves {
+            turn.out.wishes.push(Wish::Idle(Some(Duration::ZERO)));
+        }
+        Ok(live)
     }
 
     fn options(&self) -> TypeOptions {

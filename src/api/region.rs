@@ -86,11 +86,11 @@ impl<T: EntityType> Region<T> {
     /// Sends `msg` to every entity of the type that is live on those nodes; starts none. Does not block.
     ///
     /// # Guaranteed
-    /// At most once to each entity that is live when the message comes to its worker.
+    /// At most once to each instance that is live when the message comes to its worker.
     ///
     /// # Not guaranteed
-    /// Delivery: it is lost where a link breaks or a queue is full (`casts_unsent` counts), and an entity may miss it, or get it twice, while its
-    /// shard moves. Order to other messages.
+    /// Delivery: it is lost where a link breaks or a queue is full (`casts_unsent` counts), and an entity may miss it, or get it in both its homes, while
+    /// its shard moves. Order to other messages.
     ///
     /// # Errors
     /// [`TellError`] with the [`Refusal`] and the message; nobody got it.
@@ -340,7 +340,7 @@ impl<E: Entity> HostOptions<E> {
 
 /// When entities leave memory by themselves.
 ///
-/// An entity that leaves runs [`Entity::stopped`] with `Passivated`; the next message starts another instance. Timers and watches end
+/// An entity that leaves runs [`Entity::stopped`] with `Passivated`, or `Evicted` where it makes room; the next message starts another instance. Timers and watches end
 /// with the instance, what it put aside goes back to its mailbox. Messages that it sent to itself (timers, watches) do not count as use.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]

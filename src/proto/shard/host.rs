@@ -71,8 +71,10 @@ pub enum StartCause {
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum StopReason {
-    /// It asked to leave memory.
+    /// It asked to leave memory, or was idle for long enough.
     Passivated,
+    /// It was idle for longest where its type has a bound on entities in memory.
+    Evicted,
     /// Its shard moves.
     Moved,
     /// It failed.
@@ -204,6 +206,7 @@ impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Passivated => "passivated",
+            Self::Evicted => "evicted",
             Self::Moved => "moved",
             Self::Failed => "failed",
             Self::Fenced => "fenced",

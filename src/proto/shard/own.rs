@@ -277,7 +277,7 @@ impl<H: Host> Entities<H> {
         let Some((idle, timer)) = slot.side.as_mut().and_then(|s| s.own.as_mut()).and_then(|own| own.idle.as_mut()) else { return };
         let left = idle.saturating_sub(idle_for(used, now));
         if left.is_zero() && t.may_run() {
-            return self.passivate(t, at);
+            return self.passivate(t, at, StopReason::Passivated);
         }
         *timer = t.env.timers.insert(now + left.max(Duration::from_nanos(1 << 20)), Timer::Idle { shard: t.number, slot: at });
     }
@@ -312,7 +312,7 @@ impl<H: Host> Entities<H> {
                 s.entity.is_some() && free && idle_for(s.used, now) >= idle
             });
             if is_idle && t.may_run() {
-                self.passivate(t, at);
+                self.passivate(t, at, StopReason::Passivated);
             }
         }
         self.swept = until;
@@ -354,13 +354,13 @@ impl<H: Host> Entities<H> {
             })
             .max();
         if let Some((_, oldest)) = oldest {
-            self.passivate(t, oldest);
+            self.passivate(t, oldest, StopReason::Evicted);
         }
     }
 
     /// A live entity leaves memory.
-    fn passivate(&mut self, t: &mut Turns<'_, H>, at: u32) {
-        if self.stop_one(t, at, StopReason::Passivated) {
+    fn passivate(&mut self, t: &mut Turns<'_, H>, at: u32, why: StopReason) {
+        if self.stop_one(t, at, why) {
             self.end_own(t, at);
             if self.slot(at).is_some_and(|s| s.side.is_some()) {
                 self.go_on(t, at);
