@@ -51,14 +51,14 @@ impl Fences {
 }
 
 macro_rules! atomics {
-    ($($name:ident of $of:ty, ordered: $ordered:literal);+) => {
+    ($($name:ident = $inner:ident of $of:ty, ordered: $ordered:literal);+) => {
         $(
             #[derive(Debug)]
-            pub struct $name(atomic::$name);
+            pub struct $name(atomic::$inner);
 
             impl $name {
                 pub fn new(value: $of) -> Self {
-                    Self(atomic::$name::new(value))
+                    Self(atomic::$inner::new(value))
                 }
 
                 pub fn load(&self, order: Ordering) -> $of {
@@ -101,10 +101,11 @@ macro_rules! atomics {
 // Nothing comes between what an exchange has read and what it writes, says the memory model; loom lets a store of another thread, made later, come
 // in between. A bell has both, so its stores are exchanges here.
 atomics!(
-    AtomicBool of bool, ordered: true;
-    AtomicU8 of u8, ordered: false;
-    AtomicU32 of u32, ordered: false;
-    AtomicU64 of u64, ordered: false
+    BellState = AtomicU8 of u8, ordered: true;
+    AtomicBool = AtomicBool of bool, ordered: true;
+    AtomicU8 = AtomicU8 of u8, ordered: false;
+    AtomicU32 = AtomicU32 of u32, ordered: false;
+    AtomicU64 = AtomicU64 of u64, ordered: false
 );
 
 impl AtomicU64 {

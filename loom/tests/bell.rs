@@ -51,3 +51,27 @@ fn without_the_fences_a_wake_up_is_lost() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
     must_find(Fault::NoFences, None, || sleeper(1));
 }
+
+/// A consumer ends while a producer brings something: it finds it in its very last look, or the producer finds that it is gone.
+fn last_look() {
+    let bell = Arc::new(Bell::new(|| unreachable!("it does not sleep")));
+    let thing = Arc::new(AtomicBool::new(false));
+    let producer = thread::spawn({
+        let (bell, thing) = (bell.clone(), thing.clone());
+        move || {
+            thing.store(true, Ordering::Relaxed);
+            bell.is_awake() || !bell.is_gone()
+        }
+    });
+    assert!(bell.announce_end());
+    let found = thing.load(Ordering::Relaxed);
+    let relies_on_it = producer.join().unwrap();
+    assert!(found || !relies_on_it, "nobody looks at it any more");
+}
+
+#[test]
+fn what_comes_to_a_consumer_that_ends_is_seen_by_one_of_the_two() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    check(None, last_look);
+    must_find(Fault::NoFences, None, last_look);
+}

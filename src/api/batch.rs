@@ -220,6 +220,8 @@ impl<T: EntityType> Batch<T> {
                     Ok(()) => report.accepted += 1,
                     Err((refusal, msg)) => {
                         let Some(msg) = msg else { continue };
+                        // A long batch may last longer than the node.
+                        let refusal = if is_for_now(&refusal) && node.is_closing() { Refusal::Shutdown } else { refusal };
                         let again = keep && is_for_now(&refusal);
                         stuck.insert(id.clone(), refusal.clone());
                         if again {

@@ -731,6 +731,8 @@ mod tests {
     crate::messages! { pub enum CupMsg for Cup(u64) = "cluster.cup" { Fill } }
     crate::messages! { pub enum JugMsg for Jug(u64) = "cluster.jug" { Pour } }
 
+    crate::messages! { pub enum MugMsg for Mug(u64) = "cluster.mug" { Sip } }
+
     struct Filled;
 
     impl Entity for Filled {
@@ -772,6 +774,50 @@ mod tests {
         goes_on.send(()).unwrap();
         is_done.recv_timeout(Duration::from_secs(60)).unwrap();
         assert_eq!(calls.load(std::sync::atomic::Ordering::SeqCst), 1, "who has stayed");
+    }
+
+    struct Sipped(Arc<std::sync::atomic::AtomicU64>);
+
+    impl Entity for Sipped {
+        type Type = Mug;
+
+        fn handle(&mut self, _: MugMsg, _: &mut Cx<'_, Self>) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn what_a_batch_had_accepted_while_its_node_ended_is_handled_or_counted_as_dropped() {
+        let limit = Duration::from_secs(60);
+        for round in 0..5 {
+            let mut config = Config::preset(Preset::LocalTest);
+            config.node.listen = "127.0.0.1:0".parse().unwrap();
+            let cluster = Cluster::builder(config).start().unwrap();
+            let handled = Arc::new(std::sync::atomic::AtomicU64::new(0));
+            let count = handled.clone();
+            let mugs = cluster.host::<Sipped>(HostOptions::new(), move |_| Sipped(count.clone())).unwrap();
+            mugs.wait_ready(limit).unwrap();
+            let node = cluster.node().clone();
+            let (began, begun) = crossbeam::channel::bounded::<()>(1);
+            let sender = std::thread::spawn(move || {
+                let (mut batch, mut accepted) = (mugs.batch(), 0);
+                loop {
+                    (0..50_000).for_each(|n| _ = batch.push(n % 8, Sip));
+                    let _ = began.try_send(());
+                    let report = batch.send();
+                    accepted += report.accepted as u64;
+                    if report.refused.iter().any(|(_, error)| *error.reason() == crate::Refusal::Shutdown) {
+                        return accepted;
+                    }
+                }
+            });
+            begun.recv_timeout(limit).unwrap();
+            cluster.shutdown(ShutdownReason::Requested).wait(limit).unwrap();
+            let accepted = sender.join().unwrap();
+            let dropped: u64 = node.metrics.drops.all().iter().map(|(_, n)| n).sum();
+            let handled = handled.load(std::sync::atomic::Ordering::SeqCst);
+            assert_eq!(handled + dropped, accepted, "round {round}: {handled} were handled, {dropped} dropped");
+        }
     }
 
     #[test]

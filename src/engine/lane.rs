@@ -9,17 +9,19 @@ use std::{
     marker::PhantomData,
     mem::ManuallyDrop,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering, fence},
     },
     thread::{self, ThreadId},
 };
 
 use crossbeam::queue::SegQueue;
+use parking_lot::Mutex;
 
 pub use super::bell::Bell;
 use super::{
     letter::{Address, Draft, LETTER_MAX, Letter, fits},
+    panics,
     ring::{self, Consumer, Producer},
 };
 use crate::{Epoch, ShardKey, Wire, proto::shard::LaneId};
@@ -56,11 +58,15 @@ const PUBLISH_BYTES: u64 = 4096;
 /// A record of that kind, of a lane of `T`, stands there and is not used afterwards.
 unsafe fn discard<T: Item>(kind: u32, place: *mut u8) {
     // SAFETY: items are moved in by `push`, letters written by `LaneSender`; the caller uses it no more.
-    unsafe {
+    let dropped = panics::caught(|| unsafe {
         match kind {
             ITEM => drop(place.cast::<T>().read()),
             _ => drop(Letter::at(place, &mut false)),
         }
+    });
+    // The end of a message is of the user's making, and this may be the end of a thread: a panic there would be the end of the process.
+    if dropped.is_none() {
+        tracing::error!(target: "wingbeat::engine", "a message panicked as it was dropped");
     }
 }
 
@@ -217,6 +223,7 @@ pub struct LaneSender<T> {
     /// Something was appended since the bell was rung last.
     news: Cell<bool>,
     bell: Arc<Bell>,
+    late: Arc<Late<T>>,
     /// As in `Ring`.
     outside: Arc<AtomicUsize>,
     _items: PhantomData<T>,
@@ -327,13 +334,46 @@ impl<T: Item> LaneSender<T> {
     pub fn ring_bell(&self) -> bool {
         self.news.set(false);
         self.producer.publish();
-        self.bell.ring()
+        !self.bell.is_awake() && self.late.wake(&self.bell)
+    }
+}
+
+/// What becomes of what is put into the lanes of a consumer that has ended: somebody had been promised that it is handled, or that it is said if it is not.
+struct Late<T> {
+    /// Lanes that their consumer has not seen.
+    new: SegQueue<Ring<T>>,
+    /// Those that it has left.
+    left: Mutex<Vec<Ring<T>>>,
+    /// Gives up what nobody handles. Set when the consumer ends.
+    give_up: OnceLock<Box<dyn Fn(T) + Send + Sync>>,
+}
+
+impl<T: Item> Late<T> {
+    /// Something was put into a lane, and the consumer is not awake. True if it was woken.
+    #[inline(never)]
+    fn wake(&self, bell: &Bell) -> bool {
+        if bell.is_gone() {
+            self.look();
+        }
+        bell.wake()
+    }
+
+    /// Takes what came behind the consumer's end, if that has come.
+    fn look(&self) {
+        let Some(give_up) = self.give_up.get() else { return };
+        let mut found = vec![];
+        let mut left = self.left.lock();
+        left.extend(std::iter::from_fn(|| self.new.pop()));
+        left.iter_mut().for_each(|lane| found.extend(std::iter::from_fn(|| lane.pop())));
+        drop(left);
+        // It calls code of users, which may send.
+        found.into_iter().for_each(give_up);
     }
 }
 
 /// Where producers announce new lanes to a consumer, and where what has no lane of its own comes in.
 pub struct Door<T> {
-    new: SegQueue<Ring<T>>,
+    late: Arc<Late<T>>,
     inbox: SegQueue<T>,
     /// Its consumer has ended.
     closed: AtomicBool,
@@ -343,7 +383,8 @@ pub struct Door<T> {
 impl<T: Item> Door<T> {
     /// The door of a consumer that `bell` wakes.
     pub fn new(bell: Arc<Bell>) -> Self {
-        Self { new: SegQueue::new(), inbox: SegQueue::new(), closed: AtomicBool::new(false), bell }
+        let late = Late { new: SegQueue::new(), left: Mutex::new(vec![]), give_up: OnceLock::new() };
+        Self { late: Arc::new(late), inbox: SegQueue::new(), closed: AtomicBool::new(false), bell }
     }
 
     /// Opens a lane for `capacity` user items. A ring passes through all of its bytes even if only one item is in use, so a large one falls
@@ -357,9 +398,28 @@ impl<T: Item> Door<T> {
         let (producer, consumer) = unsafe { ring::ring(bytes, discard::<T>) };
         let outside = Arc::new(AtomicUsize::new(0));
         let opened_by = thread::current().id();
-        self.new.push(Ring { id, consumer, opened_by, own: false, taken: false, outside: outside.clone(), _items: PhantomData });
+        self.late.new.push(Ring { id, consumer, opened_by, own: false, taken: false, outside: outside.clone(), _items: PhantomData });
         self.bell.ring();
-        LaneSender { producer, items, news: Cell::new(false), bell: self.bell.clone(), outside, _items: PhantomData }
+        let (bell, late) = (self.bell.clone(), self.late.clone());
+        LaneSender { producer, items, news: Cell::new(false), bell, late, outside, _items: PhantomData }
+    }
+
+    /// The consumer looks at these lanes no more, nor at new ones.
+    pub fn leave(&self, lanes: Vec<Ring<T>>) {
+        self.late.left.lock().extend(lanes);
+    }
+
+    /// The consumer has ended, and has [left](Self::leave) its lanes: what is still in them, or comes later, is given up.
+    pub fn end(&self, give_up: impl Fn(T) + Send + Sync + 'static) {
+        let _ = self.late.give_up.set(Box::new(give_up));
+        // If the system refuses the fence, what one of them put in at this moment is found by the look of whoever comes next.
+        let _ = self.bell.announce_end();
+        self.late.look();
+    }
+
+    /// Gives up what has come into the lanes of a consumer that has ended.
+    pub fn look_at_late(&self) {
+        self.late.look();
     }
 
     /// Rare traffic without order towards any lane: shutdown, resolved names, commands. Unbounded, so never for messages of users. Dropped once the
@@ -387,7 +447,7 @@ impl<T: Item> Door<T> {
 
     /// Consumer: the next new lane.
     pub fn take_new(&self) -> Option<Ring<T>> {
-        let mut ring = self.new.pop()?;
+        let mut ring = self.late.new.pop()?;
         ring.own = ring.opened_by == thread::current().id();
         Some(ring)
     }
@@ -399,7 +459,7 @@ impl<T: Item> Door<T> {
 
     /// Consumer: whether anything came that is not in a known lane.
     pub fn is_quiet(&self) -> bool {
-        self.new.is_empty() && self.inbox.is_empty()
+        self.late.new.is_empty() && self.inbox.is_empty()
     }
 
     /// The consumer's bell.
@@ -455,6 +515,37 @@ mod tests {
         door.close();
         door.post(Posted(after.0));
         assert!([before.1, after.1].iter().all(|sent| sent.recv().is_err()), "who waits for it is told");
+    }
+
+    #[test]
+    fn what_comes_into_the_lanes_of_a_consumer_that_has_ended_is_given_up() {
+        let (door, _) = door();
+        let given_up = Arc::new(Mutex::new(vec![]));
+        let taken = || std::mem::take(&mut *given_up.lock());
+        let (lane, unseen) = (door.open(LaneId(1), 8), door.open(LaneId(2), 8));
+        let mut ring = door.take_new().unwrap();
+        lane.push(1).unwrap();
+        lane.ring_bell();
+        assert_eq!(ring.pop(), Some(1));
+        // Written, and not shown before the consumer's last look.
+        lane.push(2).unwrap();
+        unseen.push(3).unwrap();
+        unseen.ring_bell();
+        door.leave(vec![ring]);
+        door.look_at_late();
+        door.end({
+            let given_up = given_up.clone();
+            move |item| given_up.lock().push(item)
+        });
+        assert_eq!(taken(), [3], "its consumer had not looked at that lane");
+        assert!(!lane.ring_bell());
+        assert_eq!(taken(), [2]);
+        let later = door.open(LaneId(3), 8);
+        later.push(4).unwrap();
+        later.publish();
+        assert!(taken().is_empty(), "nobody was told");
+        door.look_at_late();
+        assert_eq!(taken(), [4]);
     }
 
     // failures: row 51

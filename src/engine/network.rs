@@ -134,7 +134,7 @@ pub fn run(node: Arc<Node>, net: impl Carrier + Send + 'static, mut doze: Doze, 
 }
 
 /// Ends the work with the thread.
-struct End<'a>(&'a Node);
+struct End<'a>(&'a Arc<Node>);
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
@@ -143,6 +143,13 @@ impl Drop for End<'_> {
             self.0.workers.iter().for_each(|worker| worker.post(ToWorker::Quit));
         }
         self.0.duty.end();
+        self.0.network.end(self.0.give_up_abroad());
+    }
+}
+
+impl<N> Drop for Network<N> {
+    fn drop(&mut self) {
+        self.node.network.leave(std::mem::take(&mut self.lanes));
     }
 }
 

@@ -544,8 +544,10 @@ impl Node {
     /// another one for it.
     pub fn pass_on(&self) {
         let _as_the_network = AsEngine::enter();
-        if self.duty.pass_on(self) == Did::Busy {
-            self.network.bell().ring();
+        match self.duty.pass_on(self) {
+            Did::Busy => _ = self.network.bell().ring(),
+            Did::Over => self.network.look_at_late(),
+            Did::Work | Did::Nothing => {}
         }
     }
 
@@ -576,6 +578,51 @@ impl Node {
         // A watch is no message: who watches hears of it.
         if parcel.sign().is_none() {
             self.bury_parts(shard, parcel.key(), parcel.encoded(), reason);
+        }
+    }
+
+    /// What the lanes of the network thread do with what comes behind its end.
+    pub fn give_up_abroad(self: &Arc<Self>) -> impl Fn(ToNet) + Send + Sync + 'static {
+        self.give_up_late(|node, item| {
+            if let ToNet::Lane(LaneItem::Msg { shard, parcel, .. }) = item {
+                node.too_late(shard, &EngineParcel::from_envelope(parcel));
+            }
+        })
+    }
+
+    /// What the lanes of a worker do with what comes behind its end.
+    pub fn give_up_here(self: &Arc<Self>) -> impl Fn(ToWorker) + Send + Sync + 'static {
+        self.give_up_late(|node, item| match item {
+            ToWorker::Lane(LaneItem::Msg { shard, parcel, .. }) => node.too_late(shard, &parcel),
+            ToWorker::Command(ShardCommand::Item { shard, item: handoff::Item::Msg { envelope, .. }, .. }) => {
+                node.too_late(shard, &EngineParcel::from_envelope(envelope));
+            }
+            _ => {}
+        })
+    }
+
+    fn give_up_late<T>(self: &Arc<Self>, f: impl Fn(&Self, T) + Send + Sync + 'static) -> impl Fn(T) + Send + Sync + 'static {
+        let node = Arc::downgrade(self);
+        move |item| {
+            let node = node.upgrade();
+            // On the thread of whoever had put it there.
+            let done = panics::caught(|| match &node {
+                Some(node) => f(node, item),
+                None => drop(item),
+            });
+            if done.is_none() {
+                tracing::error!(target: "wingbeat::engine", "a message panicked as it was dropped");
+            }
+        }
+    }
+
+    /// A message was accepted while the thread that was to take it ended.
+    fn too_late(&self, shard: crate::ShardKey, parcel: &EngineParcel) {
+        self.bury(shard, parcel, DropReason::Shutdown);
+        if let Some(ask) = parcel.ask().filter(|ask| ask.node == self.id)
+            && let Some(waiter) = self.slots.take(ask.correlation)
+        {
+            waiter.answer(ask.correlation, Answered::Wire(ReplyBody::Dropped(DropReason::Shutdown)), &self.workers);
         }
     }
 
@@ -785,6 +832,8 @@ impl Node {
         self.life_changed.notify_all();
         self.wake_waiters();
         if stopped {
+            self.network.look_at_late();
+            self.workers.iter().for_each(Door::look_at_late);
             // They will find that the node is gone.
             self.types.read().values().for_each(|entry| entry.call_waiters(|_| true));
             self.events.lock().subscribers.clear();

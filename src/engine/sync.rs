@@ -1,9 +1,11 @@
 //! What the lock-free structures of the engine are made of. They name it by `super::sync`, so that the crate `loom/` can put in what loom checks
 //! instead, and runs these very sources.
 
+/// What a bell keeps its state in. By a name of its own, as loom has to be told more of it.
+pub use std::sync::atomic::AtomicU8 as BellState;
 pub use std::sync::{
     Arc, OnceLock,
-    atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
+    atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
 };
 use std::{
     cell,

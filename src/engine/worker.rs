@@ -111,11 +111,29 @@ impl Drop for Done {
     }
 }
 
+/// Ends a worker's lanes with its thread.
+struct End<'a>(&'a Arc<Node>, u16);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        let Self(node, index) = self;
+        node.workers[usize::from(*index)].end(node.give_up_here());
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.node.workers[usize::from(self.index)].leave(std::mem::take(&mut self.lanes));
+    }
+}
+
 /// Runs worker `index` until it is told to quit. The calling thread is the worker, which its bell wakes by `me`.
 pub fn run(node: Arc<Node>, index: u16, seed: u64, me: &Mutex<Sleeper>) {
     panics::watch_this_thread();
     let _vital = Vital(&node);
     let mut idler = Idler::of_engine(node.config.node.idle);
+    // Behind the worker, be it that it has panicked.
+    let _end = End(&node, index);
     let mut worker = Worker::new(node.clone(), index, seed);
     crate::api::mark_engine_thread(true);
     let clock = worker.node.clock.clone();
@@ -631,6 +649,7 @@ impl Worker {
                 self.item(lane.id, item);
             }
         }
+        self.lanes = lanes;
         while let Some(later) = self.host.out.take_later() {
             match later {
                 Later::Own(shard, parcel) => self.host.undelivered(shard, parcel, DropReason::Stopped),
