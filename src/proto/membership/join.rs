@@ -45,9 +45,13 @@ pub(crate) struct Seeker {
     seeds_max: usize,
     retry_at: Time,
     warn_at: Time,
-    /// When this node forms a cluster of its own if nobody answers, as the first seed; `None` if it may not. It does so earlier once all say that
-    /// they have none.
+    /// When this node forms a cluster of its own if nobody answers, as the first seed; `None` if it may not. It does so earlier once all have said twice
+    /// that they have none.
     form_at: Option<Time>,
+    /// Since when all have said that they have none: they are asked once more, as members may be about to find them.
+    none_since: Option<Time>,
+    /// They have been asked once more.
+    asked_twice: bool,
     /// There is a cluster, or was one: if it is silent now, a new one would be a second one beside it.
     heard: bool,
     /// A join is under way until then.
@@ -82,6 +86,8 @@ const ASKED_MAX: usize = 16;
 const HINTS_MAX: usize = 64;
 /// Who might found a cluster asks so many of those who have connected themselves.
 const THERE_MAX: usize = 64;
+/// Heartbeats for which a first seed waits when all have said that they have no cluster.
+const FOUND_WITHIN: u32 = 2;
 /// How many times as long as for others it waits for the answers of those who are there.
 const AWAITED: u32 = 2;
 
@@ -109,6 +115,7 @@ impl Seeker {
     /// There is a cluster. `for_good`: if it falls silent, that is no reason to found another one.
     fn put_off(&mut self, until: Time, for_good: bool) {
         self.heard |= for_good;
+        (self.none_since, self.asked_twice) = (None, false);
         self.form_at = self.form_at.map(|at| at.max(until));
     }
 
@@ -161,14 +168,36 @@ impl Seeker {
     fn forms(&self, now: Time, proves: bool) -> bool {
         let founds = self.joining_until.is_none() && self.ahead().all(|addr| self.refusing.contains(addr));
         let Some(form_at) = self.form_at.filter(|_| founds) else { return false };
-        let (spare, asked): (Vec<_>, Vec<_>) = self.asked().into_iter().partition(|addr| self.is_spare(addr, proves || !self.heard));
-        // Whoever was at the only addresses that there are may be out of reach.
-        let alone = asked.is_empty() && spare.into_iter().any(|addr| !is_loopback(addr));
+        let (spare, asked) = self.spare_and_asked(proves);
         let without = asked.iter().filter(|addr| self.without.contains(**addr)).count();
         let proves = proves || (without + 1) * 2 > asked.len() + 1;
         let gone = |addr: &&NodeAddr| self.without.contains(*addr) || (proves && self.refusing.contains(*addr));
         let silent = form_at <= now && (!self.heard || asked.iter().all(gone));
-        silent || (without == asked.len() && !alone)
+        silent || (self.asked_twice && self.all_are_without(&spare, &asked))
+    }
+
+    /// Those from whom nothing is to be expected, and whom it asks beside them.
+    fn spare_and_asked(&self, proves: bool) -> (Vec<&NodeAddr>, Vec<&NodeAddr>) {
+        self.asked().into_iter().partition(|addr| self.is_spare(addr, proves || !self.heard))
+    }
+
+    /// Whether all have said that they have no cluster.
+    fn all_are_without(&self, spare: &[&NodeAddr], asked: &[&NodeAddr]) -> bool {
+        // Whoever was at the only addresses that there are may be out of reach.
+        let alone = asked.is_empty() && spare.iter().any(|addr| !is_loopback(addr));
+        !alone && asked.iter().all(|addr| self.without.contains(*addr))
+    }
+
+    /// Notes that all have said that they have no cluster. True if they have for so long that they are to be asked once more: whoever has just started may
+    /// know of none because its members have not found it yet.
+    fn asks_once_more(&mut self, now: Time, proves: bool, wait: Duration) -> bool {
+        if self.form_at.is_none() || self.asked_twice {
+            return false;
+        }
+        let (spare, asked) = self.spare_and_asked(proves);
+        self.none_since = self.none_since.or_else(|| self.all_are_without(&spare, &asked).then_some(now));
+        self.asked_twice = self.none_since.is_some_and(|since| since + wait <= now);
+        self.asked_twice
     }
 
     /// What an operator is told while no cluster is found.
@@ -262,6 +291,8 @@ impl Membership {
             retry_at: now,
             warn_at: now + WARN_EVERY,
             form_at,
+            none_since: None,
+            asked_twice: false,
             heard,
             joining_until: None,
             alone: None,
@@ -279,7 +310,8 @@ impl Membership {
         // Who waits for more than silence looks each time it asks, or as it is refused.
         let waits = seeker.joining_until.is_some() || seeker.heard || seeker.ahead().next().is_some() || !seeker.there.is_empty();
         let form_at = seeker.form_at.filter(|_| !waits);
-        let times = [Some(seeker.retry_at), Some(seeker.warn_at), form_at];
+        let again_at = seeker.none_since.filter(|_| !seeker.asked_twice).map(|since| since + self.found_patience());
+        let times = [Some(seeker.retry_at), Some(seeker.warn_at), form_at, again_at];
         times.into_iter().flatten().min()
     }
 
@@ -294,8 +326,9 @@ impl Membership {
         if seeker.ahead().next().is_none() && self.forms(now) {
             return self.form();
         }
+        let (proves, wait) = (self.config.downing.proof_of_death, self.found_patience());
         let Some(seeker) = &mut self.seeker else { return };
-        if seeker.retry_at <= now {
+        if seeker.asks_once_more(now, proves, wait) || seeker.retry_at <= now {
             seeker.retry_at = now + retry;
             // Who had none a while ago may have one by now, and be where nobody was.
             seeker.without.clear();
@@ -314,6 +347,11 @@ impl Membership {
             let text = seeker.complaint();
             self.warn("W-JOIN-002", text);
         }
+    }
+
+    /// Members of a cluster find whoever starts at the first seed's address within a heartbeat.
+    fn found_patience(&self) -> Duration {
+        FOUND_WITHIN * self.config.detector.heartbeat_interval.get()
     }
 
     /// Whether this node founds a cluster now.
@@ -558,9 +596,15 @@ impl Membership {
         if clustered || seeker.form_at.is_some() {
             new = seeker.follow(others, &self.info.addr);
         }
-        // All others are without a cluster: waiting longer would not bring one.
+        // All others are without a cluster, twice: waiting longer would not bring one.
         if self.forms(now) {
             return self.form();
+        }
+        let (proves, wait) = (self.config.downing.proof_of_death, self.found_patience());
+        if let Some(seeker) = &mut self.seeker
+            && seeker.asks_once_more(now, proves, wait)
+        {
+            seeker.retry_at = now;
         }
         for addr in new {
             self.knock(addr);

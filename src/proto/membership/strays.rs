@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use super::{Ending, Membership, Phase, state::Gone};
+use super::{
+    Ending, MemberStatus, Membership, Phase,
+    state::{Entry, Gone},
+};
 use crate::{NodeAddr, NodeId, Time, config::OnDowned};
 
 /// Removed members that are looked at for one that is to be asked.
@@ -93,9 +96,11 @@ impl Membership {
         let (leads, turn) = (self.leads(), self.strays.beats == 0);
         let rival = self.rivals_to_ask(now, turn);
         let seed = if leads && turn { self.missing_seed(now) } else { None };
+        // Who starts there founds a cluster unless it hears of this one.
+        let first = if leads { self.missing_first() } else { None };
         let looks = if leads { turn } else { !self.former.is_empty() && self.rng.chance(self.share_of_looks()) };
         let former = if looks { self.former_place() } else { None };
-        self.strays.open = silent.into_iter().chain(rival).chain(seed).chain(former).collect();
+        self.strays.open = silent.into_iter().chain(rival).chain(first).chain(seed).chain(former).collect();
         for addr in self.strays.open.clone() {
             self.knock(addr);
         }
@@ -131,13 +136,22 @@ impl Membership {
         self.strays.named.retain(|_, (_, heard)| now.since(*heard) <= NAMED_FOR);
         let seeds = &self.config.cluster.seeds;
         let turn = (0..seeds.len()).map(|step| (self.strays.seed + 1 + step) % seeds.len());
-        let mut missing = turn.filter_map(|at| Some((at, seeds[at].parse::<NodeAddr>().ok()?))).filter(|(_, name)| {
-            let addr = self.strays.named.get(name).map_or(name, |(addr, _)| addr);
-            *addr != self.info.addr && self.state.at(addr).is_none_or(|m| self.verdict.unreachable.contains_key(&m.info.id))
-        });
+        let mut missing = turn.filter_map(|at| Some((at, seeds[at].parse::<NodeAddr>().ok()?))).filter(|(_, name)| self.is_missing(name));
         let (at, addr) = missing.next()?;
         self.strays.seed = at;
         Some(addr)
+    }
+
+    /// The first seed, if this cluster has nobody there, or nobody in reach.
+    fn missing_first(&self) -> Option<NodeAddr> {
+        self.config.cluster.seeds.first()?.parse().ok().filter(|name| self.is_missing(name))
+    }
+
+    /// Whether nobody of this cluster is where that seed is, or nobody in reach.
+    fn is_missing(&self, name: &NodeAddr) -> bool {
+        let addr = self.strays.named.get(name).map_or(name, |(addr, _)| addr);
+        let in_reach = |m: &Entry| m.status <= MemberStatus::Exiting && !self.verdict.unreachable.contains_key(&m.info.id);
+        *addr != self.info.addr && !self.state.at(addr).is_some_and(in_reach)
     }
 
     /// The next address of a member that was removed as dead, for as long as that is known, and nobody has it: its next life may know no living seed.

@@ -24,10 +24,14 @@ fn majority(voters: &[Voter], mine: fn(&Voter) -> bool, theirs: fn(&Voter) -> bo
         Ordering::Greater => true,
         Ordering::Less => false,
         Ordering::Equal => first(voters, |v| if v.reachable { mine(v) } else { theirs(v) })
-            .or_else(|| first(voters, |_| true))
-            .is_some_and(|lowest| lowest.reachable),
+            .map_or_else(|| lowest_is_here(voters), |lowest| lowest.reachable),
     };
     if lives { Decision::DownOthers } else { Decision::DownMine }
+}
+
+/// Whether the one with the lowest address of all is on this side.
+pub(super) fn lowest_is_here(voters: &[Voter]) -> bool {
+    first(voters, |_| true).is_some_and(|lowest| lowest.reachable)
 }
 
 pub(super) fn first(voters: &[Voter], which: impl Fn(&Voter) -> bool) -> Option<&Voter> {

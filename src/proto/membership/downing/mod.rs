@@ -104,7 +104,13 @@ impl Strategy {
     /// Decides for the side whose members are marked reachable. `leads`: by the one who will act on it, whose view is the freshest; it
     /// weighs joins and leaves that the other side may have seen.
     pub(crate) fn decide(&self, voters: &[Voter], leads: bool) -> Decision {
+        // Nobody has become up, as far as is known here: nothing runs that could run twice, and nobody becomes up while somebody is out of reach. So there is
+        // nothing to protect by ending, and who is away may come back.
+        let nobody_is_up = !voters.iter().any(Voter::counts);
         match self {
+            Self::StaticQuorum(_) | Self::KeepOldest { .. } | Self::KeepReferee(_) if nobody_is_up => Decision::Nothing,
+            // The side of the lowest goes on without the others.
+            Self::KeepMajority if nobody_is_up && !keep_majority::lowest_is_here(voters) => Decision::Nothing,
             Self::None => Decision::Nothing,
             Self::DownAll => Decision::DownAll,
             Self::KeepMajority => keep_majority::decide(voters, leads),
@@ -171,6 +177,18 @@ pub(crate) mod tests {
             assert!((beats(members) - expected).abs() < 1e-9, "{members}: {}", beats(members));
         }
         assert_eq!(stable_after(AutoSpan::Auto, 3, Duration::from_millis(200)), Duration::from_millis(1400));
+    }
+
+    #[test]
+    fn where_nobody_has_become_up_nobody_ends() {
+        let referee = Strategy::KeepReferee(NodeAddr::new("a", 1));
+        let oldest = Strategy::KeepOldest { down_if_alone: true };
+        for strategy in [&Strategy::KeepMajority, &Strategy::StaticQuorum(3), &oldest, &referee] {
+            assert_eq!(strategy.decide(&split("b,c,d|a"), true), Decision::Nothing, "{strategy:?}");
+            assert_ne!(strategy.decide(&split("a,b,c|d"), true), Decision::DownMine, "{strategy:?}");
+            assert_ne!(strategy.decide(&split("a,b,c|d"), true), Decision::DownAll, "{strategy:?}");
+        }
+        assert_eq!(Strategy::KeepMajority.decide(&split("a,b,c|d"), true), Decision::DownOthers);
     }
 
     #[test]
