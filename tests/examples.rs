@@ -1,6 +1,6 @@
 //! What the examples print.
 #![cfg(feature = "cli")]
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 #[path = "../examples/bank.rs"]
 mod bank;
@@ -13,7 +13,11 @@ mod flights;
 #[path = "../examples/rate_limiter.rs"]
 mod rate_limiter;
 
-use std::fmt::Debug;
+use std::{fmt::Debug, time::Duration};
+
+use wingbeat::{Cluster, EntityId};
+
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// What an example prints, without the line's end.
 fn printed<E: Debug>(run: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> String {
@@ -38,8 +42,29 @@ fn bank_neither_makes_nor_loses_money_while_nodes_come_and_leave() {
     assert_eq!(
         printed(|out| bank::run(out)),
         "a transfer of 5000 is refused: true\n\
-         600 transfers between 10 accounts on 3 nodes, of which one joined and one left; the sum is 1000"
+         600 transfers between 10 accounts on 3 nodes, of which one joined and one left; the sum is 10000"
     );
+}
+
+#[test]
+fn bank_counts_a_number_once_for_each_payer_and_apart_from_what_was_paid_in() {
+    let cluster = Cluster::builder("bank").listen("127.0.0.1:0".parse().unwrap()).start().unwrap();
+    let accounts = bank::host(&cluster, &bank::Storage::default()).unwrap();
+    accounts.wait_ready(LIMIT).unwrap();
+    let pay_in = |name: &str| accounts.get(name).ask(bank::PayIn { number: 7, amount: 50 }, LIMIT).unwrap();
+    let transfer = |from: &str, amount| {
+        let transfer = bank::Transfer { number: 7, to: EntityId::new("cleo"), amount };
+        accounts.get(from).ask(transfer, LIMIT).unwrap().unwrap()
+    };
+    let names = ["ann", "bob", "cleo"];
+    assert_eq!(names.map(pay_in), [50, 50, 50]);
+    assert_eq!((transfer("ann", 10), transfer("bob", 20)), (40, 30));
+    // Each of them again.
+    assert_eq!((transfer("ann", 10), transfer("bob", 20)), (40, 30));
+    assert_eq!(names.map(pay_in), [40, 30, 80]);
+    // As if the answer had not come: the payer asks the other account again.
+    let deposit = |from: &str| accounts.get("cleo").ask(bank::Deposit { from: from.into(), number: 7, amount: 10 }, LIMIT).unwrap();
+    assert_eq!((deposit("ann"), deposit("bob"), deposit("dan")), (80, 80, 90));
 }
 
 #[test]

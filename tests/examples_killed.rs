@@ -33,7 +33,7 @@ fn transfers_around_a_death(world: WorldBuilder, storage: &bank::Storage, comes_
     let accounts = world.node(0).region::<bank::Account>().unwrap();
     let orders = bank::orders(100..700);
     let (before, after) = orders.split_at(200);
-    let mut made = bank::send_all(&accounts, before, SECOND);
+    let mut made = bank::send_all(&accounts, before, SECOND).unwrap();
     // Under way while the node dies: nobody waits for these answers, and they are asked for again below.
     let lost = AskQueue::new(1024);
     for bank::Order { number, from, to, amount } in &after[..200] {
@@ -48,7 +48,7 @@ fn transfers_around_a_death(world: WorldBuilder, storage: &bank::Storage, comes_
         world.run_for(Duration::from_millis(200));
         world.restart(victim);
     }
-    made.extend(bank::send_all(&accounts, after, SECOND));
+    made.extend(bank::send_all(&accounts, after, SECOND).unwrap());
 
     let balance = |name: &str| accounts.get(name).ask(bank::Balance, SECOND);
     let mut expected: BTreeMap<String, i64> = (0..10).map(|n| (format!("account-{n}"), 100)).collect();
