@@ -11,7 +11,12 @@
 
 #![allow(missing_docs, reason = "an example explains itself")]
 
-use std::{collections::BTreeSet, error::Error, io::Write, time::Duration};
+use std::{
+    collections::BTreeSet,
+    error::Error,
+    io::Write,
+    time::{Duration, Instant},
+};
 
 use wingbeat::*;
 
@@ -117,13 +122,16 @@ pub fn run(out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
         writeln!(out, "{name} is registered: {free}, and again: {twice}")?;
     }
     writeln!(out, "here are {}", nodes[1].directory.ask(Everybody, LIMIT)?.join(", "))?;
-    let mut lines = 0;
-    let mut say = |speaker: usize, text: &str, listeners: &[usize]| -> Result<(), Box<dyn Error>> {
+    let say = |speaker: usize, text: &str, listeners: &[usize]| -> Result<(), Box<dyn Error>> {
         nodes[speaker].cluster.topic("lounge").publish(&Line { from: names[speaker].into(), text: text.into() })?;
-        lines += 1;
         // A topic promises no order between speakers, so each waits until the others have heard.
+        let said = Instant::now();
         for listener in listeners {
             while nodes[0].people.get(names[*listener]).ask(Heard, LIMIT)?.last().is_none_or(|last| !last.ends_with(text)) {
+                // Lines may be lost, and who waits for one that is must not wait for ever.
+                if said.elapsed() > LIMIT {
+                    return Err(format!("{} has not heard {text:?} within {} s", names[*listener], LIMIT.as_secs()).into());
+                }
                 std::thread::park_timeout(Duration::from_millis(5));
             }
         }

@@ -44,11 +44,16 @@ async fn sum(counters: &Region<Counter>, keys: u64) -> Result<u64, Box<dyn Error
     let (queue, notify) = (AskQueue::new(1024), Arc::new(Notify::new()));
     let waker = notify.clone();
     queue.set_wake(Arc::new(move || waker.notify_one()));
-    for key in 0..keys {
-        counters.get(format!("c{key}")).ask_into(Total, LIMIT, key, &queue)?;
-    }
-    let (mut answers, mut sum) = (vec![], 0);
-    while queue.in_flight() > 0 {
+    let (mut answers, mut sum, mut next) = (vec![], 0, 0);
+    while next < keys || queue.in_flight() > 0 {
+        while next < keys {
+            match counters.get(format!("c{next}")).ask_into(Total, LIMIT, next, &queue) {
+                Ok(()) => next += 1,
+                // There is room again when answers have been taken.
+                Err(error) if matches!(error.reason(), Refusal::Full | Refusal::NoCredit) && queue.in_flight() > 0 => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
         if queue.poll(&mut answers) == 0 {
             notify.notified().await;
         }
@@ -70,7 +75,7 @@ pub fn run(out: &mut dyn Write) -> Result<(), Box<dyn Error + Send + Sync>> {
         for request in requests {
             request.await??;
         }
-        writeln!(out, "100 requests to 10 counters; together they are at {}", sum(&counters, 10).await?)?;
+        writeln!(out, "100 requests to 10 counters; together with 4990 more they are at {}", sum(&counters, 5_000).await?)?;
         // The runtime's own limits work on it like on any future.
         let in_time = tokio::time::timeout(LIMIT, counters.get("c1").ask_async(Total, LIMIT)).await??;
         writeln!(out, "c1 is at {in_time}")?;

@@ -70,7 +70,10 @@ pub fn run(out: &mut dyn Write, keys: u64) -> Result<(), Box<dyn Error>> {
     for key in 0..keys {
         let bucket = buckets.get(key);
         // A queue that is full for the moment gives the request back: answers are taken, and it is sent again.
-        while bucket.ask_into(Allow, limit, key, &queue).is_err() {
+        while let Err(error) = bucket.ask_into(Allow, limit, key, &queue) {
+            if !matches!(error.reason(), Refusal::Full | Refusal::NoCredit) {
+                return Err(error.into());
+            }
             queue.wait(&mut answers, limit);
             take(&mut answers);
         }

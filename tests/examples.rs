@@ -95,7 +95,7 @@ fn chat_brings_each_line_to_who_is_in_the_room() {
 fn embedded_in_tokio_awaits_answers_on_a_runtime_of_the_users() {
     assert_eq!(
         printed(|out| embedded_in_tokio::run(out)),
-        "100 requests to 10 counters; together they are at 4950\n\
+        "100 requests to 10 counters; together with 4990 more they are at 4950\n\
          c1 is at 460"
     );
 }
