@@ -208,7 +208,7 @@ pub fn judge(found: &Findings) -> Vec<Verdict> {
     ];
     let suspicions = &found.said.suspicions;
     verdicts.push(Verdict::new("suspicions", suspicions.is_empty(), none(suspicions.len(), suspicions)).unless(noise(found)));
-    verdicts.extend([memory(found), steady(found, "descriptors", DESCRIPTORS_MORE_MAX, |s| s.descriptors)]);
+    verdicts.extend([memory(found), slope(found), steady(found, "descriptors", DESCRIPTORS_MORE_MAX, |s| s.descriptors)]);
     verdicts.extend([steady(found, "threads", THREADS_MORE_MAX, |s| s.threads), latency(found), rate(found)]);
     verdicts
 }
@@ -285,9 +285,14 @@ fn counted<'a>(found: &Findings, life: &'a Life) -> Vec<&'a Sample> {
     life.samples.iter().filter(|sample| sample.calm && sample.at >= from).collect()
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+/// The one in the middle, or between the two that are; 0 of nothing.
+pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
+    let half = values.len() / 2;
+    match values.get(half) {
+        Some(upper) if values.len().is_multiple_of(2) => f64::midpoint(values[half - 1], *upper),
+        middle => middle.copied().unwrap_or(0.0),
+    }
 }
 
 /// Slope of memory in percent per hour: the median of the slopes between far looks, which single outliers do not move.
@@ -315,15 +320,12 @@ fn memory(found: &Findings) -> Verdict {
     let (mut held, mut says) = (true, Vec::new());
     for life in judged(found) {
         let Some(Ends { first, last, span }) = ends(found, life, Sample::judged) else { continue };
-        let (growth, slope) = ((last - first) / first.max(1.0), slope_percent_per_h(found, life).unwrap_or(0.0));
-        let record = life.samples.last().map_or(0.0, |sample| sample.record);
+        let (growth, record) = ((last - first) / first.max(1.0), life.record());
         let books = if record > 0.0 { BOOKS_KIB_MAX } else { 0.0 };
         held &= last - first <= if found.length >= LONG { GROWTH_MAX * first + books } else { SHORT_GROWTH_KIB_MAX };
-        held &= found.length < SLOPE_FROM || slope < SLOPE_PERCENT_PER_H_MAX || record > 0.0;
-        let per_hour = if found.length >= SLOPE_FROM { format!(", {slope:+.2} % per hour") } else { String::new() };
         let without = if record > 0.0 { format!(", without {:.1} MiB of the soak's own record", record / 1024.0) } else { String::new() };
         says.push(format!(
-            "{}: {:.1} -> {:.1} MiB ({:+.1} %) in {:.0} s{per_hour}{without}",
+            "{}: {:.1} -> {:.1} MiB ({:+.1} %) in {:.0} s{without}",
             life.name,
             first / 1024.0,
             last / 1024.0,
@@ -340,6 +342,26 @@ fn memory(found: &Findings) -> Verdict {
         format!("a run below {} minutes judges an absolute bound, {:.0} MiB", LONG.as_secs() / 60, SHORT_GROWTH_KIB_MAX / 1024.0)
     };
     Verdict::new(NAME, held, format!("{}; {bound}", says.join("; ")))
+}
+
+/// Shown in every run, as it says how much of a growth within its bound goes on; judged in one of hours.
+fn slope(found: &Findings) -> Verdict {
+    const NAME: &str = "memory slope";
+    let (mut held, mut says) = (true, Vec::new());
+    for life in judged(found) {
+        let Some(slope) = slope_percent_per_h(found, life) else { continue };
+        let exempt = life.record() > 0.0;
+        held &= exempt || slope < SLOPE_PERCENT_PER_H_MAX;
+        says.push(format!("{}: {slope:+.2} % per hour{}", life.name, if exempt { ", which is exempt" } else { "" }));
+    }
+    if says.is_empty() {
+        return Verdict::open(NAME, "no process has enough calm looks");
+    }
+    let verdict = Verdict::new(NAME, held, format!("{}; less than {SLOPE_PERCENT_PER_H_MAX} % per hour is allowed", says.join("; ")));
+    if found.length < SLOPE_FROM {
+        return verdict.not_judged(&format!("a run below {} minutes is too short for it", SLOPE_FROM.as_secs() / 60));
+    }
+    verdict
 }
 
 fn steady(found: &Findings, name: &'static str, more_max: f64, of: impl Fn(&Sample) -> f64) -> Verdict {

@@ -51,7 +51,8 @@ fn with(minutes: u32, plant: impl FnOnce(&mut Findings)) -> Findings {
 fn a_clean_run_holds_everything() {
     for minutes in [3, 10, 30, 150] {
         for verdict in judge(&clean(minutes)) {
-            assert_eq!(verdict.outcome, Outcome::Held, "{minutes} minutes: {verdict:?}");
+            let expected = if verdict.name == "memory slope" && minutes < 120 { Outcome::Open } else { Outcome::Held };
+            assert_eq!(verdict.outcome, expected, "{minutes} minutes: {verdict:?}");
         }
     }
 }
@@ -66,9 +67,25 @@ fn a_leak_of_a_thirtieth_of_a_mebibyte_a_minute_fails_half_an_hour() {
 
 #[test]
 fn a_slow_leak_fails_hours() {
-    // 1.5 % per hour.
-    let leaking = with(150, |found| found.lives = vec![life(9_000, |at| 20_000.0 + at * 300.0 / 3_600.0)]);
-    assert_eq!(failed(&leaking), ["memory"]);
+    // 1.1 % per hour, which is not yet 2 % from the first third to the last.
+    let leaking = |minutes| with(minutes, |found| found.lives = vec![life(60 * minutes, |at| 20_000.0 + at * 220.0 / 3_600.0)]);
+    assert_eq!(failed(&leaking(150)), ["memory slope"]);
+    assert!(failed(&leaking(60)).is_empty());
+    let says = |found| judge(&found).into_iter().find(|verdict| verdict.name == "memory slope").unwrap().says;
+    assert!(says(leaking(60)).starts_with("place 4, node-4: +1."), "it is shown all the same: {}", says(leaking(60)));
+    let own = with(150, |found| {
+        found.lives.push(life(9_000, |at| 20_000.0 + at * 320.0 / 3_600.0));
+        found.lives[1].samples.iter_mut().for_each(|sample| sample.record = 1.0);
+    });
+    assert!(failed(&own).is_empty(), "what the load's process writes down is known too roughly");
+}
+
+#[test]
+fn a_median_of_an_even_count_lies_between_the_two_in_the_middle() {
+    assert_eq!(median(vec![]), 0.0);
+    assert_eq!(median(vec![7.0]), 7.0);
+    assert_eq!(median(vec![9.0, 1.0, 2.0]), 2.0);
+    assert_eq!(median(vec![9.0, 1.0, 2.0, 4.0]), 3.0);
 }
 
 #[test]
@@ -231,7 +248,7 @@ fn latency_is_not_judged_to_be_well_either_where_others_used_the_machine() {
         let noise = Noise { foreign: Some(0.22), ..Noise::default() };
         let open: Vec<_> =
             judge(&with(minutes, |found| found.noise = noise)).into_iter().filter(|verdict| verdict.outcome != Outcome::Held).collect();
-        assert_eq!(open.iter().map(|verdict| verdict.name).collect::<Vec<_>>(), ["latency"], "{open:?}");
+        assert_eq!(open.iter().map(|verdict| verdict.name).collect::<Vec<_>>(), ["memory slope", "latency"], "{open:?}");
     }
 }
 

@@ -48,7 +48,7 @@ pub const MINUTES_MAX: f64 = 7.0 * 24.0 * 60.0;
 /// Load, faults and watching for a long time, and verdicts in the end.
 #[derive(Args, Clone, Debug)]
 pub struct SoakArgs {
-    /// How long the load lasts
+    /// How long the load lasts. From 20 on it is judged as a long soak, from 120 on the slope of memory is judged, too
     #[arg(long, value_name = "M", default_value_t = 30.0)]
     minutes: f64,
     /// Which faults come when, and which messages; drawn and printed if it is not given

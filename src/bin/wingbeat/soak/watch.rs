@@ -55,6 +55,13 @@ pub struct Life {
     pub samples: Vec<Sample>,
 }
 
+impl Life {
+    /// What the watch had written down at the last look, KiB: above 0 in its own process alone.
+    pub fn record(&self) -> f64 {
+        self.samples.last().map_or(0.0, |sample| sample.record)
+    }
+}
+
 /// A second of the load.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Second {
