@@ -10,7 +10,7 @@ use std::{
 use wingbeat::NodeId;
 
 use super::{
-    judge::Fault,
+    judge::{self, Fault},
     load::Load,
     plan::{Kind, NODES, Step, Whom},
     stage::Stage,
@@ -38,7 +38,7 @@ pub fn act(stage: &mut Stage, load: &Load, step: &Step) -> Result<Fault, Failure
     };
     let at = load.began.elapsed().as_secs_f64();
     load.fault.fetch_add(1, Ordering::Relaxed);
-    let mut scene = Scene { stage, load, slot, entities_lost: 0, wrong: None };
+    let mut scene = Scene { stage, load, slot, entities_lost: 0, untold_before: None, wrong: None };
     match step.kind {
         Kind::Leave => scene.leave(step.lasts)?,
         Kind::Kill => scene.kill(step.lasts)?,
@@ -48,8 +48,9 @@ pub fn act(stage: &mut Stage, load: &Load, step: &Step) -> Result<Fault, Failure
         Kind::Trickle => scene.trickle(step.lasts),
         Kind::Joiner => scene.joiner(step.lasts)?,
     }
-    let Scene { entities_lost, wrong, .. } = scene;
+    let Scene { entities_lost, untold_before, wrong, .. } = scene;
     let healed = stage.wait_whole(step.kind.heals_within())?.map(|took| took.as_secs_f64());
+    let untold = untold_before.map_or(0, |before| untold(stage, load).saturating_sub(before));
     if healed.is_ok() {
         load.books.lock().risk_ends();
         let mut said = stage.said.lock();
@@ -63,7 +64,13 @@ pub fn act(stage: &mut Stage, load: &Load, step: &Step) -> Result<Fault, Failure
         _ if step.whom == Whom::Coordinator => format!("the coordinator, place {slot}"),
         _ => format!("place {slot}"),
     };
-    Ok(Fault { at, kind: step.kind, whom, entities_lost, healed, wrong })
+    Ok(Fault { at, kind: step.kind, whom, entities_lost, healed, untold, wrong })
+}
+
+/// Drops so far that nobody was told of.
+fn untold(stage: &mut Stage, load: &Load) -> u64 {
+    stage.hear_drops();
+    judge::untold(&stage.drops(), &load.books.lock().sums)
 }
 
 struct Scene<'a> {
@@ -71,6 +78,8 @@ struct Scene<'a> {
     load: &'a Load,
     slot: usize,
     entities_lost: usize,
+    /// Drops that nobody was told of before any home was lost.
+    untold_before: Option<u64>,
     wrong: Option<String>,
 }
 
@@ -189,6 +198,7 @@ impl Scene<'_> {
     fn doom(&mut self) -> Result<Option<NodeId>, Failure> {
         let addr = self.stage.slots[self.slot].as_ref().map(|node| node.addr.clone()).unwrap_or_default();
         let id = self.stage.member(&addr);
+        self.untold_before = Some(untold(self.stage, self.load));
         let homes =
             self.stage.regions.homes().map_err(|why| Failure::unreachable("E-CLI-062", format!("no table of shards: {why}"), ""))?;
         // A shard that is on its way may be on its way there.

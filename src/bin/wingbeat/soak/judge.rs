@@ -67,6 +67,8 @@ pub struct Fault {
     pub entities_lost: usize,
     /// Seconds from the end of what was done until the cluster was whole; what was missing if it was not in time.
     pub healed: Result<f64, String>,
+    /// Drops that nobody was told of while homes were being lost.
+    pub untold: u64,
     /// What else was not as it should be.
     pub wrong: Option<String>,
 }
@@ -169,7 +171,7 @@ impl Verdict {
 /// All verdicts, in the order in which they matter.
 pub fn judge(found: &Findings) -> Vec<Verdict> {
     let faults = found.sums.faults;
-    let (dropped, untold) = (found.drops.values().sum::<u64>(), untold(found));
+    let (dropped, untold) = (found.drops.values().sum::<u64>(), unexcused(found));
     let none = |count: usize, what: &[String]| if count == 0 { "none".to_owned() } else { format!("{count}: {}", what.join("; ")) };
     let mut verdicts = vec![
         Verdict::new("end", found.broken.is_none(), found.broken.clone().unwrap_or_else(|| "it ran to its end".into())),
@@ -180,7 +182,7 @@ pub fn judge(found: &Findings) -> Vec<Verdict> {
             faults.lost <= untold,
             format!(
                 "{} messages missing that their sender was not told of and no lost home explains; nodes counted {dropped} drops by reason, \
-                 {untold} of which nobody was told",
+                 {untold} of which nobody was told and no home was being lost meanwhile",
                 faults.lost
             ),
         ),
@@ -213,13 +215,19 @@ pub fn judge(found: &Findings) -> Vec<Verdict> {
     verdicts
 }
 
+/// Drops that may explain a loss. What is dropped while homes are being lost is that of their entities, and their streams are excused already: it must not
+/// excuse one more elsewhere.
+fn unexcused(found: &Findings) -> u64 {
+    untold(&found.drops, &found.sums).saturating_sub(found.faults.iter().map(|fault| fault.untold).sum())
+}
+
 /// Messages dropped on nodes whose sender may not have been told: an answer that says so comes from the node that dropped the request, or from
 /// the sender's own, which has letters of it. The others are excused already, and must not excuse one more.
-fn untold(found: &Findings) -> u64 {
-    let Sums { told, dead_letters, .. } = &found.sums;
+pub fn untold(drops: &BTreeMap<String, u64>, sums: &Sums) -> u64 {
+    let Sums { told, dead_letters, .. } = sums;
     let of = |counts: &BTreeMap<&'static str, u64>, reason: &str| counts.get(reason).copied().unwrap_or(0);
     let elsewhere = |reason: &str| of(told, reason).saturating_sub(of(dead_letters, reason));
-    found.drops.iter().map(|(reason, dropped)| dropped.saturating_sub(elsewhere(reason))).sum()
+    drops.iter().map(|(reason, dropped)| dropped.saturating_sub(elsewhere(reason))).sum()
 }
 
 fn calm_failures(count: u64) -> String {

@@ -17,7 +17,7 @@ fn life(seconds: u32, rss: impl Fn(f64) -> f64) -> Life {
 /// What a clean run of so many minutes finds.
 fn clean(minutes: u32) -> Findings {
     let latency = |p99_ns| Latency { count: 10_000, p50_ns: 200_000, p99_ns, p999_ns: 2 * p99_ns, max_ns: 3 * p99_ns };
-    let fault = |kind| Fault { at: 20.0, kind, whom: "place 1".into(), entities_lost: 0, healed: Ok(4.2), wrong: None };
+    let fault = |kind| Fault { at: 20.0, kind, whom: "place 1".into(), entities_lost: 0, healed: Ok(4.2), untold: 0, wrong: None };
     Findings {
         length: Duration::from_secs(60 * u64::from(minutes)),
         warm_up: Duration::from_secs(20),
@@ -176,6 +176,19 @@ fn a_drop_that_its_sender_was_told_of_explains_no_loss() {
     assert!(failed(&told(3, 0)).is_empty());
     assert_eq!(failed(&told(4, 0)), ["losses"]);
     assert!(failed(&told(4, 1)).is_empty(), "one of them may have been dropped on the sender's node, where nobody counts it as a drop");
+}
+
+#[test]
+fn a_drop_while_homes_were_lost_explains_no_loss_elsewhere() {
+    let counted = |while_lost| {
+        with(3, |found| {
+            found.sums.faults.lost = 1;
+            found.drops.insert("fenced".into(), 2);
+            found.faults[0].untold = while_lost;
+        })
+    };
+    assert!(failed(&counted(1)).is_empty());
+    assert_eq!(failed(&counted(2)), ["losses"]);
 }
 
 #[test]

@@ -130,7 +130,8 @@ pub fn json(soaked: &Soaked) -> Value {
     let sums = &found.sums;
     let fault = |fault: &Fault| {
         json!({"at_s": fault.at, "kind": fault.kind.name(), "whom": fault.whom, "entities_lost": fault.entities_lost,
-               "healed_s": fault.healed.as_ref().ok(), "missing": fault.healed.as_ref().err(), "wrong": fault.wrong})
+               "healed_s": fault.healed.as_ref().ok(), "missing": fault.healed.as_ref().err(), "wrong": fault.wrong,
+               "untold_drops": fault.untold})
     };
     let life = |life: &Life| {
         let of = |get: fn(&Sample) -> f64| ends(found, life, get).map(|ends| json!([ends.first, ends.last]));
@@ -321,7 +322,7 @@ mod tests {
 
     fn soaked() -> Soaked {
         let mut found = judge::Findings { length: Duration::from_secs(180), ..judge::Findings::default() };
-        found.faults.push(Fault { at: 30.0, kind: Kind::Kill, whom: "place 1".into(), entities_lost: 9, healed: Ok(3.4), wrong: None });
+        found.faults.push(Fault { at: 30.0, kind: Kind::Kill, whom: "place 1".into(), entities_lost: 9, healed: Ok(3.4), untold: 0, wrong: None });
         found.sums.faults.lost = 2;
         found.sums.examples.push("probe | e1\nlost".into());
         found.lives.push(Life {
