@@ -4,6 +4,7 @@ use std::{
     io::Write,
     net::{SocketAddr, TcpStream},
     sync::atomic::Ordering,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -49,9 +50,12 @@ pub fn act(stage: &mut Stage, load: &Load, step: &Step) -> Result<Fault, Failure
         Kind::Joiner => scene.joiner(step.lasts)?,
     }
     let Scene { entities_lost, untold_before, wrong, .. } = scene;
-    let healed = stage.wait_whole(step.kind.heals_within())?.map(|took| took.as_secs_f64());
+    let healed = match stage.wait_whole(step.kind.heals_within())? {
+        Err(_) if stage.is_interrupted() => None,
+        came => Some(came.map(|took| took.as_secs_f64())),
+    };
     let untold = untold_before.map_or(0, |before| untold(stage, load).saturating_sub(before));
-    if healed.is_ok() {
+    if let Some(Ok(_)) = healed {
         load.books.lock().risk_ends();
         let mut said = stage.said.lock();
         said.doomed.clear();
@@ -160,6 +164,7 @@ impl Scene<'_> {
     fn joiner(&mut self, stays: Duration) -> Result<(), Failure> {
         self.stage.start(NODES)?;
         match self.stage.wait_whole(Kind::Joiner.heals_within())? {
+            Err(_) if self.stage.is_interrupted() => {}
             Err(missing) => self.wrong = Some(format!("it did not join: {missing}")),
             Ok(_) => {
                 let addr = self.stage.slots[NODES].as_ref().map(|node| node.addr.clone()).unwrap_or_default();
@@ -186,7 +191,8 @@ impl Scene<'_> {
                 Some(status) => self.wrong = Some(format!("it was told to leave and ended with {status}")),
                 None if began.elapsed() > LEFT_WITHIN => self.wrong = Some(format!("it did not leave within {} s", LEFT_WITHIN.as_secs())),
                 None => {
-                    self.stage.pass(LOOK_EVERY);
+                    // Also if the soak is interrupted: what it has not handed off yet would be lost with it.
+                    thread::park_timeout(LOOK_EVERY);
                     continue;
                 }
             }

@@ -46,6 +46,9 @@ const STALL_NS_MAX: u64 = 10_000_000;
 /// It was once late by so much: nearly what a node is accused for.
 const STALL_ONCE_NS_MAX: u64 = 300_000_000;
 
+/// Why a run that was told to end cannot tell.
+const INTERRUPTED: &str = "interrupted";
+
 /// How late answers came.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Latency {
@@ -65,12 +68,20 @@ pub struct Fault {
     pub whom: String,
     /// Entities whose home was lost by it.
     pub entities_lost: usize,
-    /// Seconds from the end of what was done until the cluster was whole; what was missing if it was not in time.
-    pub healed: Result<f64, String>,
+    /// Seconds from the end of what was done until the cluster was whole; what was missing if it was not in time. `None` if the run was interrupted
+    /// before.
+    pub healed: Option<Result<f64, String>>,
     /// Drops that nobody was told of while homes were being lost.
     pub untold: u64,
     /// What else was not as it should be.
     pub wrong: Option<String>,
+}
+
+impl Fault {
+    /// After how many seconds the cluster was whole again.
+    pub fn healed_in(&self) -> Option<f64> {
+        self.healed.as_ref()?.as_ref().ok().copied()
+    }
 }
 
 /// The load's thread may wait so long for a core, as a share of the run.
@@ -115,6 +126,8 @@ pub struct Findings {
     pub noise: Noise,
     /// Why the run ended before its time.
     pub broken: Option<String>,
+    /// It was told to end before its time: `length` is how long it lasted.
+    pub interrupted: bool,
 }
 
 impl Findings {
@@ -155,10 +168,10 @@ impl Verdict {
         Self { name, outcome: Outcome::Open, says: says.into() }
     }
 
-    /// What fails because of the machine's noise proves nothing.
-    fn unless(self, noise: Option<String>) -> Self {
-        match noise {
-            Some(noise) if self.outcome == Outcome::Failed => self.not_judged(&noise),
+    /// What fails because of the machine's noise, or as the run was cut short, proves nothing.
+    fn unless(self, excuse: Option<String>) -> Self {
+        match excuse {
+            Some(excuse) if self.outcome == Outcome::Failed => self.not_judged(&excuse),
             _ => self,
         }
     }
@@ -174,7 +187,7 @@ pub fn judge(found: &Findings) -> Vec<Verdict> {
     let (dropped, untold) = (found.drops.values().sum::<u64>(), unexcused(found));
     let none = |count: usize, what: &[String]| if count == 0 { "none".to_owned() } else { format!("{count}: {}", what.join("; ")) };
     let mut verdicts = vec![
-        Verdict::new("end", found.broken.is_none(), found.broken.clone().unwrap_or_else(|| "it ran to its end".into())),
+        end(found),
         Verdict::new("order", faults.reordered == 0, format!("{} messages out of order", faults.reordered)),
         Verdict::new("duplicates", faults.duplicated == 0, format!("{} messages handled twice", faults.duplicated)),
         Verdict::new(
@@ -199,7 +212,8 @@ pub fn judge(found: &Findings) -> Vec<Verdict> {
             "all seen",
             found.sums.unseen == 0 && (found.sums.looks > 0 || found.broken.is_some()),
             format!("{} looks at what entities have were judged, {} of the last ones failed", found.sums.looks, found.sums.unseen),
-        ),
+        )
+        .unless(found.interrupted.then(|| INTERRUPTED.to_owned())),
         Verdict::new(
             "false removals",
             found.said.false_removals.is_empty(),
@@ -213,6 +227,15 @@ pub fn judge(found: &Findings) -> Vec<Verdict> {
     verdicts.extend([memory(found), slope(found), steady(found, "descriptors", DESCRIPTORS_MORE_MAX, |s| s.descriptors)]);
     verdicts.extend([steady(found, "threads", THREADS_MORE_MAX, |s| s.threads), latency(found), rate(found)]);
     verdicts
+}
+
+fn end(found: &Findings) -> Verdict {
+    const NAME: &str = "end";
+    match &found.broken {
+        Some(why) => Verdict::new(NAME, false, why),
+        None if found.interrupted => Verdict::open(NAME, format!("{INTERRUPTED} after {:.0} s", found.length.as_secs_f64())),
+        None => Verdict::new(NAME, true, "it ran to its end"),
+    }
 }
 
 /// Drops that may explain a loss. What is dropped while homes are being lost is that of their entities, and their streams are excused already: it must not
@@ -253,18 +276,23 @@ fn noise(found: &Findings) -> Option<String> {
 }
 
 fn healing(found: &Findings) -> Verdict {
+    const NAME: &str = "healing";
     let wrong = |fault: &Fault| {
-        let what = fault.healed.as_ref().err().or(fault.wrong.as_ref())?;
+        let what = fault.healed.as_ref().and_then(|healed| healed.as_ref().err()).or(fault.wrong.as_ref())?;
         Some(format!("{} of {} at {:.0} s: {what}", fault.kind, fault.whom, fault.at))
     };
     let all: Vec<String> = found.faults.iter().filter_map(wrong).collect();
-    let longest = found.faults.iter().filter_map(|fault| fault.healed.as_ref().ok()).copied().fold(0.0, f64::max);
-    let says = match (found.faults.len(), all.is_empty()) {
-        (0, _) => return Verdict::open("healing", "the run was too short for a fault"),
-        (n, true) => format!("{n} faults healed in their bounds, the slowest in {longest:.1} s"),
-        _ => all.join("; "),
-    };
-    Verdict::new("healing", all.is_empty(), says)
+    let healed: Vec<f64> = found.faults.iter().filter_map(Fault::healed_in).collect();
+    let in_time = healed.iter().copied().reduce(f64::max).map_or_else(
+        || "none had healed".to_owned(),
+        |longest| format!("{} faults healed in their bounds, the slowest in {longest:.1} s", healed.len()),
+    );
+    match found.faults.len() {
+        0 => Verdict::open(NAME, "the run was too short for a fault"),
+        _ if !all.is_empty() => Verdict::new(NAME, false, all.join("; ")),
+        n if healed.len() < n => Verdict::open(NAME, format!("{in_time}; not judged: the last one, {INTERRUPTED}")),
+        _ => Verdict::new(NAME, true, in_time),
+    }
 }
 
 /// Medians of the first and the last third of what a process had while all was calm, after its warm-up.

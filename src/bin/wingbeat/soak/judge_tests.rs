@@ -17,7 +17,7 @@ fn life(seconds: u32, rss: impl Fn(f64) -> f64) -> Life {
 /// What a clean run of so many minutes finds.
 fn clean(minutes: u32) -> Findings {
     let latency = |p99_ns| Latency { count: 10_000, p50_ns: 200_000, p99_ns, p999_ns: 2 * p99_ns, max_ns: 3 * p99_ns };
-    let fault = |kind| Fault { at: 20.0, kind, whom: "place 1".into(), entities_lost: 0, healed: Ok(4.2), untold: 0, wrong: None };
+    let fault = |kind| Fault { at: 20.0, kind, whom: "place 1".into(), entities_lost: 0, healed: Some(Ok(4.2)), untold: 0, wrong: None };
     Findings {
         length: Duration::from_secs(60 * u64::from(minutes)),
         warm_up: Duration::from_secs(20),
@@ -267,9 +267,31 @@ fn latency_is_not_judged_to_be_well_either_where_others_used_the_machine() {
 
 #[test]
 fn a_fault_that_did_not_heal_or_went_otherwise_fails() {
-    assert_eq!(failed(&with(3, |found| found.faults[0].healed = Err("a shard has no home".into()))), ["healing"]);
+    assert_eq!(failed(&with(3, |found| found.faults[0].healed = Some(Err("a shard has no home".into())))), ["healing"]);
     assert_eq!(failed(&with(3, |found| found.faults[1].wrong = Some("it ended with 1".into()))), ["healing"]);
     assert_eq!(outcome(&with(3, |found| found.faults.clear()), "healing"), Outcome::Open);
+}
+
+#[test]
+fn what_an_interruption_left_unknown_is_open_and_what_was_found_fails() {
+    let interrupted = |plant: fn(&mut Findings)| {
+        with(3, |found| {
+            found.interrupted = true;
+            found.faults[1].healed = None;
+            found.sums.unseen = 3;
+            plant(found);
+        })
+    };
+    let cut = interrupted(|_| ());
+    assert!(failed(&cut).is_empty());
+    for name in ["end", "all seen", "healing"] {
+        let verdict = judge(&cut).into_iter().find(|verdict| verdict.name == name).unwrap();
+        assert_eq!(verdict.outcome, Outcome::Open, "{name}");
+        assert!(verdict.says.contains("interrupted"), "{}", verdict.says);
+    }
+    assert_eq!(failed(&interrupted(|found| found.sums.faults.lost = 1)), ["losses"]);
+    assert_eq!(failed(&interrupted(|found| found.faults[0].wrong = Some("it ended with 1".into()))), ["healing"]);
+    assert_eq!(failed(&interrupted(|found| found.broken = Some("node-1 ended by itself".into()))), ["end"]);
 }
 
 #[test]

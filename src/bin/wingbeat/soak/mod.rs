@@ -51,7 +51,7 @@ pub struct SoakArgs {
     /// How long the load lasts. From 20 on it is judged as a long soak, from 120 on the slope of memory is judged, too
     #[arg(long, value_name = "M", default_value_t = 30.0)]
     minutes: f64,
-    /// Which faults come when, and which messages; drawn and printed if it is not given
+    /// Which faults come in which order, and which messages; drawn and printed if it is not given
     #[arg(long, value_name = "N", value_parser = fail::seed, allow_negative_numbers = true)]
     seed: Option<u64>,
     /// Messages per second, in steps of 1,000
@@ -86,6 +86,8 @@ pub struct Soaked {
     pub verdicts: Vec<Verdict>,
     pub seconds: Vec<Second>,
     pub environment: serde_json::Value,
+    /// What was built, if that is known.
+    pub commit: Option<String>,
     /// Where the logs were left, if something failed.
     pub logs: Option<PathBuf>,
 }
@@ -169,6 +171,8 @@ pub fn soak(options: Options, interrupted: Arc<AtomicUsize>, shown: bool) -> Res
     // This process is a node, too, and is judged like the others.
     heap::keep_small();
     let own_panics = hear_panics();
+    // As of now: the sources may be others when hours have passed.
+    let commit = environment::commit();
     let (length, warm_up) = (options.length, warm_up(options.length));
     let plan = Plan::new(options.seed, length);
     let spacing = plan.spacing();
@@ -183,6 +187,10 @@ pub fn soak(options: Options, interrupted: Arc<AtomicUsize>, shown: bool) -> Res
     let mut found = Findings { length, warm_up, ..Findings::default() };
     if let Err(failure) = drive(&mut stage, &load, plan, &mut found, &tell) {
         found.broken = Some(failure.what);
+    }
+    if stage.is_interrupted() {
+        // What it was cut down to is judged by what it is.
+        (found.interrupted, found.length) = (true, load.began.elapsed());
     }
     let seen = watch.finish();
     let foreign = machine.and_then(|machine| machine.foreign_since());
@@ -205,8 +213,8 @@ pub fn soak(options: Options, interrupted: Arc<AtomicUsize>, shown: bool) -> Res
     found.quiet = books.quiet.each_ref().map(latency_of);
     (found.faulted, found.lateness) = (latency_of(&books.faulted), latency_of(&books.lateness));
     let verdicts = judge::judge(&found);
-    let mut soaked =
-        Soaked { options, spacing, found, verdicts, seconds: seen.seconds, environment: environment::environment(foreign), logs: None };
+    let environment = environment::environment(foreign);
+    let mut soaked = Soaked { options, spacing, found, verdicts, seconds: seen.seconds, environment, commit, logs: None };
     if !soaked.holds() {
         stage.nodes.keep();
         soaked.logs = Some(stage.nodes.dir().to_owned());
@@ -218,8 +226,12 @@ pub fn soak(options: Options, interrupted: Arc<AtomicUsize>, shown: bool) -> Res
 fn drive(stage: &mut Stage, load: &Load, plan: Plan, found: &mut Findings, tell: &impl Fn(String)) -> Result<(), Failure> {
     let until = |stage: &Stage, time: Duration| stage.pass(time.saturating_sub(load.began.elapsed()));
     let unhealed = |why: String| Failure::unhealthy("E-CLI-064", why, "look at the logs of the nodes");
+    let whole = |stage: &mut Stage, when: &str| match stage.wait_whole(Duration::from_secs(60))? {
+        Err(_) if stage.is_interrupted() => Ok(()),
+        came => came.map(drop).map_err(|why| unhealed(format!("{when}: {why}"))),
+    };
     until(stage, found.warm_up);
-    stage.wait_whole(Duration::from_secs(60))?.map_err(|why| unhealed(format!("after the warm-up: {why}")))?;
+    whole(stage, "after the warm-up")?;
     let mut last = load.began.elapsed();
     for step in plan {
         let due = last + step.after;
@@ -234,19 +246,20 @@ fn drive(stage: &mut Stage, load: &Load, plan: Plan, found: &mut Findings, tell:
         let Step { kind, lasts, .. } = step;
         let fault = faults::act(stage, load, &step)?;
         let came = match (&fault.healed, &fault.wrong) {
-            (Ok(took), None) => format!("whole after {took:.1} s"),
-            (Ok(took), Some(wrong)) => format!("{wrong}; whole after {took:.1} s"),
-            (Err(missing), _) => format!("NOT whole in time: {missing}"),
+            (Some(Ok(took)), None) => format!("whole after {took:.1} s"),
+            (Some(Ok(took)), Some(wrong)) => format!("{wrong}; whole after {took:.1} s"),
+            (Some(Err(missing)), _) => format!("NOT whole in time: {missing}"),
+            (None, _) => "not whole when the run ended".into(),
         };
         tell(format!("{:>7.1} s  {kind:<8}{} ({:.1} s): {came}", fault.at, fault.whom, lasts.as_secs_f64()));
-        let missing = fault.healed.as_ref().err().cloned();
+        let missing = fault.healed.clone().and_then(Result::err);
         found.faults.push(fault);
         if let Some(missing) = missing {
             return Err(unhealed(format!("a cluster that is not whole cannot go on: {missing}")));
         }
     }
     until(stage, found.length);
-    stage.wait_whole(Duration::from_secs(60))?.map(drop).map_err(|why| unhealed(format!("in the end: {why}")))
+    whole(stage, "in the end")
 }
 
 fn latency_of(seen: &Histogram<u64>) -> Latency {

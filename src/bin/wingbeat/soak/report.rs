@@ -6,14 +6,20 @@ use serde_json::{Value, json};
 
 use super::{
     Soaked,
-    judge::{Fault, Latency, Outcome, ends, judged},
-    plan::KINDS,
+    judge::{Fault, Latency, Outcome, ends, judged, median},
+    plan::{KINDS, Kind},
     watch::{Life, Sample},
 };
 use crate::{
     bench::plot::{Across, Chart, Series},
     fail::Failure,
+    out::note,
 };
+
+/// Files of a report, in the order in which they are written.
+const FILES: [&str; 5] = ["soak.md", "soak.csv", "soak-load.csv", "soak-memory.svg", "soak-latency.svg"];
+
+const NOT_WHOLE: &str = "not whole when the run ended";
 
 fn mark(outcome: Outcome) -> &'static str {
     match outcome {
@@ -73,16 +79,23 @@ fn figures(soaked: &Soaked) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Faults of each kind: how many, and how long the slowest took to heal.
-fn kinds(faults: &[Fault]) -> Vec<(&'static str, usize, f64, f64)> {
+/// Faults of one kind: those that healed, or those after which the cluster was not whole when the run ended.
+struct Alike {
+    kind: Kind,
+    count: usize,
+    /// How many seconds it took in the middle, and at most.
+    healed: Option<(f64, f64)>,
+}
+
+fn alike(faults: &[Fault]) -> Vec<Alike> {
     let of = |kind| {
-        let all: Vec<&Fault> = faults.iter().filter(|fault| fault.kind == kind).collect();
-        let mut took: Vec<f64> = all.iter().filter_map(|fault| fault.healed.as_ref().ok().copied()).collect();
-        took.sort_by(f64::total_cmp);
-        let (middle, longest) = (took.get(took.len() / 2).copied().unwrap_or(0.0), took.last().copied().unwrap_or(0.0));
-        (kind.name(), all.len(), middle, longest)
+        let all = || faults.iter().filter(|fault| fault.kind == kind);
+        let took: Vec<f64> = all().filter_map(Fault::healed_in).collect();
+        let (count, other) = (took.len(), all().count() - took.len());
+        let longest = took.iter().copied().fold(0.0, f64::max);
+        [Alike { kind, count, healed: Some((median(took), longest)) }, Alike { kind, count: other, healed: None }]
     };
-    KINDS.into_iter().map(of).filter(|(_, count, ..)| *count > 0).collect()
+    KINDS.into_iter().flat_map(of).filter(|alike| alike.count > 0).collect()
 }
 
 /// The page that a person reads in a minute.
@@ -102,8 +115,12 @@ pub fn page(soaked: &Soaked) -> String {
     for (name, text) in figures(soaked) {
         let _ = writeln!(page, "{name:<28} {text}");
     }
-    for (kind, count, middle, longest) in kinds(&found.faults) {
-        let _ = writeln!(page, "{kind:<8} {count:>3}, whole again after {middle:.1} s in the middle, {longest:.1} s at most");
+    for Alike { kind, count, healed } in alike(&found.faults) {
+        let came = healed.map_or_else(
+            || NOT_WHOLE.to_owned(),
+            |(middle, longest)| format!("whole again after {middle:.1} s in the middle, {longest:.1} s at most"),
+        );
+        let _ = writeln!(page, "{kind:<8} {count:>3}, {came}");
     }
     for example in &found.sums.examples {
         let _ = writeln!(page, "wrong: {example}");
@@ -130,7 +147,7 @@ pub fn json(soaked: &Soaked) -> Value {
     let sums = &found.sums;
     let fault = |fault: &Fault| {
         json!({"at_s": fault.at, "kind": fault.kind.name(), "whom": fault.whom, "entities_lost": fault.entities_lost,
-               "healed_s": fault.healed.as_ref().ok(), "missing": fault.healed.as_ref().err(), "wrong": fault.wrong,
+               "healed_s": fault.healed_in(), "missing": fault.healed.clone().and_then(Result::err), "wrong": fault.wrong,
                "untold_drops": fault.untold})
     };
     let life = |life: &Life| {
@@ -187,35 +204,37 @@ pub fn bench_json(soaked: &Soaked) -> Value {
     })
 }
 
-/// Makes the directory, and sees whether files can be written to it.
+/// Makes the directory, and sees whether all files can be written to it.
 pub fn prepare(dir: &Path) -> Result<(), Failure> {
-    let page = || fs::OpenOptions::new().append(true).create(true).open(dir.join("soak.md")).map(drop);
-    fs::create_dir_all(dir).and_then(|()| page()).map_err(|error| unwritable(dir, &error))
+    let look = |path: &Path| fs::OpenOptions::new().append(true).create(true).open(path).map(drop);
+    fs::create_dir_all(dir).map_err(|error| unwritable(dir, &error))?;
+    FILES.iter().map(|name| dir.join(name)).try_for_each(|path| look(&path).map_err(|error| unwritable(&path, &error)))
 }
 
-fn unwritable(dir: &Path, error: &io::Error) -> Failure {
-    Failure::usage("E-CLI-065", format!("cannot write the report to {}: {error}", dir.display()), "name another directory")
+fn unwritable(path: &Path, error: &io::Error) -> Failure {
+    Failure::usage("E-CLI-065", format!("cannot write the report to {}: {error}", path.display()), "name another directory")
 }
 
-/// Writes `soak.md`, `soak.csv`, `soak-load.csv` and two pictures.
+/// Writes all files; those of a run that was interrupted take the place of no others.
 pub fn write(soaked: &Soaked, dir: &Path) -> Result<(), Failure> {
-    let files = [
-        ("soak.md", markdown(soaked)),
-        ("soak.csv", processes_csv(soaked)),
-        ("soak-load.csv", load_csv(soaked)),
-        ("soak-memory.svg", memory_chart(soaked).svg()),
-        ("soak-latency.svg", latency_chart(soaked).svg()),
-    ];
-    let wrote = fs::create_dir_all(dir).and_then(|()| files.iter().try_for_each(|(name, text)| fs::write(dir.join(name), text)));
-    wrote.map_err(|error| unwritable(dir, &error))
+    let holds_text = |name: &&str| fs::metadata(dir.join(name)).is_ok_and(|file| file.len() > 0);
+    if soaked.found.interrupted && FILES.iter().any(holds_text) {
+        note(format_args!("interrupted: the report that is in {} stays", dir.display()));
+        return Ok(());
+    }
+    let texts = [markdown(soaked), processes_csv(soaked), load_csv(soaked), memory_chart(soaked).svg(), latency_chart(soaked).svg()];
+    fs::create_dir_all(dir).map_err(|error| unwritable(dir, &error))?;
+    let all = FILES.iter().map(|name| dir.join(name)).zip(texts);
+    all.into_iter().try_for_each(|(path, text)| fs::write(&path, text).map_err(|error| unwritable(&path, &error)))
 }
 
 fn markdown(soaked: &Soaked) -> String {
     let (options, found) = (&soaked.options, &soaked.found);
     let text = |name: &str| soaked.environment[name].as_str().unwrap_or("unknown").to_owned();
     let minutes = options.length.as_secs_f64() / 60.0;
+    let commit = soaked.commit.as_ref().map_or_else(String::new, |commit| format!(" of commit {commit}"));
     let mut page = format!(
-        "# Soak\n\n`wingbeat soak --minutes {minutes} --seed {} --rate {} --idle {}`\n\n{}, {} cores, {} {}, wingbeat {}{}. Five node processes and the \
+        "# Soak\n\n`wingbeat soak --minutes {minutes} --seed {} --rate {} --idle {}`\n\n{}, {} cores, {} {}, wingbeat {}{commit}{}. Five node processes and the \
          load's node, preset `local_test`, one worker each; a fault each {} to {} s, the next one when the cluster is whole again. `open`: this run \
          cannot tell.\n\n| | verdict | what was found |\n| --- | --- | --- |\n",
         options.seed,
@@ -238,8 +257,9 @@ fn markdown(soaked: &Soaked) -> String {
         let _ = writeln!(page, "| {name} | {} |", cell(&text));
     }
     page.push_str("\n| fault | times | whole again after, median | longest |\n| --- | --- | --- | --- |\n");
-    for (kind, count, middle, longest) in kinds(&found.faults) {
-        let _ = writeln!(page, "| {kind} | {count} | {middle:.1} s | {longest:.1} s |");
+    for Alike { kind, count, healed } in alike(&found.faults) {
+        let cells = healed.map_or_else(|| format!("{NOT_WHOLE} |"), |(middle, longest)| format!("{middle:.1} s | {longest:.1} s"));
+        let _ = writeln!(page, "| {kind} | {count} | {cells} |");
     }
     page.push_str("\n![Memory of each process](soak-memory.svg)\n\n![Latency over time](soak-latency.svg)\n\n");
     page.push_str(
@@ -316,13 +336,21 @@ mod tests {
     use std::time::Duration;
 
     use super::{
-        super::{Options, judge, plan::Kind},
+        super::{Options, judge},
         *,
     };
 
     fn soaked() -> Soaked {
         let mut found = judge::Findings { length: Duration::from_secs(180), ..judge::Findings::default() };
-        found.faults.push(Fault { at: 30.0, kind: Kind::Kill, whom: "place 1".into(), entities_lost: 9, healed: Ok(3.4), untold: 0, wrong: None });
+        found.faults.push(Fault {
+            at: 30.0,
+            kind: Kind::Kill,
+            whom: "place 1".into(),
+            entities_lost: 9,
+            healed: Some(Ok(3.4)),
+            untold: 0,
+            wrong: None,
+        });
         found.sums.faults.lost = 2;
         found.sums.examples.push("probe | e1\nlost".into());
         found.lives.push(Life {
@@ -333,7 +361,16 @@ mod tests {
         let verdicts = judge::judge(&found);
         let options = Options { length: found.length, seed: 7, rate: 2_000, idle: "low_cpu".into() };
         let spacing = (Duration::from_secs(10), Duration::from_secs(20));
-        Soaked { options, spacing, found, verdicts, seconds: vec![super::super::Second::default()], environment: json!({}), logs: None }
+        Soaked {
+            options,
+            spacing,
+            found,
+            verdicts,
+            seconds: vec![super::super::Second::default()],
+            environment: json!({}),
+            commit: Some("12ab".into()),
+            logs: None,
+        }
     }
 
     #[test]
@@ -382,6 +419,49 @@ mod tests {
     fn series_are_written_line_by_line() {
         assert_eq!(processes_csv(&soaked()).lines().nth(1), Some("0.0,place 4 node-4,false,2048,0,0,0,0,0.0"));
         assert_eq!(load_csv(&soaked()).lines().count(), 2);
+    }
+
+    #[test]
+    fn what_was_not_whole_in_the_end_is_no_time() {
+        let mut soaked = soaked();
+        soaked.found.faults.push(Fault { healed: None, ..soaked.found.faults[0].clone() });
+        soaked.found.faults.push(Fault { kind: Kind::Outage, healed: None, ..soaked.found.faults[0].clone() });
+        let text = page(&soaked);
+        assert!(
+            text.contains(
+                "kill       1, whole again after 3.4 s in the middle, 3.4 s at most\nkill       1, not whole when the run ended\n"
+            ),
+            "{text}"
+        );
+        assert!(text.contains("outage     1, not whole when the run ended\n"), "{text}");
+        assert!(markdown(&soaked).contains("| outage | 1 | not whole when the run ended | |\n"));
+    }
+
+    #[test]
+    fn the_head_says_what_was_built() {
+        let text = markdown(&Soaked { environment: json!({"version": "1"}), ..soaked() });
+        assert!(text.contains(", wingbeat 1 of commit 12ab. Five"), "{text}");
+    }
+
+    #[test]
+    fn a_run_that_was_interrupted_takes_no_other_ones_place() {
+        let dir = std::env::temp_dir().join(format!("wingbeat-soak-report-test-{}", std::process::id()));
+        let soak_md = || std::fs::read_to_string(dir.join("soak.md")).unwrap();
+        let mut cut = soaked();
+        cut.found.interrupted = true;
+        prepare(&dir).unwrap();
+        write(&cut, &dir).unwrap();
+        assert_eq!(soak_md(), markdown(&cut), "there was none");
+        let mut whole = soaked();
+        whole.options.seed = 8;
+        prepare(&dir).unwrap();
+        write(&whole, &dir).unwrap();
+        write(&cut, &dir).unwrap();
+        assert_eq!(soak_md(), markdown(&whole));
+        std::fs::remove_file(dir.join("soak.csv")).and_then(|()| std::fs::create_dir(dir.join("soak.csv"))).unwrap();
+        let refused = prepare(&dir).unwrap_err();
+        assert!(refused.code == "E-CLI-065" && refused.what.contains("soak.csv"), "{refused}");
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

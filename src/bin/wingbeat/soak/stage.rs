@@ -141,7 +141,7 @@ impl Stage {
         }
     }
 
-    /// Starts a node in a place that is free, on the addresses that it had there before.
+    /// Starts a node in a place that is free, on the addresses that it had there before. The place stays free if the soak is interrupted meanwhile.
     pub fn start(&mut self, slot: usize) -> Result<(), Failure> {
         let others = self.slots.iter().flatten().map(|node| node.addr.clone());
         let place = Place {
@@ -150,7 +150,10 @@ impl Stage {
             config: settings(&self.idle, self.coordinators.contains(&slot)),
         };
         let interrupted = self.interrupted.clone();
-        let node = self.nodes.start(&place)?.wait(|| interrupted.load(Ordering::Relaxed) != 0)?;
+        let node = match self.nodes.start(&place)?.wait(|| interrupted.load(Ordering::Relaxed) != 0) {
+            Err(_) if self.is_interrupted() => return Ok(()),
+            started => started?,
+        };
         self.seen.lock().begins(node.pid(), &life(slot, &node), slot == ANCHOR);
         if slot < NODES {
             self.stands[slot] = Some((node.addr.clone(), node.admin));
