@@ -24,7 +24,7 @@ fn remote(c: &mut Criterion) {
     let all = must(rig::warm(&region, ENTITIES));
     common::tell(c, "remote-tell", &all, &region, |n| at_rate(n, must(limits::raw_stream(n).map_err(Into::into))));
     common::ask(c, "remote-ask", &all, |n| {
-        let seen = must(limits::ping_pong(Duration::from_millis(50)).map_err(Into::into));
+        let seen = must(limits::ping_pong(Duration::from_millis(50)));
         Duration::from_nanos(seen.value_at_quantile(0.5)) * u32::try_from(n).unwrap_or(u32::MAX)
     });
 }

@@ -1,10 +1,12 @@
 //! The entity, the nodes and the raw limits of `wingbeat bench`, for criterion.
-#![allow(dead_code)] // Each bench uses a part.
+#![allow(dead_code, unused_imports)] // Each bench uses a part, and has no tests.
 
 #[path = "../../src/bin/wingbeat/bench/entity.rs"]
 pub mod entity;
 #[path = "../../src/bin/wingbeat/bench/limits.rs"]
 pub mod limits;
+#[path = "../../src/bin/wingbeat/bench/one_core.rs"]
+pub mod one_core;
 #[path = "../../src/bin/wingbeat/bench/rig.rs"]
 pub mod rig;
 

@@ -16,6 +16,7 @@ use super::{
     homes, limits,
     load::{self, Asked, Load},
     peers::{self, Peer},
+    remote,
     report::{Report, Run},
     rig::{self, Error, PATIENCE},
 };
@@ -149,7 +150,7 @@ pub fn measure(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
             let peer = Peer::start(&settings, Some(&seed))?;
             homes::until_balanced(&first.region, 3)?;
             victim.replace(Some(peer));
-            let trip = Run::of(&limits::ping_pong(args.window() / 8)?, None);
+            let trip = remote::trip(args.window() / 8)?;
             Ok(Run { figure: Some(ms(bounds.sum())), details: bounds.details(), ..trip })
         },
         || {

@@ -4,13 +4,18 @@ use std::{
     collections::HashMap,
     io::{Read, Write},
     net::{TcpListener, TcpStream},
+    thread,
     time::{Duration, Instant},
 };
 
 use hdrhistogram::Histogram;
 use wingbeat::channel::bounded;
 
-use super::entity::{PAYLOAD_BYTES, Payload};
+use super::{
+    entity::{PAYLOAD_BYTES, Payload},
+    one_core,
+    rig::Error,
+};
 
 /// A histogram of nanoseconds up to a minute, three digits.
 pub fn histogram() -> Histogram<u64> {
@@ -20,7 +25,7 @@ pub fn histogram() -> Histogram<u64> {
 /// Messages per second through crossbeam's bounded channel to a thread that looks an entity up by key.
 pub fn channel_tell(messages: u64, entities: u64) -> f64 {
     let (tx, rx) = bounded::<(u64, Payload)>(4096);
-    let consumer = std::thread::spawn(move || {
+    let consumer = thread::spawn(move || {
         let mut table: HashMap<u64, u64, foldhash::fast::RandomState> = (0..entities).map(|k| (k, 0)).collect();
         for (key, payload) in rx {
             *table.entry(key).or_default() += payload.0[0];
@@ -40,7 +45,7 @@ pub fn channel_tell(messages: u64, entities: u64) -> f64 {
 /// Keys per second that come through crossbeam's bounded channel to a thread that makes an entry for each.
 pub fn channel_start(keys: u64) -> f64 {
     let (tx, rx) = bounded::<(u64, Payload)>(4096);
-    let consumer = std::thread::spawn(move || {
+    let consumer = thread::spawn(move || {
         let mut table: HashMap<u64, [u64; 2], foldhash::fast::RandomState> = HashMap::default();
         for (key, payload) in rx {
             let state = table.entry(key).or_default();
@@ -62,7 +67,7 @@ pub fn channel_start(keys: u64) -> f64 {
 pub fn channel_ask(window: Duration, entities: u64) -> Histogram<u64> {
     let (tx, rx) = bounded::<(u64, Payload)>(1);
     let (back_tx, back_rx) = bounded::<Payload>(1);
-    let server = std::thread::spawn(move || {
+    let server = thread::spawn(move || {
         let mut table: HashMap<u64, u64, foldhash::fast::RandomState> = (0..entities).map(|k| (k, 0)).collect();
         for (key, payload) in rx {
             *table.entry(key).or_default() += 1;
@@ -100,7 +105,7 @@ fn pair(polling: bool) -> std::io::Result<(TcpStream, TcpStream)> {
 pub fn raw_stream(messages: u64) -> std::io::Result<f64> {
     const FRAME: usize = 4 + PAYLOAD_BYTES;
     let (mut stream, mut other) = pair(false)?;
-    let reader = std::thread::spawn(move || -> std::io::Result<u64> {
+    let reader = thread::spawn(move || -> std::io::Result<u64> {
         let (mut buffer, mut held, mut seen) = (vec![0u8; 256 * 1024], 0, 0u64);
         loop {
             let n = other.read(&mut buffer[held..])?;
@@ -135,17 +140,40 @@ pub fn raw_stream(messages: u64) -> std::io::Result<f64> {
     Ok(seen as f64 / began.elapsed().as_secs_f64())
 }
 
-/// Round trips of 64 bytes over TCP on loopback, both sides polling without sleep (R_spin).
-pub fn ping_pong(window: Duration) -> std::io::Result<Histogram<u64>> {
-    round_trips(window, true, spin_read)
+/// Whether there is one core for both ends: by `--one-core`, by what this process was started with, or by its quota of time. Who polls then only
+/// keeps the other end from answering, until the system takes the core away.
+fn is_one_core() -> bool {
+    thread::available_parallelism().is_ok_and(|cores| cores.get() == 1)
 }
 
-/// Round trips of 64 bytes over TCP on loopback, both sides asleep while they wait (R_same where both have one core).
-pub fn ping_pong_blocking(window: Duration) -> std::io::Result<Histogram<u64>> {
-    round_trips(window, false, |stream, buffer| match stream.read_exact(buffer) {
-        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
-        read => read.map(|()| true),
-    })
+/// How an end waits that polls.
+fn poll() -> fn() {
+    if is_one_core() { thread::yield_now } else { std::hint::spin_loop }
+}
+
+/// What [`ping_pong`] does here.
+pub fn ping_pong_name() -> &'static str {
+    if is_one_core() { "R_same: TCP ping-pong, blocking, on one core" } else { "R_spin: TCP ping-pong, both sides polling" }
+}
+
+/// Round trips of 64 bytes over TCP on loopback: both sides polling without sleep (R_spin), or asleep while they wait where they have one core
+/// (R_same).
+pub fn ping_pong(window: Duration) -> Result<Histogram<u64>, Error> {
+    if !is_one_core() {
+        return Ok(round_trips(window, true, |stream, buffer| wait_read(stream, buffer, std::hint::spin_loop))?);
+    }
+    // A quota is no core: bound to one, the ends do not wake each other across two. What the caller starts later is not bound.
+    let bound = || one_core::bind().and_then(|()| Ok(round_trips(window, false, block_read)?));
+    thread::scope(|scope| scope.spawn(bound).join()).map_err(|_| "the limit's thread panicked")?
+}
+
+/// Two ends that poll, each with a core of its own, answer in a tenth of this.
+const SPIN_MAX: Duration = Duration::from_micros(100);
+
+/// Why what [`ping_pong`] has seen is no limit, if it is none.
+pub fn doubt(seen: &Histogram<u64>) -> Option<&'static str> {
+    let slow = u128::from(seen.value_at_quantile(0.5)) > SPIN_MAX.as_nanos();
+    slow.then_some("the ping-pong took more than 100 us, so its two ends had no core each")
 }
 
 /// `read` fills a buffer; false at the end of the stream.
@@ -155,7 +183,7 @@ fn round_trips(
     read: fn(&mut TcpStream, &mut [u8]) -> std::io::Result<bool>,
 ) -> std::io::Result<Histogram<u64>> {
     let (mut stream, mut other) = pair(polling)?;
-    let server = std::thread::spawn(move || -> std::io::Result<()> {
+    let server = thread::spawn(move || -> std::io::Result<()> {
         let mut buffer = [0u8; PAYLOAD_BYTES];
         while read(&mut other, &mut buffer)? {
             other.write_all(&buffer)?;
@@ -180,12 +208,12 @@ fn round_trips(
 /// waits yields: one that spins until the system takes its core away loses it for longer (p99.9 4.5 to 7.2 ms instead of 1.5 to 3.5 on two cores).
 pub fn ping_pong_at_rate(window: Duration, rate: f64) -> std::io::Result<Histogram<u64>> {
     let (mut stream, mut other) = pair(true)?;
-    let server = std::thread::spawn(move || -> std::io::Result<()> {
+    let server = thread::spawn(move || -> std::io::Result<()> {
         let mut buffer = vec![0u8; 64 * 1024];
         loop {
-            match read_some(&mut other, &mut buffer, std::thread::yield_now)? {
+            match read_some(&mut other, &mut buffer, thread::yield_now)? {
                 0 => return Ok(()),
-                n => spin_write(&mut other, &buffer[..n])?,
+                n => wait_write(&mut other, &buffer[..n], thread::yield_now)?,
             }
         }
     });
@@ -212,7 +240,7 @@ pub fn ping_pong_at_rate(window: Duration, rate: f64) -> std::io::Result<Histogr
                 read += n as u64;
                 (first..read / size).for_each(|i| seen.saturating_record(now.saturating_sub(due(i)).as_nanos() as u64));
             }
-            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => std::thread::yield_now(),
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => thread::yield_now(),
             Err(e) => return Err(e),
         }
     }
@@ -225,20 +253,20 @@ pub fn ping_pong_at_rate(window: Duration, rate: f64) -> std::io::Result<Histogr
 const MOVED: usize = 24;
 
 /// Times from the first byte of so many keys and states, taken out of a map, over TCP on loopback into another map, to the byte that says so. Both
-/// sides poll.
+/// sides poll, and yield where they have one core.
 pub fn copy(window: Duration, entities: u64) -> std::io::Result<Histogram<u64>> {
     let (mut stream, mut other) = pair(true)?;
-    let length = entities as usize * MOVED;
-    let server = std::thread::spawn(move || -> std::io::Result<()> {
+    let (length, wait) = (entities as usize * MOVED, poll());
+    let server = thread::spawn(move || -> std::io::Result<()> {
         let mut buffer = vec![0u8; length];
-        while spin_read(&mut other, &mut buffer)? {
+        while wait_read(&mut other, &mut buffer, wait)? {
             let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("a part of 8 bytes"));
             let mut table: HashMap<u64, [u64; 2], foldhash::fast::RandomState> = HashMap::default();
             for one in buffer.chunks_exact(MOVED) {
                 table.insert(word(&one[..8]), [word(&one[8..16]), word(&one[16..])]);
             }
             std::hint::black_box(&table);
-            spin_write(&mut other, &[1])?;
+            wait_write(&mut other, &[1], wait)?;
         }
         Ok(())
     });
@@ -252,8 +280,8 @@ pub fn copy(window: Duration, entities: u64) -> std::io::Result<Histogram<u64>> 
                 block.extend_from_slice(&word.to_le_bytes());
             }
         }
-        spin_write(&mut stream, &block)?;
-        if !spin_read(&mut stream, &mut answer)? {
+        wait_write(&mut stream, &block, wait)?;
+        if !wait_read(&mut stream, &mut answer, wait)? {
             break;
         }
         seen.saturating_record(sent.elapsed().as_nanos() as u64);
@@ -264,11 +292,11 @@ pub fn copy(window: Duration, entities: u64) -> std::io::Result<Histogram<u64>> 
 }
 
 /// Writes all of it to a socket that does not block.
-fn spin_write(stream: &mut TcpStream, mut bytes: &[u8]) -> std::io::Result<()> {
+fn wait_write(stream: &mut TcpStream, mut bytes: &[u8], wait: fn()) -> std::io::Result<()> {
     while !bytes.is_empty() {
         match stream.write(bytes) {
             Ok(n) => bytes = &bytes[n..],
-            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => std::hint::spin_loop(),
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => wait(),
             Err(e) => return Err(e),
         }
     }
@@ -286,13 +314,50 @@ fn read_some(stream: &mut TcpStream, buffer: &mut [u8], wait: fn()) -> std::io::
 }
 
 /// Fills `buffer` from a socket that does not block; false at the end of the stream.
-fn spin_read(stream: &mut TcpStream, buffer: &mut [u8]) -> std::io::Result<bool> {
+fn wait_read(stream: &mut TcpStream, buffer: &mut [u8], wait: fn()) -> std::io::Result<bool> {
     let mut filled = 0;
     while filled < buffer.len() {
-        match read_some(stream, &mut buffer[filled..], std::hint::spin_loop)? {
+        match read_some(stream, &mut buffer[filled..], wait)? {
             0 => return Ok(false),
             n => filled += n,
         }
     }
     Ok(true)
+}
+
+/// Fills `buffer` from a socket that blocks; false at the end of the stream.
+fn block_read(stream: &mut TcpStream, buffer: &mut [u8]) -> std::io::Result<bool> {
+    match stream.read_exact(buffer) {
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
+        read => read.map(|()| true),
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_that_share_a_core_do_not_poll() {
+        let window = Duration::from_millis(50);
+        let one_core = thread::spawn(move || {
+            one_core::bind().unwrap();
+            (ping_pong_name(), ping_pong(window).unwrap(), copy(window, 100).unwrap())
+        });
+        let (name, trips, copies) = one_core.join().unwrap();
+        assert!(name.starts_with("R_same"), "{name}");
+        // Two that poll had a slice of the scheduler for each trip.
+        let p50 = [&trips, &copies].map(|seen| seen.value_at_quantile(0.5));
+        assert!(p50.iter().all(|ns| *ns < 2_000_000), "{p50:?}");
+    }
+
+    #[test]
+    fn a_ping_pong_of_slices_is_no_limit() {
+        let of = |us: u64| {
+            let mut seen = histogram();
+            (0..100).for_each(|_| seen.record(us * 1000).unwrap());
+            doubt(&seen)
+        };
+        assert!(of(10).is_none() && of(8000).is_some());
+    }
 }

@@ -127,7 +127,7 @@ pub fn ask(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     let region = cluster.host::<BenchEntity>(HostOptions::new(), |_| BenchEntity::default())?;
     let all = rig::warm(&region, args.entities())?;
     let inside = args.inside.then(|| Inside::new(&cluster, &region, &all)).transpose()?;
-    let rate = args.rate.map(|rate| open_loop::rate_of(rate, &all, args.window())).transpose()?;
+    let rate = args.rate.map(|rate| open_loop::rate_of(rate, &all, args.window(), report)).transpose()?;
     if rate.is_some() {
         report.compare_tails();
     } else if args.window > 1 {

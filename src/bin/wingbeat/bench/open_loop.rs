@@ -12,7 +12,7 @@ use super::{
     alloc,
     entity::{Bench, Echo, Payload},
     limits, local,
-    report::Run,
+    report::{Report, Run},
     rig::{Error, PATIENCE},
 };
 
@@ -57,12 +57,18 @@ impl std::fmt::Display for Rate {
     }
 }
 
-/// The rate in requests per second; its peak is measured if it is needed.
-pub fn rate_of(rate: Rate, all: &[EntityRef<Bench>], window: Duration) -> Result<f64, Error> {
-    match rate {
-        Rate::PerSecond(rate) => Ok(rate),
-        Rate::HalfOfPeak => Ok(peak(all, window)? / 2.0),
-    }
+/// The rate in requests per second; its peak is measured if it is needed, and while nobody disturbs.
+pub fn rate_of(rate: Rate, all: &[EntityRef<Bench>], window: Duration, report: &mut Report) -> Result<f64, Error> {
+    let rate = match rate {
+        Rate::PerSecond(rate) => rate,
+        Rate::HalfOfPeak => {
+            let peak = report.before(|| peak(all, window))?;
+            report.with("peak_per_s", peak.round());
+            peak / 2.0
+        }
+    };
+    report.with("rate_per_s", rate);
+    Ok(rate)
 }
 
 /// Answers that came, each checked to be that of its question.

@@ -1,5 +1,7 @@
 //! Messages and requests to entities of another process.
 
+use std::time::Duration;
+
 use wingbeat::{Cluster, EntityRef, Region};
 
 use super::{
@@ -38,14 +40,10 @@ fn stream(args: &BenchArgs) -> Result<Run, Error> {
     Ok(Run { throughput, ..Run::default() })
 }
 
-/// The round trip that latency is compared with. On one core who polls only keeps the other one from answering.
-fn trip_name(args: &BenchArgs) -> &'static str {
-    if args.one_core { "R_same: TCP ping-pong, blocking, on one core" } else { "R_spin: TCP ping-pong, both sides polling" }
-}
-
-fn trip(args: &BenchArgs) -> Result<Run, Error> {
-    let window = args.window() / 2;
-    Ok(Run::of(&if args.one_core { limits::ping_pong_blocking(window)? } else { limits::ping_pong(window)? }, None))
+/// The round trip that latency is compared with.
+pub fn trip(window: Duration) -> Result<Run, Error> {
+    let seen = limits::ping_pong(window)?;
+    Ok(Run { doubt: limits::doubt(&seen), ..Run::of(&seen, None) })
 }
 
 /// `remote-tell`.
@@ -74,23 +72,23 @@ fn tell_to<T: Told>(args: &BenchArgs, report: &mut Report) -> Result<(), Error> 
 pub fn ask(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     let pair = pair::<Bench>(args)?;
     if let Some(rate) = args.rate {
-        let rate = open_loop::rate_of(rate, &pair.all, args.window())?;
+        let rate = open_loop::rate_of(rate, &pair.all, args.window(), report)?;
         report.compare_tails();
         // What the machine itself does to requests at this rate: one stall of milliseconds delays all that are due meanwhile.
         let limit = || {
             let raw = Run::of(&limits::ping_pong_at_rate(args.window() / 2, rate)?, None);
             let [.., p999, longest] = raw.latency.unwrap_or_default().map(|ns| ns as f64 / 1e3);
-            Ok(Run { details: vec![("at_this_rate_p999_us", p999), ("at_this_rate_longest_us", longest)], ..trip(args)? })
+            Ok(Run { details: vec![("at_this_rate_p999_us", p999), ("at_this_rate_longest_us", longest)], ..trip(args.window() / 2)? })
         };
-        return report.rounds(trip_name(args), args.runs(), limit, || open_loop::at_rate(&pair.all, rate, args.window()));
+        return report.rounds(limits::ping_pong_name(), args.runs(), limit, || open_loop::at_rate(&pair.all, rate, args.window()));
     }
     if args.window > 1 {
         return report.rounds(STREAM, args.runs(), || stream(args), || local::ask_many(&pair.all, args.window, args.window()));
     }
     report.rounds(
-        trip_name(args),
+        limits::ping_pong_name(),
         args.runs(),
-        || trip(args),
+        || trip(args.window() / 2),
         || {
             let before = Calls::of(&pair.cluster)?;
             let run = local::ask_for(&pair.all, args.window())?;

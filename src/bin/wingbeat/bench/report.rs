@@ -26,6 +26,8 @@ pub struct Run {
     pub details: Vec<(&'static str, f64)>,
     /// Every latency.
     pub seen: Option<Histogram<u64>>,
+    /// Why it proves nothing, whatever others did meanwhile.
+    pub doubt: Option<&'static str>,
 }
 
 impl Run {
@@ -49,17 +51,33 @@ impl Run {
 struct Round {
     limit: Run,
     ours: Run,
-    /// Share of the machine that others used meanwhile.
+    /// Share of the cores that others used meanwhile.
     foreign: Option<f64>,
     /// Of the cores, right before and right behind.
     speed: Option<CoreSpeed>,
 }
 
 impl Round {
+    /// Why it proves nothing, if it does not.
+    fn void(&self) -> Option<&'static str> {
+        self.limit.doubt.or(self.ours.doubt).or(disturbed(self.foreign))
+    }
+
     fn is_void(&self) -> bool {
-        self.foreign.is_some_and(|f| f > FOREIGN_MAX)
+        self.void().is_some()
     }
 }
+
+/// Why such a share of the cores in use by others proves nothing. One that nobody knows is not taken for none.
+fn disturbed(foreign: Option<f64>) -> Option<&'static str> {
+    match foreign {
+        Some(foreign) if foreign <= FOREIGN_MAX => None,
+        Some(_) => Some(OTHERS),
+        None => Some("this system does not say what others used"),
+    }
+}
+
+const OTHERS: &str = "others used more than 15 % of the cores";
 
 /// All runs of one measurement.
 pub struct Report {
@@ -69,6 +87,8 @@ pub struct Report {
     rounds: Vec<Round>,
     /// Rounds asked for.
     wanted: usize,
+    /// Why what was found out before the rounds makes all of them void.
+    doubt: Option<&'static str>,
     /// Name of the figure of each run, if it has one.
     figure: Option<&'static str>,
     /// The 99.9th percentile is compared with this one of the limit, not median with median.
@@ -79,16 +99,18 @@ pub struct Report {
 
 fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
-    (!values.is_empty()).then(|| values[values.len() / 2])
+    let (low, high) = (values.len().checked_sub(1)? / 2, values.len() / 2);
+    // Of an even count there are two in the middle.
+    Some(if low == high { values[low] } else { (values[low] + values[high]) / 2.0 })
 }
 
-/// Foreign load above this voids a round, as a share of all cores.
+/// Foreign load above this voids a round, as a share of the cores that this process may use.
 const FOREIGN_MAX: f64 = 0.15;
 
 impl Report {
     /// A report without runs.
     pub fn new(name: &'static str, config: Value) -> Self {
-        Self { name, config, limit: "", rounds: vec![], wanted: 0, figure: None, tails: None, sums: vec![] }
+        Self { name, config, limit: "", rounds: vec![], wanted: 0, doubt: None, figure: None, tails: None, sums: vec![] }
     }
 
     /// Says what the figure of each run is; its name in JSON.
@@ -117,7 +139,29 @@ impl Report {
         self.tails = Some(3);
     }
 
-    /// Measures limit and thing in turns until `runs` rounds were quiet, at most twice as often.
+    /// Says with what else the measurement was done, under this name in `config`.
+    pub fn with(&mut self, name: &str, value: f64) {
+        self.config[name] = json!(value);
+    }
+
+    /// Finds out what the rounds need, in up to three tries until one was quiet. If none was, the rounds rest on nothing and are void.
+    pub fn before<R>(&mut self, mut look: impl FnMut() -> Result<R, Error>) -> Result<R, Error> {
+        const TRIES: u32 = 3;
+        let mut tries = 1;
+        loop {
+            let load = Load::now();
+            let found = look()?;
+            self.doubt = disturbed(load.and_then(|load| load.foreign_since()))
+                .map(|_| "nothing was quiet before the rounds, when their rate was measured");
+            if self.doubt.is_none() || tries == TRIES {
+                return Ok(found);
+            }
+            tries += 1;
+        }
+    }
+
+    /// Measures limit and thing in turns until `runs` rounds were quiet, at most twice as often. Where nobody knows what was quiet, more rounds are
+    /// of no use.
     pub fn rounds(
         &mut self,
         limit_name: &'static str,
@@ -126,7 +170,8 @@ impl Report {
         mut ours: impl FnMut() -> Result<Run, Error>,
     ) -> Result<(), Error> {
         (self.limit, self.wanted) = (limit_name, runs as usize);
-        while self.quiet() < self.wanted && self.rounds.len() < 2 * self.wanted {
+        let most = if Load::now().is_some() { 2 * self.wanted } else { self.wanted };
+        while self.quiet() < self.wanted && self.rounds.len() < most {
             let (before, load) = (CoreSpeed::now(), Load::now());
             let (limit, ours) = (limit()?, ours()?);
             let foreign = load.and_then(|l| l.foreign_since());
@@ -140,13 +185,27 @@ impl Report {
         self.rounds.iter().filter(|r| !r.is_void()).count()
     }
 
-    /// Too few rounds were quiet: the figures are those of all rounds, and prove nothing.
+    /// The figures prove nothing.
     fn is_void(&self) -> bool {
+        self.doubt.is_some() || self.too_few_quiet()
+    }
+
+    /// Then the figures are those of all rounds.
+    fn too_few_quiet(&self) -> bool {
         self.quiet() < self.wanted
     }
 
+    /// Why it is void, each reason once.
+    fn void_because(&self) -> Option<String> {
+        let of_rounds = self.rounds.iter().filter_map(Round::void).filter(|_| self.too_few_quiet());
+        let mut reasons: Vec<&str> = self.doubt.into_iter().chain(of_rounds).collect();
+        reasons.sort_unstable();
+        reasons.dedup();
+        self.is_void().then(|| reasons.join("; "))
+    }
+
     fn counted(&self) -> impl Iterator<Item = &Round> {
-        let all = self.is_void();
+        let all = self.too_few_quiet();
         self.rounds.iter().filter(move |r| all || !r.is_void())
     }
 
@@ -292,6 +351,7 @@ impl Report {
             "spreads": self.spreads(),
             "allocations_per_message": Self::median_of(&ours, |r| r.allocations),
             "void": self.is_void(),
+            "void_because": self.void_because(),
             "rounds": { "measured": self.rounds.len(), "void": self.rounds.len() - self.quiet() },
             "environment": environment(self.foreign()),
         });
@@ -344,7 +404,8 @@ impl fmt::Display for Report {
             writeln!(f, "  limit: {name} {value:.2}")?;
         }
         let share = |x: Option<f64>| x.map_or_else(|| "-".into(), |x| format!("{x:.3}"));
-        writeln!(f, "ratio {}, spread {}, medians of {} runs", share(self.ratio()), share(self.spread()), ours.len())?;
+        let p99 = self.ratio_p99().map_or_else(String::new, |ratio| format!(", of p99 {ratio:.3}"));
+        writeln!(f, "ratio {}{p99}, spread {}, medians of {} runs", share(self.ratio()), share(self.spread()), ours.len())?;
         for name in &self.sums {
             writeln!(f, "{name} in all rounds: {}", self.sum_of(name))?;
         }
@@ -358,13 +419,12 @@ impl fmt::Display for Report {
                 "slow: a core had {left:.0} % of the speed that one had at best: a lower clock, or somebody outside of this machine had the rest"
             )?;
         }
-        if self.is_void() {
-            let load = self.foreign().unwrap_or(0.0) * 100.0;
+        if let Some(why) = self.void_because() {
+            let load = self
+                .foreign()
+                .map_or_else(String::new, |load| format!("; others used {:.0} % of the cores in the median one", load * 100.0));
             let (quiet, all, wanted) = (self.quiet(), self.rounds.len(), self.wanted);
-            writeln!(
-                f,
-                "void: {quiet} of {all} rounds were quiet, and {wanted} are needed; others used {load:.0} % of the machine in the median one"
-            )?;
+            writeln!(f, "void: {why}. {quiet} of {all} rounds were quiet, and {wanted} are needed{load}")?;
         }
         Ok(())
     }
@@ -391,6 +451,37 @@ mod tests {
     fn as_many_rounds_must_be_quiet_as_are_wanted() {
         let of = |quiet: usize| report(9, (0..18).map(|at| round(if at < quiet { 0.0 } else { 0.2 }))).is_void();
         assert!(of(8) && !of(9));
+    }
+
+    #[test]
+    fn a_round_that_nobody_can_vouch_for_is_void_and_says_why() {
+        let of = |change: fn(&mut Round)| {
+            let mut one = round(0.0);
+            change(&mut one);
+            report(1, [one]).to_json()
+        };
+        let (quiet, unknown) = (of(|_| ()), of(|round| round.foreign = None));
+        assert_eq!((&quiet["void"], &quiet["void_because"]), (&json!(false), &json!(null)));
+        assert_eq!((&unknown["void"], &unknown["void_because"]), (&json!(true), &json!("this system does not say what others used")));
+        assert_eq!(of(|round| round.foreign = Some(0.2))["void_because"], OTHERS);
+        assert_eq!(of(|round| round.limit.doubt = Some("no limit"))["void_because"], "no limit");
+        let mut rate = report(1, [round(0.0)]);
+        rate.doubt = Some("no rate");
+        assert_eq!((rate.to_json()["void"].clone(), rate.void_because().as_deref()), (json!(true), Some("no rate")));
+    }
+
+    #[test]
+    fn the_median_of_an_even_count_lies_between_the_two_in_the_middle() {
+        assert_eq!(median(vec![]), None);
+        assert_eq!((median(vec![3.0]), median(vec![4.0, 1.0, 3.0, 2.0]), median(vec![5.0, 1.0, 2.0])), (Some(3.0), Some(2.5), Some(2.0)));
+    }
+
+    #[test]
+    fn the_ratio_of_the_tail_stands_beside_that_of_the_middle() {
+        let run = |ns: u64| Run { latency: Some([ns, ns, 3 * ns, ns, ns]), ..Run::default() };
+        let mut report = Report::new("remote-ask", json!({}));
+        (report.wanted, report.rounds) = (1, vec![Round { limit: run(10), ours: run(20), foreign: Some(0.0), speed: None }]);
+        assert!(report.to_string().contains("ratio 2.000, of p99 2.000, spread"), "{report}");
     }
 
     #[test]
