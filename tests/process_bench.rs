@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::fs;
+
 use serde_json::Value;
 use support::process::run;
 
@@ -102,4 +104,31 @@ fn what_does_not_exist_is_refused_by_name() {
         let done = run(&[&["bench"], &args[..]].concat());
         assert!(done.code == Some(1) && done.err.contains("error[E-CLI-052]") && done.err.contains(args[1]), "{args:?}: {}", done.err);
     }
+}
+
+#[test]
+fn all_writes_its_page_and_no_file_that_says_nothing() {
+    let dir = std::env::temp_dir().join(format!("wingbeat-bench-{}", std::process::id()));
+    let path = dir.to_string_lossy().into_owned();
+    // What an earlier run has left.
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(dir.join("codec.csv"), "old").unwrap();
+    let done = run(&["bench", "all", "--report", &path, "--only", "codec", "--secs", "0.05", "--runs", "1"]);
+    let read = |file: &str| fs::read_to_string(dir.join(file)).unwrap();
+    let (page, csv) = (read("bench.md"), read("codec.csv"));
+    let files = fs::read_dir(&dir).unwrap().count();
+    fs::remove_dir_all(&dir).unwrap();
+    assert_eq!((done.code, files), (Some(0), 2), "{}", done.err);
+    assert!(page.contains("--only codec") && page.contains("| envelope, write and read |") && !page.contains("remote"), "{page}");
+    assert!(!page.contains("Not complete") && csv.starts_with("round,"), "{page}{csv}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_that_cannot_be_written_is_no_measurement_that_failed() {
+    let done = run(&["bench", "codec", "--secs", "0.05", "--runs", "1", "--csv", "/dev/full"]);
+    assert!(done.code == Some(1) && done.out.contains("ratio") && done.err.contains("error[E-CLI-054]: /dev/full"), "{}", done.err);
+    let file = std::env::temp_dir().join(format!("wingbeat-bench-{}.csv", std::process::id()));
+    let done = run(&["bench", "journal", "--csv", &file.to_string_lossy()]);
+    assert!(done.code == Some(1) && !file.exists(), "{}", done.err);
 }

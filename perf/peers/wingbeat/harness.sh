@@ -13,8 +13,11 @@ group=$1 secs=$2
 bench() {
     local measurement=$1 peer=$2
     shift 2
+    # Entities that are started or weighed are a number, not a time.
+    local timed=(--secs "$secs")
+    [[ $measurement != memory && $measurement != start ]] || timed=()
     echo '{"begin":true}'
-    "$WINGBEAT" bench "$@" --json --runs 1 --secs "$secs" | jq -c --arg measurement "$measurement" --arg peer "$peer" '
+    "$WINGBEAT" bench "$@" --json --runs 1 "${timed[@]}" | jq -c --arg measurement "$measurement" --arg peer "$peer" '
         (.environment.version) as $version
         | (if .config.idle == "balanced" then $peer else "\($peer), \(.config.idle)" end) as $row
         | {peer: $row, version: $version, variant: .config.idle, measurement: $measurement} as $head

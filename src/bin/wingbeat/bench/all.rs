@@ -1,7 +1,7 @@
 //! `bench all`: every row in a process of its own, then one page; with `--report` in a directory, with pictures.
 
 use std::{
-    fs::OpenOptions,
+    fs, io,
     path::Path,
     process::{Command, ExitCode, Stdio},
 };
@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::{
     BenchArgs, Name,
     environment::commit,
+    heartbeat,
     page::{self, Outcome, Step},
     percentiles,
     plot::{Across, Chart, Series},
@@ -29,9 +30,8 @@ const PAGE: &str = "bench.md";
 /// Files of the pictures, and their titles.
 const PERCENTILES: (&str, &str) = ("ask-percentiles.svg", "Latency of asks by percentile");
 const CURVE: (&str, &str) = ("ask-throughput-latency.svg", "Latency of remote asks as the rate grows");
-const PICTURES: [(&str, &str); 2] = [PERCENTILES, CURVE];
 
-/// Runs all rows, and prints the page or writes it to `dir`.
+/// Runs all rows, or those that `--only` names, and prints the page or writes it to `dir`: anew after each row, as who stops it keeps what there is.
 pub fn run(args: &BenchArgs, dir: Option<&Path>) -> Result<ExitCode, Failure> {
     let unwritable = |dir: &Path, error: Error| {
         let what = format!("the report could not be written to {}: {error}", dir.display());
@@ -40,14 +40,23 @@ pub fn run(args: &BenchArgs, dir: Option<&Path>) -> Result<ExitCode, Failure> {
     if let Some(dir) = dir {
         look(dir).map_err(|error| unwritable(dir, error))?;
     }
-    let commit = commit();
-    let outcomes: Vec<Outcome> = ROWS.iter().map(|row| outcome(args, dir, row)).collect();
+    let (commit, how) = (commit(), how(args));
+    let rows: Vec<&Row> = ROWS.iter().filter(|row| args.only.is_empty() || args.only.iter().any(|id| id == row.id)).collect();
+    let mut outcomes: Vec<Outcome> = vec![];
+    for row in &rows {
+        outcomes.push(outcome(args, dir, row));
+        if let Some(dir) = dir {
+            let left = rows.len() - outcomes.len();
+            let page = page::markdown(&outcomes, &[], &[], &how, commit.as_deref(), left);
+            replace(&dir.join(PAGE), &page).map_err(|error| unwritable(dir, error.into()))?;
+        }
+    }
     let steps = steps(args, &outcomes);
     let failed = outcomes.iter().filter(|outcome| outcome.said.is_err()).count();
-    let shown: &[_] = if dir.is_some() { &PICTURES } else { &[] };
-    let page = page::markdown(&outcomes, &steps, shown, &how(args), commit.as_deref());
+    let shown: Vec<_> = pictures(&outcomes, &steps).filter(|_| dir.is_some()).collect();
+    let page = page::markdown(&outcomes, &steps, &shown, &how, commit.as_deref(), 0);
     if let Some(dir) = dir {
-        std::fs::write(dir.join(PAGE), &page).map_err(|error| unwritable(dir, error.into()))?;
+        replace(&dir.join(PAGE), &page).map_err(|error| unwritable(dir, error.into()))?;
     }
     say(&if args.json {
         let row = |o: &Outcome| json!({"id": o.row.id, "said": o.said.as_ref().ok(), "error": o.said.as_ref().err()});
@@ -57,7 +66,7 @@ pub fn run(args: &BenchArgs, dir: Option<&Path>) -> Result<ExitCode, Failure> {
     })?;
     // Last: what was measured stands without them.
     if let Some(dir) = dir {
-        pictures(dir, &outcomes, &steps).map_err(|error| unwritable(dir, error))?;
+        draw(dir, &outcomes, &steps).map_err(|error| unwritable(dir, error))?;
     }
     match failed {
         0 => Ok(ExitCode::SUCCESS),
@@ -67,16 +76,33 @@ pub fn run(args: &BenchArgs, dir: Option<&Path>) -> Result<ExitCode, Failure> {
 
 fn outcome(args: &BenchArgs, dir: Option<&Path>, row: &'static Row) -> Outcome {
     note(row.args.join(" "));
-    let mut more = vec![];
-    if let Some(dir) = dir {
-        let file = |ending: &str| dir.join(format!("{}.{ending}", row.id)).to_string_lossy().into_owned();
-        more.extend(["--csv".to_owned(), file("csv")]);
-        if has_latencies(row.args) {
-            more.extend(["--hgrm".to_owned(), file("hgrm")]);
+    let said = runs(args, row).and_then(|runs| {
+        let files = dir.map_or_else(|| Ok(vec![]), |dir| files(dir, row))?;
+        measured(args, row.args, runs, &files)
+    });
+    if let Ok((_, aside)) = &said {
+        pass_on(row.id, aside);
+    }
+    Outcome { row, said: said.map(|(said, _)| said).map_err(|error| error.to_string()) }
+}
+
+/// What a measurement that did not fail had to say: nobody would hear of it otherwise.
+fn pass_on(row: &str, aside: &str) {
+    aside.lines().for_each(|line| note(format_args!("{row}: {line}")));
+}
+
+/// The flags for the files of a row. What an earlier run has left there goes: if this one fails, it would be taken for what it measured.
+fn files(dir: &Path, row: &Row) -> Result<Vec<String>, Error> {
+    let endings: &[&str] = if has_latencies(row.args) { &["csv", "hgrm"] } else { &["csv"] };
+    let mut flags = vec![];
+    for ending in endings {
+        let path = dir.join(format!("{}.{ending}", row.id));
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(format!("{}: {error}", path.display()).into()),
+            _ => flags.extend([format!("--{ending}"), path.to_string_lossy().into_owned()]),
         }
     }
-    let said = runs(args, row).and_then(|runs| measured(args, row.args, runs, &more));
-    Outcome { row, said: said.map_err(|error| error.to_string()) }
+    Ok(flags)
 }
 
 /// Runs of a row: its own number, which its figures need, or more. One long run stays one.
@@ -92,6 +118,7 @@ fn how(args: &BenchArgs) -> String {
     add("secs", args.secs.map(|secs| secs.to_string()));
     add("runs", args.runs.map(|runs| runs.to_string()));
     add("entities", args.entities.map(|entities| entities.to_string()));
+    add("only", (!args.only.is_empty()).then(|| args.only.join(",")));
     add("idle", args.idle.clone());
     args.set.iter().for_each(|(key, value)| add("set", Some(format!("{key}={value}"))));
     how
@@ -102,15 +129,13 @@ fn has_latencies(args: &[&str]) -> bool {
     matches!(args, ["local-ask" | "remote-ask", rest @ ..] if !rest.contains(&"--one-core") && !rest.contains(&"--set"))
 }
 
-/// What another process of this program says of one measurement.
-fn measured(args: &BenchArgs, what: &[&str], runs: Option<u32>, more: &[String]) -> Result<Value, Error> {
+/// What another process of this program says of one measurement, and aside of it on standard error.
+fn measured(args: &BenchArgs, what: &[&str], runs: Option<u32>, more: &[String]) -> Result<(Value, String), Error> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("bench").args(flags(args, what, runs)).args(more);
     let output = command.stdin(Stdio::null()).output()?;
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned().into());
-    }
-    Ok(serde_json::from_slice(&output.stdout)?)
+    let aside = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    if output.status.success() { Ok((serde_json::from_slice(&output.stdout)?, aside)) } else { Err(aside.into()) }
 }
 
 /// What a row is measured with. Its own flags stand behind those of the user, so they win: they are what it is about.
@@ -118,14 +143,18 @@ fn flags(args: &BenchArgs, what: &[&str], runs: Option<u32>) -> Vec<String> {
     let (name, own) = what.split_first().map_or(("", &[][..]), |(name, own)| (*name, own));
     let mut flags = vec![name.to_owned(), "--json".to_owned()];
     let mut add = |flag: &str, value: Option<String>| flags.extend(value.into_iter().flat_map(|value| [flag.to_owned(), value]));
-    let measured = Name::from_str(name, false);
-    let secs = args.secs.filter(|_| !measured.as_ref().is_ok_and(|name| name.is_one_long_run()));
-    add("--secs", secs.map(|secs| secs.to_string()));
+    let measured = |has: fn(Name) -> bool| Name::from_str(name, false).is_ok_and(has);
+    let secs = args.secs.filter(|_| measured(|name| name.has_time() && !name.is_one_long_run()));
+    // A tail wants as many as it has by itself, and more do no harm.
+    let least = if measured(|name| name == Name::HeartbeatDelay) { heartbeat::SECS } else { 0.0 };
+    add("--secs", secs.map(|secs| secs.max(least).to_string()));
     add("--runs", runs.map(|runs| runs.to_string()));
-    if measured.is_ok_and(Name::has_nodes) {
+    if measured(Name::has_nodes) {
         add("--idle", args.idle.clone().filter(|_| !own.contains(&"--idle")));
-        add("--entities", args.entities.map(|entities| entities.to_string()));
         args.set.iter().for_each(|(key, value)| add("--set", Some(format!("{key}={value}"))));
+    }
+    if measured(Name::has_entities) {
+        add("--entities", args.entities.filter(|_| !own.contains(&"--entities")).map(|entities| entities.to_string()));
     }
     flags.extend(own.iter().map(|flag| (*flag).to_owned()));
     flags
@@ -140,7 +169,10 @@ fn steps(args: &BenchArgs, outcomes: &[Outcome]) -> Vec<Step> {
         let rate = (2.0 * half * share).round().max(1.0);
         note(format_args!("remote-ask --rate {rate}"));
         match measured(args, &["remote-ask", "--rate", &rate.to_string()], Some(1), &[]) {
-            Ok(said) => steps.push(Step { rate, said }),
+            Ok((said, aside)) => {
+                pass_on("remote-ask", &aside);
+                steps.push(Step { rate, said });
+            }
             // The page shows the rates that there are.
             Err(error) => note(format_args!("not measured: {error}")),
         }
@@ -148,20 +180,38 @@ fn steps(args: &BenchArgs, outcomes: &[Outcome]) -> Vec<Step> {
     steps
 }
 
-/// Makes the directory and the files that it is to hold, before an hour is spent on them.
+/// Makes the directory, and looks whether it takes the files that it is to hold, before an hour is spent on them.
 fn look(dir: &Path) -> Result<(), Error> {
-    std::fs::create_dir_all(dir)?;
+    fs::create_dir_all(dir)?;
     for file in [PAGE, PERCENTILES.0, CURVE.0] {
-        OpenOptions::new().append(true).create(true).open(dir.join(file)).map_err(|error| format!("{file}: {error}"))?;
+        super::look(&dir.join(file)).map_err(|error| format!("{file}: {error}"))?;
     }
     Ok(())
 }
 
-/// Writes the pictures.
-fn pictures(dir: &Path, outcomes: &[Outcome], steps: &[Step]) -> Result<(), Error> {
+/// Puts a text in the place of a file, so that whoever reads it, or stops this, has the one or the other.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let new = path.with_extension("new");
+    fs::write(&new, text)?;
+    fs::rename(&new, path)
+}
+
+/// Rows whose percentiles are drawn.
+fn drawn(outcomes: &[Outcome]) -> impl Iterator<Item = &Outcome> {
+    outcomes.iter().filter(|outcome| has_latencies(outcome.row.args) && outcome.said.is_ok())
+}
+
+/// The pictures that there is something for.
+fn pictures(outcomes: &[Outcome], steps: &[Step]) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let there = [(PERCENTILES, drawn(outcomes).next().is_some()), (CURVE, !steps.is_empty())];
+    there.into_iter().filter(|(_, there)| *there).map(|(picture, _)| picture)
+}
+
+/// Draws them.
+fn draw(dir: &Path, outcomes: &[Outcome], steps: &[Step]) -> Result<(), Error> {
     let mut series = Vec::new();
-    for outcome in outcomes.iter().filter(|outcome| has_latencies(outcome.row.args) && outcome.said.is_ok()) {
-        let lines = percentiles::parse(&std::fs::read_to_string(dir.join(format!("{}.hgrm", outcome.row.id)))?);
+    for outcome in drawn(outcomes) {
+        let lines = percentiles::parse(&fs::read_to_string(dir.join(format!("{}.hgrm", outcome.row.id)))?);
         // The last line is the longest of all, at a share of 1 that no axis of nines reaches.
         let points = lines.iter().filter(|line| line.share < 1.0).map(|line| (line.share, line.value)).collect();
         series.push(Series { label: outcome.row.id.to_owned(), points });
@@ -173,8 +223,10 @@ fn pictures(dir: &Path, outcomes: &[Outcome], steps: &[Step]) -> Result<(), Erro
         up_label: "microseconds".into(),
         series,
     };
-    std::fs::write(dir.join(PERCENTILES.0), percentiles.svg())?;
-    std::fs::write(dir.join(CURVE.0), curve(steps).svg())?;
+    let curve = curve(steps);
+    for (file, _) in pictures(outcomes, steps) {
+        fs::write(dir.join(file), if file == CURVE.0 { &curve } else { &percentiles }.svg())?;
+    }
     Ok(())
 }
 
@@ -201,10 +253,15 @@ mod tests {
         let line = ["all", "--report", "d", "--set", "node.workers=1", "--idle", "low_latency", "--entities", "50", "--secs", "1"];
         let args = BenchArgs::of(line).unwrap();
         let row = flags(&args, &["local-ask", "--set", "node.workers=2"], None).join(" ");
-        assert_eq!(row, "local-ask --json --secs 1 --idle low_latency --entities 50 --set node.workers=1 --set node.workers=2");
+        assert_eq!(row, "local-ask --json --secs 1 --idle low_latency --set node.workers=1 --entities 50 --set node.workers=2");
         assert_eq!(flags(&args, &["remote-ask", "--idle", "low_cpu"], Some(1)).join(" ").matches("--idle").count(), 1);
         assert_eq!(flags(&args, &["codec"], None).join(" "), "codec --json --secs 1", "it has no nodes");
-        assert_eq!(flags(&args, &["foreign-load"], Some(1)).join(" ").matches("--secs").count(), 0, "a minute is what it is about");
+        for row in [&["foreign-load"][..], &["timer"], &["memory", "--entities", "1000000"]] {
+            assert!(!flags(&args, row, Some(1)).join(" ").contains("--secs"), "{row:?}: it has a time of its own, or none");
+        }
+        assert_eq!(flags(&args, &["memory", "--entities", "1000000"], None).join(" ").matches("--entities").count(), 1);
+        assert!(!flags(&args, &["idle"], None).join(" ").contains("--entities"), "it has none");
+        assert!(flags(&args, &["heartbeat-delay"], None).join(" ").contains("--secs 10 "), "its p99.9 wants a thousand");
         assert_eq!(how(&args), "wingbeat bench all --secs 1 --entities 50 --idle low_latency --set node.workers=1");
     }
 
@@ -223,11 +280,38 @@ mod tests {
     fn what_cannot_be_written_is_seen_before_anything_is_measured() {
         let dir = std::env::temp_dir().join(format!("wingbeat-all-{}", std::process::id()));
         look(&dir).unwrap();
-        std::fs::remove_file(dir.join(CURVE.0)).unwrap();
-        std::fs::create_dir(dir.join(CURVE.0)).unwrap();
+        fs::create_dir(dir.join(CURVE.0)).unwrap();
         let error = look(&dir).unwrap_err().to_string();
-        std::fs::remove_dir_all(&dir).unwrap();
+        fs::remove_dir_all(&dir).unwrap();
         assert!(error.starts_with(CURVE.0), "{error}");
+    }
+
+    /// Who gives the same flags to all rows must not be refused by one of them an hour later.
+    #[test]
+    fn every_row_takes_the_flags_of_all() {
+        let args =
+            BenchArgs::of(["all", "--secs", "1", "--runs", "5", "--entities", "2000", "--idle", "balanced", "--set", "node.workers=1"])
+                .unwrap();
+        for row in ROWS {
+            let flags = flags(&args, row.args, runs(&args, row).unwrap());
+            BenchArgs::of(flags.iter().map(String::as_str)).unwrap().check().unwrap_or_else(|error| panic!("{}: {error}", row.id));
+        }
+    }
+
+    #[test]
+    fn a_page_takes_the_place_of_the_one_before_and_old_files_of_a_row_go() {
+        let dir = std::env::temp_dir().join(format!("wingbeat-all-files-{}", std::process::id()));
+        look(&dir).unwrap();
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0, "nothing stays that says nothing");
+        replace(&dir.join(PAGE), "one").unwrap();
+        replace(&dir.join(PAGE), "two").unwrap();
+        let row = ROWS.iter().find(|row| row.id == "remote-ask").unwrap();
+        fs::write(dir.join("remote-ask.csv"), "old").unwrap();
+        let flags = files(&dir, row).unwrap();
+        let (page, left) = (fs::read_to_string(dir.join(PAGE)).unwrap(), fs::read_dir(&dir).unwrap().count());
+        fs::remove_dir_all(&dir).unwrap();
+        assert_eq!((page.as_str(), left), ("two", 1), "{flags:?}");
+        assert!(flags.len() == 4 && flags[0] == "--csv" && flags[3].ends_with("remote-ask.hgrm"), "{flags:?}");
     }
 
     #[test]

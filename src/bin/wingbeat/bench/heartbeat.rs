@@ -21,6 +21,9 @@ use super::{
 /// Heartbeats come so often that a run of seconds has enough of them for a percentile of three nines; what follows the interval keeps its usual
 /// length, so that nobody is accused for a hiccup of the machine.
 const BEAT: Duration = Duration::from_millis(10);
+/// Seconds of a round, and at least so many in `all`: of fewer than a thousand timers the 99.9th percentile is the latest one, and the median over rounds a
+/// middle one of latest ones. Nodes show no more than percentiles of their timers, which cannot be put together behind the rounds.
+pub const SECS: f64 = 10.0;
 const SETTINGS: &[(&str, &str)] = &[
     ("detector.heartbeat_interval", "10ms"),
     ("detector.acceptable_pause", "3s"),

@@ -44,7 +44,7 @@ use std::{
 };
 
 pub use alloc::Counting;
-use clap::{Args, FromArgMatches, ValueEnum};
+use clap::{Args, FromArgMatches, ValueEnum, builder::PossibleValuesParser};
 
 use open_loop::Rate;
 use report::Report;
@@ -60,7 +60,8 @@ pub struct BenchArgs {
     /// One JSON object on standard output
     #[arg(long)]
     json: bool,
-    /// Seconds of one run: 2, and 60 for `foreign-load`, 180 for `soak`, which are one run each. `network-turn` has a virtual time of its own and takes none
+    /// Seconds of one run: 2, 10 for `heartbeat-delay`, whose p99.9 wants a thousand timers, and 60 for `foreign-load`, 180 for `soak`, which are one run each.
+    /// What has a number of things to do and no time (`timer`, `start`, `memory`, `growth`, `network-turn`) takes none
     #[arg(long)]
     secs: Option<f64>,
     /// Runs: 5, 1 for `foreign-load` and `network-turn`, and 9 for `remote-ask`, whose p99 wants more; `all` makes no fewer of a row. The figures are medians over
@@ -83,6 +84,10 @@ pub struct BenchArgs {
     /// Directory for the page, the pictures and the files of each row, for `all`
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
+    /// Rows to measure, by the names of their files, for `all`: without it all of them
+    #[arg(long, value_name = "ROW[,ROW..]", value_delimiter = ',', hide_possible_values = true,
+          value_parser = PossibleValuesParser::new(targets::ROWS.iter().map(|row| row.id)))]
+    only: Vec<String>,
     /// One message at a time instead of batches of 64, for `local-tell`, `remote-tell`, `start` and `memory`
     #[arg(long)]
     single: bool,
@@ -183,6 +188,16 @@ impl Name {
         !matches!(self, Self::Timer | Self::Codec | Self::NetworkTurn | Self::Growth | Self::Simulator)
     }
 
+    /// Whether it lasts for as long as it is told; others end when they have done so many things.
+    fn has_time(self) -> bool {
+        !matches!(self, Self::Timer | Self::Start | Self::Memory | Self::Growth | Self::NetworkTurn)
+    }
+
+    /// Whether messages go to entities, or entities are what is counted.
+    fn has_entities(self) -> bool {
+        self.has_nodes() && self != Self::Idle
+    }
+
     /// `all` gives it neither `--secs` nor more runs.
     fn is_one_long_run(self) -> bool {
         matches!(self, Self::ForeignLoad | Self::NetworkTurn)
@@ -253,6 +268,15 @@ impl BenchArgs {
     /// A flag that means nothing for what is measured would be measured as if it did.
     fn mismatch(&self) -> Option<String> {
         let name = self.name.text();
+        if self.name == Name::All && (self.csv.is_some() || self.hgrm.is_some() || self.single || self.window > 1) {
+            return Some(
+                "`all` has rows with and without --window and --single, and with --report DIR files of rounds and percentiles for each; leave these flags out"
+                    .into(),
+            );
+        }
+        if self.csv.is_some() && self.csv == self.hgrm {
+            return Some("--csv and --hgrm name one file, which can hold only one of them".into());
+        }
         let asks = matches!(self.name, Name::LocalAsk | Name::RemoteAsk);
         let latencies = asks || matches!(self.name, Name::Handoff | Name::Leave | Name::Failover);
         if self.rate.is_some() && !asks {
@@ -271,14 +295,14 @@ impl BenchArgs {
         if self.serde && !matches!(self.name, Name::RemoteTell | Name::Peer) {
             return Some(format!("--serde is for remote-tell, which writes a message each time; {name} has no such messages"));
         }
-        if self.window > 1 && !asks && self.name != Name::Peer && self.name != Name::All {
+        if self.window > 1 && !asks && self.name != Name::Peer {
             return Some(format!("--window is for local-ask and remote-ask; {name} has no requests that could be in flight together"));
         }
         if self.window > 1 && self.inside {
             return Some("--inside asks one after the other; leave --window out".into());
         }
         let tells = matches!(self.name, Name::LocalTell | Name::RemoteTell | Name::Start | Name::Memory);
-        if self.single && !tells && self.name != Name::All {
+        if self.single && !tells {
             return Some(format!(
                 "--single is for local-tell, remote-tell, start and memory, which send in batches without it; {name} sends none"
             ));
@@ -289,17 +313,17 @@ impl BenchArgs {
         if !self.name.has_nodes() && (self.idle.is_some() || !self.set.is_empty() || self.entities.is_some()) {
             return Some(format!("--idle, --set and --entities are for measurements of nodes; {name} starts none"));
         }
-        if self.secs.is_some() && self.name == Name::NetworkTurn {
-            return Some("--secs is for what runs in real time; network-turn simulates as long as its cluster takes".into());
+        if self.entities.is_some() && self.name == Name::Idle {
+            return Some("--entities is for what has entities; the nodes of idle have none".into());
+        }
+        if self.secs.is_some() && !self.name.has_time() {
+            return Some(format!("--secs is for what runs for a time; {name} takes as long as what it has to do"));
         }
         if self.report.is_some() && self.name != Name::All {
             return Some(format!("--report is for `all`, whose page it is to hold; {name} has --csv and --hgrm"));
         }
-        if self.name == Name::All && (self.csv.is_some() || self.single || self.window > 1) {
-            return Some(
-                "`all` has rows with and without --window and --single, and with --report DIR a CSV file for each; leave these flags out"
-                    .into(),
-            );
+        if !self.only.is_empty() && self.name != Name::All {
+            return Some(format!("--only is for `all`, whose rows it names; {name} is one measurement"));
         }
         None
     }
@@ -315,29 +339,30 @@ impl BenchArgs {
             let what = format!("--entities may be at most {ENTITIES_MAX}, --window {WINDOW_MAX}: more have no place in memory");
             return Err(Failure::usage("E-CLI-050", what, ""));
         }
+        let spread = matches!(self.name, Name::Leave | Name::Rebalance | Name::Failover);
+        if spread && self.entities() < SPREAD_MIN {
+            let (name, entities) = (self.name.text(), self.entities());
+            let what = format!("--entities {entities}: {name} needs at least {SPREAD_MIN}, so that each of its three nodes has some");
+            return Err(Failure::usage("E-CLI-050", what, ""));
+        }
         if let Some(problem) = self.mismatch() {
             return Err(Failure::usage("E-CLI-052", problem, ""));
         }
-        rig::config(&self.settings()).map_err(|error| {
-            Failure::usage("E-CLI-010", error.to_string(), "`wingbeat config --defaults` lists all settings with what they may be")
-        })?;
-        for path in self.csv.iter().chain(&self.hgrm) {
-            // Before minutes are spent on what it is to hold.
-            OpenOptions::new().append(true).create(true).open(path).map_err(|error| {
-                Failure::usage("E-CLI-054", format!("{} cannot be written: {error}", path.display()), "name another file")
-            })?;
+        rig::config(&self.settings()).map_err(misconfigured)?;
+        if let Some(problem) = self.absent() {
+            return Err(Failure::usage("E-CLI-053", problem, ""));
         }
-        match self.absent() {
-            Some(problem) => Err(Failure::usage("E-CLI-053", problem, "")),
-            None => Ok(()),
-        }
+        // Before minutes are spent on what they are to hold.
+        self.csv.iter().chain(&self.hgrm).try_for_each(|path| look(path).map_err(|error| unwritable(path, &error)))
     }
 
-    /// Seconds of one run. A soak is none in 2 s, a load of others has to be borne for a minute, and a simulated cluster has its own time.
+    /// Seconds of one run. A soak is none in 2 s, a load of others has to be borne for a minute, a simulated cluster has its own time, and of a hundred
+    /// timers a second the 99.9th percentile is that of a thousand.
     fn secs(&self) -> f64 {
         self.secs.unwrap_or(match self.name {
             Name::Soak => 180.0,
             Name::ForeignLoad => 60.0,
+            Name::HeartbeatDelay => heartbeat::SECS,
             Name::NetworkTurn => f64::from(network_turn::VIRTUAL_S),
             _ => 2.0,
         })
@@ -358,9 +383,26 @@ impl BenchArgs {
     }
 }
 
+fn misconfigured(error: Error) -> Failure {
+    Failure::usage("E-CLI-010", error.to_string(), "`wingbeat config --defaults` lists all settings with what they may be")
+}
+
+/// Fails if this file cannot be written; leaves none that was not there.
+fn look(path: &Path) -> std::io::Result<()> {
+    let is_new = !path.exists();
+    OpenOptions::new().append(true).create(true).open(path)?;
+    if is_new { std::fs::remove_file(path) } else { Ok(()) }
+}
+
+fn unwritable(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::usage("E-CLI-054", format!("{} cannot be written: {error}", path.display()), "name another file")
+}
+
 /// Entities and requests beyond these would have no place in memory.
 const ENTITIES_MAX: u64 = 100_000_000;
 const WINDOW_MAX: u32 = 1 << 20;
+/// With fewer entities a node of three may get none, and be waited for.
+const SPREAD_MIN: u64 = 10;
 
 /// Runs one measurement.
 pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
@@ -397,27 +439,20 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     .map_err(failed)?;
     // First what stands on a screen: files may have become impossible to write since they were looked at.
     say(&if args.json { report.to_json().to_string() } else { report.to_string().trim_end().to_owned() })?;
-    write_files(args, &report).map_err(failed)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// What `--csv` and `--hgrm` ask for.
-fn write_files(args: &BenchArgs, report: &Report) -> Result<(), Error> {
-    let write =
-        |path: &Path, text: String| std::fs::write(path, text).map_err(|error| format!("{} cannot be written: {error}", path.display()));
+    let write = |path: &Path, text: String| std::fs::write(path, text).map_err(|error| unwritable(path, &error));
     if let Some(path) = &args.csv {
         write(path, report.csv())?;
     }
     if let Some(path) = &args.hgrm {
-        let latencies = report.latencies().ok_or("no latencies were measured")?;
+        let latencies = report.latencies().ok_or_else(|| failed("no latencies were measured".into()))?;
         write(path, percentiles::file(&latencies))?;
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 fn report(args: &BenchArgs) -> Report {
     let config = serde_json::json!({
-        "secs": args.secs(), "runs": args.runs(), "window": args.window, "entities": args.entities(), "single": args.single,
+        "secs": args.name.has_time().then(|| args.secs()), "runs": args.runs(), "window": args.window, "entities": args.entities(), "single": args.single,
         "inside": args.inside, "serde": args.serde, "one_core": args.one_core,
         "rate": args.rate.map(|rate| rate.to_string()), "idle": args.idle(),
         "set": args.set.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>(), "payload_bytes": entity::PAYLOAD_BYTES,
@@ -447,8 +482,9 @@ mod tests {
         let lines: Vec<_> = text.lines().filter_map(|line| line.trim().strip_prefix("bench ")).map(words).collect();
         assert!(lines.len() >= 10, "{lines:?}");
         for line in lines {
-            // Two words are of the harness itself; it adds these.
-            let flags = line.iter().skip(2).map(String::as_str).chain(["--json", "--runs", "1", "--secs", "1"]);
+            // Two words are of the harness itself; it adds these, and the time where there is one.
+            let timed = if ["memory", "start"].contains(&line[0].as_str()) { &[][..] } else { &["--secs", "1"] };
+            let flags = line.iter().skip(2).map(String::as_str).chain(["--json", "--runs", "1"]).chain(timed.iter().copied());
             BenchArgs::of(flags)
                 .unwrap_or_else(|error| panic!("{line:?}: {error}"))
                 .check()
