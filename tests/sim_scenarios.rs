@@ -39,6 +39,17 @@ fn ten_nodes_form_a_cluster() {
 }
 
 #[test]
+fn two_first_seeds_that_start_together_found_no_second_cluster() {
+    holds("first-seeds-together", 1..6);
+    holds("first-seeds-both-gone", 1..6);
+}
+
+#[test]
+fn who_waits_for_more_members_outlives_a_crash() {
+    holds("waiting-for-members", 1..4);
+}
+
+#[test]
 fn a_crash_under_load_loses_only_what_was_there() {
     holds("crash-under-load", 1..4);
 }

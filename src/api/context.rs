@@ -393,7 +393,11 @@ pub(crate) fn encode_reply<V: Wire>(value: &V, reads: u8) -> ReplyBody {
     with_scratch(|bytes| {
         bytes.push(version_byte(version));
         match value.encode(version, bytes) {
-            Ok(()) => ReplyBody::Value(bytes.as_slice().into()),
+            Ok(()) if bytes.first() == Some(&version_byte(version)) => ReplyBody::Value(bytes.as_slice().into()),
+            Ok(()) => ReplyBody::Rejected(format!(
+                "the encoder of the reply `{}` took away what stood in the buffer: `Wire::encode` appends",
+                V::NAME
+            )),
             Err(error) => ReplyBody::Rejected(format!("the reply `{}` could not be encoded: {error}", V::NAME)),
         }
     })

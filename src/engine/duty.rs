@@ -117,12 +117,31 @@ pub struct Duty {
     ending: AtomicBool,
     /// A guest has left something to the network thread: what it must not do, or a look.
     owed: AtomicBool,
-    /// A turn has panicked: the network thread ends of it.
-    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    /// A turn has panicked: the network thread ends of it, and of the work what is left to be told.
+    panic: Mutex<Option<Broken>>,
 }
+
+/// What a turn has panicked with, and the work, in which it may have left anything.
+struct Broken(Box<dyn Any + Send>, Box<dyn Turns>);
 
 /// A look at all there is, in `helped`.
 const LOOK: u64 = 1 << 32;
+
+impl Broken {
+    /// Tells whom turns before had brought something, and does what they had left to the network thread: nobody comes back for it. Then that ends.
+    fn end(self, workers: &[Door<ToWorker>]) -> ! {
+        let Self(panic, mut work) = self;
+        let told = catch_unwind(AssertUnwindSafe(|| {
+            work.wakes().ring(workers);
+            work.settle();
+            drop(work);
+        }));
+        if told.is_err() {
+            tracing::error!(target: "wingbeat::engine", "what was left of the network's work panicked as well");
+        }
+        resume_unwind(panic)
+    }
+}
 
 /// There is no work.
 enum Lost {
@@ -141,8 +160,9 @@ impl Duty {
     /// There is none any more: waits for the turn that somebody may be in.
     pub fn end(&self) {
         let work = self.work.lock().take();
-        // A guest may have come behind the last turn.
-        work.into_iter().for_each(|mut work| _ = work.settle());
+        // A guest may have come behind the last turn, and its own may have panicked.
+        let broken = self.panic.lock().take().map(|Broken(_, work)| work);
+        work.into_iter().chain(broken).for_each(|mut work| _ = work.settle());
     }
 
     /// One turn by a thread of `node` that has to wait anyway, unless somebody is at one. If the network thread sleeps and there is more to do, or
@@ -232,7 +252,7 @@ impl Duty {
             }
             Ok(None) => Did::Busy,
             Err(Lost::Over | Lost::Panic) => match self.panic.lock().take() {
-                Some(panic) => resume_unwind(panic),
+                Some(broken) => broken.end(workers),
                 None => Did::Over,
             },
         }
@@ -251,9 +271,8 @@ impl Duty {
         let Some(mut guard) = self.work.try_lock() else { return Ok(None) };
         let work = guard.as_mut().ok_or(Lost::Over)?;
         catch_unwind(AssertUnwindSafe(|| f(&mut **work))).map(Some).map_err(|panic| {
-            *guard = None;
             // While nobody else sees that there is no work.
-            *self.panic.lock() = Some(panic);
+            *self.panic.lock() = guard.take().map(|work| Broken(panic, work));
             Lost::Panic
         })
     }
@@ -497,9 +516,12 @@ mod tests {
         let Bed { duty, bell, plan, rung } = bed();
         duty.lie_down(&bell, || at(1), UNSURE);
         plan.panics.store(true, Ordering::Relaxed);
+        plan.owes.store(true, Ordering::Relaxed);
         assert_eq!(help(&duty, &bell), Did::Over);
         assert_eq!((rung.load(Ordering::Relaxed), help(&duty, &bell)), (1, Did::Over), "it is woken for that");
+        assert_eq!(plan.settled.load(Ordering::Relaxed), 0, "that is code of users");
         assert!(catch_unwind(AssertUnwindSafe(|| duty.turn_for(&[]))).is_err());
+        assert_eq!((plan.settled.load(Ordering::Relaxed), Arc::strong_count(&plan)), (1, 1), "what guests had left is done all the same");
         assert_eq!(duty.turn_for(&[]), Did::Over);
     }
 

@@ -258,7 +258,9 @@ impl Exits {
             scratch.push(address.reads);
         }
         let encoded = message.encode(*M::VERSIONS.end(), scratch).is_ok();
-        if !encoded || scratch.len() > LETTER_MAX.min(node.config.limits.message_bytes as usize) {
+        // An encoder that took that byte away is told so on the long way.
+        let whole = address.ask.is_none() || scratch.first() == Some(&address.reads);
+        if !encoded || !whole || scratch.len() > LETTER_MAX.min(node.config.limits.message_bytes as usize) {
             Way::Long
         } else if self.network.encoded(address, scratch) {
             Way::Sent
@@ -782,6 +784,37 @@ mod tests {
                 {}
                 assert!(n < 2 || taken >= 1, "{word:?} {n}");
             }
+        }
+    }
+
+    /// Its encoder puts its own buffer in the place of the given one.
+    struct Instead;
+
+    impl Wire for Instead {
+        const NAME: &'static str = "instead";
+
+        fn encode(&self, _: u16, out: &mut Vec<u8>) -> Result<(), CodecError> {
+            *out = vec![0, 2, 5];
+            Ok(())
+        }
+
+        fn decode(_: u16, _: &mut &[u8]) -> Result<Self, CodecError> {
+            Err(CodecError::Decode("not needed".into()))
+        }
+    }
+
+    #[test]
+    fn an_encoder_that_takes_away_what_stood_there_is_told_so_on_either_way() {
+        let mut bed = Bed::new();
+        let key = Key::new(&[7; 8]);
+        bed.publish(Word::ELSEWHERE);
+        let ask = Ask { node: bed.node.id, correlation: 1, deadline: crate::Time::MAX };
+        // The first message to a shard goes another way than those behind it.
+        for _ in 0..2 {
+            let letter = Outgoing { key: key.bytes(), hash: key.hash, asks: (Some(ask), 1), msg: &mut Some(Instead) };
+            let refused = bed.exits.send_letter(&bed.node, &bed.entry, letter).unwrap_err();
+            assert!(matches!(&refused, Refusal::Encode(why) if why.contains("appends")), "{refused:?}");
+            assert!(bed.send(&key, 1u64).is_ok());
         }
     }
 

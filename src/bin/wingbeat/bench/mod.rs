@@ -61,7 +61,7 @@ pub struct BenchArgs {
     #[arg(long)]
     json: bool,
     /// Seconds of one run: 2, 10 for `heartbeat-delay`, whose p99.9 wants a thousand timers, and 60 for `foreign-load`, 180 for `soak`, which are one run each.
-    /// What has a number of things to do and no time (`timer`, `start`, `memory`, `growth`, `network-turn`) takes none
+    /// What has a number of things to do (`timer`, `start`, `memory`, `growth`) lasts as long as it does whatever is said here; `network-turn` takes none
     #[arg(long)]
     secs: Option<f64>,
     /// Runs: 5, 1 for `foreign-load` and `network-turn`, and 9 for `remote-ask`, whose p99 wants more; `all` makes no fewer of a row. The figures are medians over
@@ -316,8 +316,8 @@ impl BenchArgs {
         if self.entities.is_some() && self.name == Name::Idle {
             return Some("--entities is for what has entities; the nodes of idle have none".into());
         }
-        if self.secs.is_some() && !self.name.has_time() {
-            return Some(format!("--secs is for what runs for a time; {name} takes as long as what it has to do"));
+        if self.secs.is_some() && self.name == Name::NetworkTurn {
+            return Some("--secs is for what runs in real time; network-turn simulates as long as its cluster takes".into());
         }
         if self.report.is_some() && self.name != Name::All {
             return Some(format!("--report is for `all`, whose page it is to hold; {name} has --csv and --hgrm"));
