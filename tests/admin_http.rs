@@ -260,9 +260,9 @@ fn connections_are_bounded_and_come_back() {
     let node = Node::start();
     let mut clients: Vec<Client> = (0..256).map(|_| node.client()).collect();
     for client in &mut clients {
-        client.send("GET /healthz/alive HTTP/1.1\r\nHost: h\r\n\r\n");
+        client.send(post("/api/v1/entities/counter/k/hold", "{}"));
     }
-    clients.iter_mut().for_each(|c| assert_eq!(c.answer().status, 200));
+    until("the node has all", || node.fake.held.lock().len() == 256);
     let mut told = 0;
     for _ in 0..44 {
         let mut surplus = node.client();
@@ -273,7 +273,9 @@ fn connections_are_bounded_and_come_back() {
         }
     }
     assert_eq!((told, node.refused(HttpRefusal::Connections)), (44, 44));
-    assert_eq!(clients[255].ask("GET /healthz/alive HTTP/1.1\r\nHost: h\r\n\r\n").status, 200, "those inside are served");
+    let held = std::mem::take(&mut *node.fake.held.lock());
+    held.into_iter().for_each(|done| done(EntityOutcome::Accepted));
+    clients.iter_mut().for_each(|c| assert_eq!(c.answer().status, 202, "those inside are served"));
     clients.clear();
     until("room again", || node.client().socket_answers());
 }
@@ -311,6 +313,41 @@ fn clients_that_give_up_before_their_answer_keep_nobody_out() {
     let held = std::mem::take(&mut *node.fake.held.lock());
     held.into_iter().for_each(|done| done(EntityOutcome::Accepted));
     assert_eq!(patient.answer().status, 202, "who waits has its answer");
+}
+
+#[test]
+fn clients_that_have_their_answers_and_stay_keep_nobody_out() {
+    const ALIVE: &str = "GET /healthz/alive HTTP/1.1\r\nHost: h\r\n\r\n";
+    let node = Node::start();
+    let mut patient = node.client();
+    patient.send(post("/api/v1/entities/counter/k/hold", "{}"));
+    until("the node has it", || node.fake.held.lock().len() == 1);
+    let mut body = node.client();
+    body.ask(ALIVE);
+    body.send("POST /api/v1/batch HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nExpect: 100-continue\r\n\r\n");
+    assert_eq!(body.head().status, 100);
+    let mut listener = node.client();
+    listener.send("GET /api/v1/events HTTP/1.1\r\nHost: h\r\nAccept: text/event-stream\r\n\r\n");
+    assert_eq!(listener.head().status, 200);
+    let mut idle: Vec<Client> = (3..256).map(|_| node.client()).collect();
+    idle.iter_mut().for_each(|c| assert_eq!(c.ask(ALIVE).status, 200));
+    assert_eq!(idle[0].ask(ALIVE).status, 200);
+    // They are all there before one of them asks.
+    let mut later: Vec<Client> = (0..100).map(|_| node.client()).collect();
+    later.iter_mut().for_each(|c| assert_eq!(c.ask(ALIVE).status, 200, "who has been idle longest gives way"));
+    (1..101).for_each(|n| assert_eq!(idle[n].end(), b""));
+    assert_eq!(node.refused(HttpRefusal::Connections), 100);
+    assert_eq!(idle[101].ask(ALIVE).status, 200, "and nobody else does");
+    for _ in 0..100 {
+        assert_eq!(node.get("/healthz/alive").status, 200);
+    }
+    assert_eq!(idle[0].ask(ALIVE).status, 200, "who asked last stays");
+    node.fake.held.lock().pop().unwrap()(EntityOutcome::Accepted);
+    assert_eq!(patient.answer().status, 202, "as does who waits for an answer");
+    body.send("x");
+    assert_eq!(body.answer().status, 200, "or has sent a part of a request");
+    node.events.push("member", &1);
+    assert!(listener.until("id: 1\n").starts_with("retry: "), "or listens");
 }
 
 #[test]

@@ -131,6 +131,13 @@ impl Connection {
         self.exchanges == 0 && !self.surplus && matches!(self.state, State::Reading) && !matches!(self.exchange.waiting(), Waiting::Body)
     }
 
+    /// When it is closed, as its client has its answers and asks for no more: who has been idle longer has less time left. `None` where anything is under way,
+    /// or something has come that is not read yet.
+    pub fn idle_until(&self) -> Option<Instant> {
+        let between = matches!(self.state, State::Reading) && self.exchange.waiting() == Waiting::Request && self.out.is_empty();
+        self.deadline.filter(|_| between && self.exchanges > 0 && !self.readable)
+    }
+
     pub fn readable(&mut self) {
         self.readable = true;
     }

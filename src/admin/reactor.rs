@@ -228,14 +228,21 @@ impl Reactor {
         self.ready.push_back(slot);
     }
 
-    /// The oldest connection gives way whose client has gone before its answer came, or else has asked for nothing yet: clients that are impatient, silent or
-    /// dripping keep nobody out.
+    /// One connection gives way, if one can: the oldest whose client has gone before its answer came, or else the one that has been idle longest behind its
+    /// answers, or else the oldest that has asked for nothing yet. Clients that are impatient, idle, silent or dripping keep nobody out. Once half of all have
+    /// asked for nothing yet, that is no burst which gets to its first requests in a moment, and no idle one gives way to it.
     fn make_room(&mut self) {
+        let those = || self.slots.iter().enumerate().filter_map(|(slot, c)| Some((slot, c.as_ref()?)));
         let oldest = |is: fn(&Connection) -> bool| {
-            let those = self.slots.iter().enumerate().filter_map(|(slot, c)| Some((c.as_ref().filter(|c| is(c))?.generation, slot)));
-            those.min()
+            let oldest = those().filter(|(_, c)| is(c)).min_by_key(|(_, c)| c.generation);
+            oldest.map(|(slot, _)| slot)
         };
-        if let Some((_, slot)) = oldest(Connection::is_given_up).or_else(|| oldest(Connection::is_half_open)) {
+        let idlest = || those().filter_map(|(slot, c)| Some((c.idle_until()?, slot))).min().map(|(_, slot)| slot);
+        let newcomers = those().filter(|(_, c)| c.is_half_open()).count();
+        let gives_way = oldest(Connection::is_given_up)
+            .or_else(|| if 2 * newcomers < self.limits.connections { idlest() } else { None })
+            .or_else(|| oldest(Connection::is_half_open));
+        if let Some(slot) = gives_way {
             self.metrics.http.refused.add(HttpRefusal::Connections);
             self.close(slot);
         }
