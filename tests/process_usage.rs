@@ -195,5 +195,11 @@ fn too_few_shards_are_warned_about() {
     until_holds("it is a member", || cluster.nodes[0].members_that_are("up").len() == 3);
     let answer = other.post("/api/v1/entities/counter/a/add?timeout_ms=5000", r#"{"n": 1}"#);
     assert_eq!((answer.status, &answer.json()["maybe_ran"]), (503, &false.into()), "{}", answer.text());
-    assert_eq!(cluster.nodes[0].post("/api/v1/entities/counter/a/add", r#"{"n": 1}"#).status, 200);
+    let told = other.post("/api/v1/entities/counter/a/add?mode=tell", r#"{"n": 1}"#);
+    let problems = [&answer, &told].map(|answer| answer.problem(503, "E-ASK-002"));
+    assert_eq!((&problems[0], answer.json()), (&problems[1], told.json()), "who tells hears the same");
+    let line = r#"{"type": "counter", "key": "a", "op": "add", "body": {"n": 1}, "mode": "tell"}"#;
+    let line = other.post("/api/v1/batch", line).json();
+    assert_eq!((&line["status"], &line["code"], &line["maybe_ran"]), (&503.into(), &"E-ASK-002".into(), &false.into()), "{line}");
+    assert_eq!(cluster.nodes[0].post("/api/v1/entities/counter/a/add", r#"{"n": 1}"#).json()["result"]["total"], 1);
 }

@@ -95,6 +95,10 @@ where
     // Nobody waits for it longer than for the answer.
     let patience = call.room.saturating_duration_since(Instant::now()).min(call.timeout);
     if call.mode == Mode::Tell {
+        // It would be dropped behind the answer, where whoever asks hears of it.
+        if region.entry().refused().is_some() {
+            return done(problem(&asked, &AskError::Dropped(crate::DropReason::TypeRefused)));
+        }
         let outcome = match entity.tell_within(request, patience) {
             Ok(()) => EntityOutcome::Accepted,
             Err(refused) => {
