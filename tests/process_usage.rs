@@ -155,6 +155,15 @@ fn a_seed_without_address_is_logged_by_name_and_the_node_goes_on() {
     assert_eq!(node.status()["status"], "joining");
     assert_eq!(node.get("/healthz/alive").status, 200);
     assert!(node.get("/healthz/ready").problem(503, "E-HTTP-025").contains("member_up"));
+    // There is no coordinator that could be late.
+    for path in ["/api/v1/shards", "/api/v1/shards/counter", "/api/v1/shards/counter/locate?key=a", "/api/v1/handoffs"] {
+        let detail = node.get(path).problem(503, "E-HTTP-019");
+        assert!(detail.contains("not a member of a cluster yet") && detail.contains("no-such-host.invalid:7301"), "{path}: {detail}");
+    }
+    for args in [&["shards"][..], &["shards", "counter"], &["where", "counter", "a"]] {
+        let done = ended(wingbeat().args(args).args(["--at", &node.admin.to_string()]));
+        assert!(done.code == Some(2) && done.err.contains("not a member of a cluster yet"), "{args:?}: {done:?}");
+    }
 }
 
 // failures: row 22

@@ -250,6 +250,25 @@ fn state_name(state: ShardState) -> String {
     .into()
 }
 
+/// Why there is no answer of the coordinator: where none is known, nobody was asked.
+fn unanswered(config: &Config, view: &ClusterView) -> SourceError {
+    let role = config.sharding.coordinator_role.as_deref();
+    if view.oldest(role).is_some() {
+        return SourceError::Timeout("the coordinator did not answer in time; it may be moving to another node: try again".into());
+    }
+    let seeds = config.cluster.seeds.join(", ");
+    SourceError::Unavailable(match (view.myself(), role) {
+        (None, _) if seeds.is_empty() => "this node is not a member of a cluster yet; try again".into(),
+        (None, _) => format!(
+            "this node is not a member of a cluster yet: it asks its seeds, {seeds}; see that one of them runs and can be reached, and try again"
+        ),
+        (Some(_), None) => "no coordinator is known, as no member is up yet; try again".into(),
+        (Some(_), Some(role)) => {
+            format!("no coordinator is known: no member that is up has the role `{role}` (sharding.coordinator_role); try again")
+        }
+    })
+}
+
 impl Surface {
     fn entry(&self, name: &str) -> Result<Arc<TypeEntry>, SourceError> {
         let known = || {
@@ -280,6 +299,7 @@ impl Surface {
         if self.node.life() != Life::Running {
             return done(Err(SourceError::Shutdown));
         }
+        let node = self.node.clone();
         self.node.command(
             make,
             Some(Box::new(move |answer| {
@@ -288,9 +308,7 @@ impl Surface {
                     Answer::NoMember(_) => {
                         Err(SourceError::Refused("the member that was meant is gone; GET /api/v1/members shows who is there".into()))
                     }
-                    Answer::NoAuthority => Err(SourceError::Timeout(
-                        "the coordinator did not answer in time; it may be moving to another node: try again".into(),
-                    )),
+                    Answer::NoAuthority => Err(unanswered(&node.config, &node.view())),
                     answer => read(answer),
                 })
             })),
