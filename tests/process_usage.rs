@@ -176,10 +176,14 @@ fn a_node_that_is_its_own_only_seed_forms_a_cluster_at_once() {
     let env = [("WINGBEAT_CLUSTER__MIN_MEMBERS", "2"), ("WINGBEAT_CLUSTER__PRESET", "local_test")];
     let name = unique_name();
     let first = Node::start_with(&name, &[], &env);
+    let warned = || first.status()["warnings"].to_string().contains("W-CFG-004");
+    assert!(warned());
+    assert!(first.get("/api/v1/shards").problem(503, "E-HTTP-019").contains("no member is up yet"));
     let second = Node::start_with(&name, &["--seed", &first.addr], &env);
     for node in [&first, &second] {
         until_holds("both up", || node.members_that_are("up").len() == 2);
     }
+    assert!(!warned(), "it waits for nobody any more");
 }
 
 // failures: row 67

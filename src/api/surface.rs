@@ -377,7 +377,12 @@ impl Source for Surface {
         let addr = |id: Option<NodeId>| id.and_then(|id| addr_in(&view, id));
         let oldest = view.oldest(None).map(|m| Host::from(&m.addr));
         let coordinator = view.oldest(node.config.sharding.coordinator_role.as_deref()).map(|m| Host::from(&m.addr));
-        let mut warnings: Vec<String> = node.config.warnings().iter().map(ToString::to_string).collect();
+        let mut warnings = node.config.warnings();
+        // That it waits for others is over once it is up.
+        if view.myself().is_some_and(|m| m.status >= MemberStatus::Up) {
+            warnings.retain(|warning| warning.code != "W-CFG-004");
+        }
+        let mut warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
         let up = view.members.iter().filter(|m| m.status == MemberStatus::Up).count();
         for entry in node.all_types() {
             if let Some(why) = entry.refused() {
