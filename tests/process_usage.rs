@@ -83,6 +83,11 @@ fn exit_codes_do_not_depend_on_who_reads() {
             "{args:?}: what was not written is a failure"
         );
     }
+    for args in [&["--help"][..], &["help"], &["node", "--help"], &["--version"]] {
+        assert_eq!(wingbeat().args(args).stdout(closed()).status().unwrap().code(), Some(0), "{args:?}");
+        let done = wingbeat().args(args).stdout(full()).output().unwrap();
+        assert!(done.status.code() == Some(1) && String::from_utf8_lossy(&done.stderr).contains("E-CLI-006"), "{args:?}: {done:?}");
+    }
     assert_eq!(wingbeat().args(["status", "--at", "127.0.0.1:1"]).stderr(full()).status().unwrap().code(), Some(2));
     assert_eq!(wingbeat().arg("nodee").stderr(full()).status().unwrap().code(), Some(1));
     fs::remove_file(&file).unwrap();

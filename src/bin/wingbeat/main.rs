@@ -26,7 +26,8 @@ use clap::{
 
 use self::{
     fail::{Exit, Failure},
-    out::note,
+    out::{note, say},
+    table::colours,
 };
 
 /// Clustering for latency-sensitive services: run a node, watch it work, ask a cluster
@@ -104,25 +105,26 @@ fn main() -> ExitCode {
         Err(error) => {
             // Help and version are what was asked for; everything else is wrong usage, which has the exit code 1 here.
             if !error.use_stderr() {
-                // A reader that has gone is no failure.
-                let _ = error.print();
-                return ExitCode::SUCCESS;
+                let text = error.render();
+                let text = if colours() { text.ansi().to_string() } else { text.to_string() };
+                return ended(say(text.trim_end()).map(|()| ExitCode::SUCCESS));
             }
             if let Some(failure) = absent(&error) {
-                note(&failure);
-                return failure.exit.into();
+                return ended(Err(failure));
             }
             note(error.render().to_string().replacen("error:", "error[E-CLI-001]:", 1).trim_end());
             return Exit::Usage.into();
         }
     };
-    match run(&cli.command) {
-        Ok(code) => code,
-        Err(failure) => {
-            note(&failure);
-            failure.exit.into()
-        }
-    }
+    ended(run(&cli.command))
+}
+
+/// The exit code of what was done, or of what was wrong, which is told.
+fn ended(done: Result<ExitCode, Failure>) -> ExitCode {
+    done.unwrap_or_else(|failure| {
+        note(&failure);
+        failure.exit.into()
+    })
 }
 
 fn run(command: &Command) -> Result<ExitCode, Failure> {
