@@ -258,6 +258,19 @@ fn events_are_listed() {
     node.events.push("member", &json!({"addr": "a:1"}));
     let json = node.get("/api/v1/events").json();
     assert_eq!((&json["events"][0]["id"], &json["events"][0]["data"]["addr"]), (&1.into(), &"a:1".into()));
+    (2..=3).for_each(|n| node.events.push("member", &n));
+    let ids = |query: &str| {
+        let json = node.get(&format!("/api/v1/events?last_event_id={query}")).json();
+        assert_eq!(json["newest"], 3);
+        json["events"].as_array().unwrap().iter().map(|event| event["id"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!((ids("0"), ids("1"), ids("3")), (vec![1, 2, 3], vec![2, 3], vec![]));
+    assert_eq!(ids("99"), [1, 2, 3], "an id from before a restart means everything");
+    for bad in ["", "x", "-1", "1.5", "18446744073709551616"] {
+        assert!(node.get(&format!("/api/v1/events?last_event_id={bad}")).problem(400, "E-HTTP-012").contains("last_event_id"));
+    }
+    let stream = "GET /api/v1/events?last_event_id=x HTTP/1.1\r\nHost: h\r\nAccept: text/event-stream\r\n\r\n";
+    node.client().ask(stream).problem(400, "E-HTTP-012");
 }
 
 #[test]

@@ -90,12 +90,12 @@ impl EventRing {
         }
     }
 
-    /// The kept events as `{"events": [..], "newest": id}`.
-    pub fn to_json(&self) -> Vec<u8> {
+    /// The kept events as `{"events": [..], "newest": id}`: those behind the last one that the reader has seen (0: none).
+    pub fn to_json(&self, last_seen: u64) -> Vec<u8> {
         // Copied first, so that whoever pushes does not wait for the rest.
         let kept = self.inner.lock().kept.clone();
         let mut json = String::from("{\"events\":[");
-        kept.since(0, |shown| {
+        kept.since(kept.seen(last_seen), |shown| {
             if !json.ends_with('[') {
                 json.push(',');
             }
@@ -113,8 +113,7 @@ impl EventRing {
         let mut told = u64::MAX;
         if let Some(last_seen) = last_seen {
             let kept = self.inner.lock().kept.clone();
-            // An id from before a restart of this node: all that is kept is new to this subscriber.
-            let last_seen = if last_seen > kept.newest { 0 } else { last_seen };
+            let last_seen = kept.seen(last_seen);
             missed = (kept.oldest() - 1).saturating_sub(last_seen);
             if missed > 0 {
                 text.push_str(&format!("event: lagged\ndata: {{\"missed\":{missed}}}\n\n"));
@@ -164,6 +163,11 @@ impl Kept {
     /// Id of the first event that is kept, or of the next one.
     fn oldest(&self) -> u64 {
         self.newest + 1 - self.marks.len() as u64
+    }
+
+    /// The last one that somebody has seen who names this id. One that has not been is from before a restart of this node: all that is kept is new then.
+    fn seen(&self, id: u64) -> u64 {
+        if id > self.newest { 0 } else { id }
     }
 
     fn push(&mut self, kind: &str, at_unix_ms: u64, data: &str) {
@@ -237,7 +241,7 @@ mod tests {
         for n in 0..EVENTS_KEPT + 5 {
             ring.push("member", &n);
         }
-        let json: serde_json::Value = serde_json::from_slice(&ring.to_json()).unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&ring.to_json(0)).unwrap();
         let events = json["events"].as_array().unwrap();
         assert_eq!((events.len(), &events[0]["id"], &json["newest"]), (EVENTS_KEPT, &6.into(), &1005.into()));
         assert_eq!((&events[0]["event"], &events[0]["data"]), (&"member".into(), &5.into()));
@@ -264,7 +268,7 @@ mod tests {
         let ring = EventRing::new();
         ring.push("a\nb", &"x\ny");
         ring.push("big", &"x".repeat(EVENT_BYTES_MAX));
-        let json = ring.to_json();
+        let json = ring.to_json(0);
         assert_eq!(json.iter().filter(|b| **b == b'\n').count(), 1);
         let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
         assert_eq!((&json["events"][0]["event"], &json["events"][1]["data"]), (&"ab".into(), &serde_json::Value::Null));

@@ -94,6 +94,13 @@ impl<'a> Query<'a> {
         }
     }
 
+    /// `last_event_id`, if it is there.
+    pub fn last_event_id(&self) -> Result<Option<u64>, Problem> {
+        let Some(text) = self.get("last_event_id") else { return Ok(None) };
+        let bad = |_| Problem::bad_parameter(format!("last_event_id is `{}`, not the `id` of an event, a whole number", shorten(text)));
+        text.parse().map(Some).map_err(bad)
+    }
+
     /// `mode`, or the default.
     pub fn mode(&self) -> Result<Mode, Problem> {
         match self.get("mode") {

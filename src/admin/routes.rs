@@ -90,7 +90,12 @@ impl Api {
             }
             Route::Handoffs => self.source.handoffs(answer(responder, |handoffs| wrapped("handoffs", handoffs))),
             Route::Drops => responder.respond(drops(&self.source.drops())),
-            Route::Events => self.events(request, need!(Query::parse(&request.query, &["last_event_id"])), responder),
+            Route::Events => {
+                let asked = need!(Query::parse(&request.query, &["last_event_id"]).and_then(|query| query.last_event_id()));
+                // A header that is no number is from somebody else's stream: as if none was given.
+                let told = request.header("last-event-id").and_then(|id| id.trim().parse().ok());
+                self.events(request, told.or(asked), responder);
+            }
             Route::Config => responder.respond(wrapped("config", shown(self.source.config()))),
             Route::Metrics => responder.respond(self.metrics_page()),
             Route::Leave | Route::Down => {
@@ -129,14 +134,12 @@ impl Api {
         });
     }
 
-    fn events(&self, request: &Request, query: Query<'_>, responder: Responder) {
+    fn events(&self, request: &Request, last_seen: Option<u64>, responder: Responder) {
         let wants_stream = request.header("accept").is_some_and(|accept| accept.to_ascii_lowercase().contains(EVENT_STREAM));
         if !wants_stream || request.method == Method::Head {
             let ring = self.events.clone();
-            return responder.respond_with(move || Response::new(200, JSON, ring.to_json()));
+            return responder.respond_with(move || Response::new(200, JSON, ring.to_json(last_seen.unwrap_or(0))));
         }
-        // An id that is no number is from somebody else's stream: as if none was given.
-        let last_seen = request.header("last-event-id").or(query.get("last_event_id")).and_then(|id| id.trim().parse().ok());
         let missed = self.events.subscribe(last_seen, responder.stream(EVENT_STREAM, EVENT_STREAM_COMMENT));
         self.metrics.shared.events_lagged.add(missed);
     }
