@@ -200,7 +200,11 @@ fn wrong_paths_and_methods_are_told_apart() {
     let answer = node.get("/api/v1/batch");
     answer.problem(405, "E-HTTP-011");
     assert_eq!(answer.header("allow"), Some("POST"));
-    assert_eq!((node.refused(HttpRefusal::UnknownRoute), node.refused(HttpRefusal::Method)), (1, 2));
+    let answer = node.client().ask("PATCH /api/v1/batch HTTP/1.1\r\nHost: h\r\n\r\n");
+    assert!(answer.problem(405, "E-HTTP-011").contains("has POST, not PATCH"));
+    let long = node.client().ask(&format!("{} /api/v1/batch HTTP/1.1\r\nHost: h\r\n\r\n", "X".repeat(9_000)));
+    assert!(long.problem(405, "E-HTTP-011").len() < 200);
+    assert_eq!((node.refused(HttpRefusal::UnknownRoute), node.refused(HttpRefusal::Method)), (1, 4));
 }
 
 #[test]

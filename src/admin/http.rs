@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::problem::Problem;
+use super::problem::{Problem, shorten};
 use crate::metrics::HttpRefusal;
 
 /// Most bytes of request line and headers together.
@@ -15,7 +15,7 @@ pub(super) const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 pub const JSON: &str = "application/json";
 
 /// A request method.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Method {
     /// Reads.
@@ -28,8 +28,8 @@ pub enum Method {
     Put,
     /// Deletes.
     Delete,
-    /// Anything else; no route has it.
-    Other,
+    /// Anything else, by its name, shortened; no route has it.
+    Other(Box<str>),
 }
 
 impl Method {
@@ -40,29 +40,29 @@ impl Method {
             "POST" => Self::Post,
             "PUT" => Self::Put,
             "DELETE" => Self::Delete,
-            _ => Self::Other,
+            other => Self::Other(shorten(other).into()),
         }
     }
 
     /// Whether a request with it may change something.
-    pub fn writes(self) -> bool {
+    pub fn writes(&self) -> bool {
         !matches!(self, Self::Get | Self::Head)
     }
 
     /// Most bytes of a body with it, where writes may have `limit`.
-    pub(super) fn body_bytes_max(self, limit: usize) -> usize {
+    pub(super) fn body_bytes_max(&self, limit: usize) -> usize {
         if self.writes() { limit } else { limit.min(READ_BODY_BYTES_MAX) }
     }
 
     /// As written in a request.
-    pub fn name(self) -> &'static str {
+    pub fn name(&self) -> &str {
         match self {
             Self::Get => "GET",
             Self::Head => "HEAD",
             Self::Post => "POST",
             Self::Put => "PUT",
             Self::Delete => "DELETE",
-            Self::Other => "this method",
+            Self::Other(name) => name,
         }
     }
 }
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn a_head_is_read_as_it_is_meant() {
         let head = whole("POST /a%20b?x=1#f HTTP/1.1\r\nHOST: h\r\nContent-Length: 5\r\nExpect: 100-Continue\r\n\r\n");
-        assert_eq!((head.request.method, head.request.path.as_str(), head.request.query.as_str()), (Method::Post, "/a%20b", "x=1"));
+        assert_eq!((&head.request.method, head.request.path.as_str(), head.request.query.as_str()), (&Method::Post, "/a%20b", "x=1"));
         assert_eq!((head.framing, head.keep_alive, head.expects_continue), (Framing::Length(5), true, true));
         assert_eq!(head.request.header("host"), Some("h"));
     }

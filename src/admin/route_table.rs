@@ -81,11 +81,11 @@ pub(super) struct Found<'a> {
 /// Finds what is at a path.
 pub(super) fn find(method: Method, path: &str) -> Result<Found<'_>, Problem> {
     // Reading without the body goes wherever reading goes.
-    let asked = if method == Method::Head { Method::Get } else { method };
+    let asked = if method == Method::Head { &Method::Get } else { &method };
     let mut allowed = Vec::new();
     for (has, template, route) in ROUTES {
         let Some(args) = matches(template, path) else { continue };
-        if *has == asked {
+        if has == asked {
             let decoded: Option<Vec<_>> = args.iter().map(|arg| decode_segment(arg)).collect();
             return match decoded {
                 Some(args) => Ok(Found { route: *route, args }),
@@ -93,7 +93,7 @@ pub(super) fn find(method: Method, path: &str) -> Result<Found<'_>, Problem> {
                 None => Err(Problem::bad_parameter(format!("`{}` is not percent-encoded UTF-8; write `%` as %25", shorten(path)))),
             };
         }
-        allowed.push(*has);
+        allowed.push(has);
     }
     match allowed.first() {
         Some(Method::Get) => Err(Problem::method(method.name(), path, "GET, HEAD")),
@@ -185,8 +185,9 @@ mod tests {
     fn a_wrong_method_names_the_right_ones() {
         let problem = find(Method::Post, "/api/v1/status").err().unwrap();
         assert_eq!((problem.status, problem.header), (405, Some(Box::new(("Allow", "GET, HEAD".into())))));
-        let problem = find(Method::Other, "/api/v1/batch").err().unwrap();
+        let problem = find(Method::Other("PATCH".into()), "/api/v1/batch").err().unwrap();
         assert_eq!((problem.status, problem.header), (405, Some(Box::new(("Allow", "POST".into())))));
+        assert_eq!(problem.detail, "`/api/v1/batch` has POST, not PATCH");
     }
 
     #[test]
@@ -214,7 +215,7 @@ mod tests {
             (Method::Get, "/api/v1/leaders"),
             (Method::Get, "/api/v1/latency"),
             (Method::Post, "/api/v1/rebalance"),
-            (Method::Other, "/api/v1/store/prices/a%2Fb"),
+            (Method::Delete, "/api/v1/store/prices/a%2Fb"),
         ] {
             let problem = find(method, path).err().unwrap();
             assert_eq!((problem.status, problem.code), (501, "E-HTTP-022"), "{path}");

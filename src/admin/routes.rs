@@ -155,7 +155,7 @@ impl Api {
 
 impl Handler for Api {
     fn handle(&self, request: Request, responder: Responder) {
-        let result = match find(request.method, &request.path) {
+        let result = match find(request.method.clone(), &request.path) {
             Ok(found) => self.route(&request, &found, responder),
             Err(problem) => Err((problem, responder)),
         };
