@@ -196,6 +196,10 @@ fn each_line_of_a_batch_fails_alone() {
         r#"{"type":"counter","key":"k","op":"get","mode":"reliable"}"#,
         "\u{0}",
         r#"{"type":"counter","key":"\u00e9","op":"slow","body":{ "a" : 1 }}"#,
+        r#"{"type":"counter","key":"k","op":"get","body":null}"#,
+        r#"{"type":"counter","key":"k","op":"get","key":"l"}"#,
+        "",
+        " ",
     ];
     let answer = node.post("/api/v1/batch", &(lines.join("\r\n") + "\r\n"));
     let answers: Vec<Value> = String::from_utf8(answer.body).unwrap().lines().map(|l| serde_json::from_str(l).unwrap()).collect();
@@ -203,7 +207,8 @@ fn each_line_of_a_batch_fails_alone() {
     assert_eq!(answers[0]["result"]["key"], "k");
     assert_eq!(answers[1], json!({"status": 202}));
     let status: Vec<u64> = answers[2..].iter().map(|a| a["status"].as_u64().unwrap()).collect();
-    assert_eq!(status, [500, 400, 400, 404, 400, 400, 400, 501, 400, 504]);
+    assert_eq!(status, [500, 400, 400, 404, 400, 400, 400, 501, 400, 504, 400, 400, 400, 400]);
+    node.post("/api/v1/entities/counter/k/get", "null").problem(400, "E-HTTP-020");
     assert_eq!((&answers[2]["maybe_ran"], &answers[11]["maybe_ran"]), (&true.into(), &true.into()));
     assert!(answers[6]["detail"].as_str().unwrap().contains("line 7") && answers[6]["detail"].as_str().unwrap().contains("bdy"));
     assert!(answers[11]["detail"].as_str().unwrap().contains('é'));
@@ -214,7 +219,10 @@ fn each_line_of_a_batch_fails_alone() {
 fn a_batch_has_a_limit_of_lines() {
     let node = Node::start();
     assert_eq!(node.post("/api/v1/batch", "").body, b"");
-    assert_eq!(node.post("/api/v1/batch", "\n").status, 200);
+    for (body, lines) in [("\n", 1), ("\r\n", 1), ("\n\n", 2), ("{}", 1), ("{}\n", 1), ("{}\r\n\r\n", 2), ("{}\n{}", 2), ("\n{}", 2)] {
+        let answers = node.post("/api/v1/batch", body).body;
+        assert_eq!(String::from_utf8(answers).unwrap().lines().count(), lines, "{body:?}");
+    }
     let full = "{}\n".repeat(10_000);
     let answer = node.post("/api/v1/batch", &full);
     assert_eq!(answer.body.iter().filter(|b| **b == b'\n').count(), 10_000);

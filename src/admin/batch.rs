@@ -14,7 +14,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::{
@@ -49,10 +49,15 @@ struct Line<'a> {
     key: Cow<'a, str>,
     #[serde(borrow)]
     op: Cow<'a, str>,
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "given")]
     body: Option<&'a RawValue>,
     #[serde(default)]
     mode: Mode,
+}
+
+/// A body that is there. `null` is one, and no object.
+fn given<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Option<&'a RawValue>, D::Error> {
+    <&RawValue>::deserialize(from).map(Some)
 }
 
 /// Sends every line and answers when the last one has its outcome.
@@ -67,8 +72,10 @@ pub(super) fn run(
         Ok(timeout) => timeout,
         Err(problem) => return Err((problem, responder)),
     };
-    let body = request.body.trim_ascii_end();
-    let count = if body.is_empty() { 0 } else { 1 + body.iter().filter(|b| **b == b'\n').count() };
+    let body = &request.body[..];
+    // The last line may have its end or not; further ones are blank lines, which have their answers as well.
+    let lines = body.strip_suffix(b"\n").map_or(body, |rest| rest.strip_suffix(b"\r").unwrap_or(rest));
+    let count = if body.is_empty() { 0 } else { 1 + lines.iter().filter(|b| **b == b'\n').count() };
     if count > LINES_MAX {
         return Err((Problem::too_many_lines(LINES_MAX), responder));
     }
@@ -84,7 +91,7 @@ pub(super) fn run(
     });
     let (types, in_vain) = (source.entity_types(), Cell::new(false));
     let room = patience.room(Instant::now(), ROOM_WAIT);
-    for (at, line) in body.split(|b| *b == b'\n').take(count).enumerate() {
+    for (at, line) in lines.split(|b| *b == b'\n').take(count).enumerate() {
         let mut owed = OwedLine { batch: batch.clone(), at, answered: false };
         if let Err(problem) = send(source, &types, line, (timeout, room, &in_vain), &mut owed) {
             owed.settle(Outcome::Refused(Box::new(problem)));
