@@ -90,6 +90,7 @@ fn what_is_wrong_with_a_request_is_named_and_counted() {
     assert!(ask(ADD, r#"{"n": 1.5}"#).problem(400, "E-HTTP-020").contains("`n` is 1.5"));
     assert!(ask(ADD, r#"{"n": 1, "m": 2}"#).problem(400, "E-HTTP-020").contains("`m`"));
     assert!(ask(ADD, "nonsense").problem(400, "E-HTTP-020").contains("JSON"));
+    assert!(ask(ADD, r#"{"n": 1, "n": 2}"#).problem(400, "E-HTTP-020").contains("duplicate field `n`"));
     let large = ask("/api/v1/entities/register/r/write", &json!({"value": "v".repeat(40_000)}).to_string());
     assert!(large.problem(400, "E-HTTP-020").contains("32768"));
     assert!(ask(&format!("{ADD}?timeout_ms=0"), "{}").problem(400, "E-HTTP-012").contains("600000"));
@@ -102,7 +103,7 @@ fn what_is_wrong_with_a_request_is_named_and_counted() {
     assert!(over.problem(409, "E-ASK-008").contains("leaves the range"));
     let page = node.get("/metrics").text();
     for (reason, count) in
-        [("unknown_type", 2), ("unknown_operation", 1), ("bad_key", 3), ("bad_body", 4), ("body_too_large", 1), ("bad_parameter", 1)]
+        [("unknown_type", 2), ("unknown_operation", 1), ("bad_key", 3), ("bad_body", 5), ("body_too_large", 1), ("bad_parameter", 1)]
     {
         assert!(page.contains(&format!("wingbeat_http_refused_total{{reason=\"{reason}\"}} {count}\n")), "{reason}: {page}");
     }

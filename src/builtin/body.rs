@@ -1,6 +1,12 @@
 //! The body of an operation: a JSON object with exactly the fields that the operation names.
 
-use serde_json::{Map, Value};
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error as _, MapAccess, Visitor},
+};
+use serde_json::{Map, Value, map::Entry};
 
 /// What is wrong with a body: which field, what it holds, what it should hold.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -50,6 +56,36 @@ impl BodyError {
             Self::Unknown { field, .. } => Some(field),
             Self::Missing { field, .. } | Self::Wrong { field, .. } => Some(field),
         }
+    }
+}
+
+/// An object as it came, of which each field is there once: of two that differ, none is what the sender meant.
+pub(super) struct Object(pub Value);
+
+impl<'de> Deserialize<'de> for Object {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(Once).map(|map| Self(Value::Object(map)))
+    }
+}
+
+struct Once;
+
+impl<'de> Visitor<'de> for Once {
+    type Value = Map<String, Value>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Self::Value, A::Error> {
+        let mut map = Map::new();
+        while let Some(name) = fields.next_key::<String>()? {
+            match map.entry(name) {
+                Entry::Vacant(place) => place.insert(fields.next_value()?),
+                Entry::Occupied(first) => return Err(A::Error::custom(format_args!("duplicate field `{}`", shortened(first.key())))),
+            };
+        }
+        Ok(map)
     }
 }
 
@@ -165,6 +201,17 @@ mod tests {
         let body = json!({});
         let error = Body::new(&body, &["n"]).unwrap().integer("n", 1, 9).unwrap_err();
         assert_eq!((error.field(), error.to_string().as_str()), (Some("n"), "`n` is missing: expected a whole number from 1 to 9"));
+    }
+
+    #[test]
+    fn a_field_that_is_there_twice_is_named() {
+        let object = |text: &str| serde_json::from_str::<Object>(text).map(|object| object.0).map_err(|error| error.to_string());
+        assert_eq!(object(r#" {"n": 1, "id": {"n": 2}} "#), Ok(json!({"n": 1, "id": {"n": 2}})));
+        assert!(object(r#"{"n": 1, "n": 1}"#).unwrap_err().starts_with("duplicate field `n` at line 1"));
+        assert!(object(&format!(r#"{{"{0}": 1, "{0}": 1}}"#, "x".repeat(9_000))).unwrap_err().len() < 200);
+        for text in ["[]", "1", "{\"n\": 1", "{} {}"] {
+            assert!(object(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Operation, Refused,
     aircraft::{self, Aircraft},
+    body::Object,
     counter::{self, Counter},
     probe::{self, Probe},
     register::{self, Register},
@@ -150,7 +151,7 @@ impl<T: crate::EntityType<Key = String>> Operations for Bridge<T> {
     fn call(&self, call: EntityCall<'_>, done: Done) {
         let wrong = |why: String| EntityOutcome::wrong_body(call.ty, call.op, &why);
         let body = match serde_json::from_slice(call.body) {
-            Ok(body) => body,
+            Ok(Object(body)) => body,
             Err(error) => return done(wrong(error.to_string())),
         };
         match Operation::parse(call.ty, call.key, call.op, &body) {
