@@ -2,7 +2,8 @@
 //!
 //! A flight carries its number at that aircraft, from 1. Only the number that comes next is applied. A lower one was applied before and is
 //! answered without effect, so a sender may repeat itself. A higher one is refused with the number that is awaited: a flight before it was
-//! lost, reordered, or went down with the node that the aircraft lived on, and the sender has to feed again from there.
+//! lost, reordered, or went down with the node that the aircraft lived on, and the sender has to feed again from there. `applied` in an
+//! answer is the highest number that was applied so far, also where the flight is a repetition with a lower one.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -36,7 +37,7 @@ pub struct Flight {
 /// What can be asked of an aircraft.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Op {
-    /// Applies a flight.
+    /// Applies a flight; the answer's `applied` is the highest number that was applied so far.
     Flight(Flight),
     /// The sums.
     Report,
