@@ -511,20 +511,19 @@ impl Traffic {
         }
     }
 
-    pub(super) fn rates(&self, end: u64) -> (OverNodes, Option<f64>) {
+    /// Over the time since the last restart, and the highest second. `peaks`: whether there was one that counts.
+    pub(super) fn rates(&self, end: u64, peaks: bool) -> (OverNodes, Option<f64>) {
+        let peak = self.nodes.iter().map(|s| s.peak).max().filter(|_| peaks).map(|p| p as f64);
         let seconds = end.saturating_sub(self.since) as f64 / 1e9;
-        if seconds <= 0.0 {
-            return (OverNodes::default(), None);
-        }
         // Who was never started, or was gone before, would make the others' share look smaller.
-        let mut rates: Vec<f64> = self.nodes.iter().filter(|s| s.total > 0).map(|s| s.total as f64 / seconds).collect();
-        if rates.is_empty() {
-            return (OverNodes::default(), None);
+        let mut rates: Vec<f64> = self.nodes.iter().filter(|s| s.total > 0 && seconds > 0.0).map(|s| s.total as f64 / seconds).collect();
+        if rates.is_empty() && peaks {
+            // All were up, and since then nobody has sent anything, as one that is left alone.
+            rates.push(0.0);
         }
         rates.sort_by(f64::total_cmp);
-        let mean = rates.iter().sum::<f64>() / rates.len() as f64;
-        let peak = self.nodes.iter().map(|s| s.peak).max().map(|p| p as f64);
-        (OverNodes { mean: Some(mean), p99: quantile(&rates, 0.99), max: quantile(&rates, 1.0) }, peak)
+        let mean = (!rates.is_empty()).then(|| rates.iter().sum::<f64>() / rates.len() as f64);
+        (OverNodes { mean, p99: quantile(&rates, 0.99), max: quantile(&rates, 1.0) }, peak)
     }
 }
 
@@ -621,6 +620,22 @@ mod tests {
         w.measure.started();
         (0..2).for_each(|n| w.sees(n, 1, &[(0, true), (1, true)]));
         assert!(w.measure.ever_all_up);
+    }
+
+    #[test]
+    fn the_highest_second_counts_though_nothing_was_sent_after_it() {
+        let mut t = Traffic::new(2);
+        t.sent(0, 500, SECOND, false);
+        assert_eq!((t.rates(5 * SECOND, false).0.mean, t.rates(5 * SECOND, false).1), (Some(100.0), None), "never all up");
+        t.restart(2 * SECOND, true);
+        t.sent(1, 300, 3 * SECOND, true);
+        assert_eq!((t.rates(5 * SECOND, true).0.mean, t.rates(5 * SECOND, true).1), (Some(100.0), Some(300.0)));
+        // All that are left are up again, and silent.
+        t.restart(4 * SECOND, false);
+        let zero = OverNodes { mean: Some(0.0), p99: Some(0.0), max: Some(0.0) };
+        assert_eq!(t.rates(5 * SECOND, true), (zero.clone(), Some(300.0)));
+        assert_eq!(t.rates(4 * SECOND, true), (zero, Some(300.0)), "in the last moment");
+        assert_eq!(Traffic::new(2).rates(5 * SECOND, false), (OverNodes::default(), None));
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl World<'_> {
         let [detect, known, removal] = self.measure.crash_times();
         let (survivor_groups, survivors) = self.measure.survivors();
         let (view_changes_max, flips_max) = self.measure.maxima();
-        let (bytes_per_node_per_s, peak) = self.traffic.rates(self.end);
+        let (bytes_per_node_per_s, peak) = self.traffic.rates(self.end, self.measure.ever_all_up);
         let seconds = |t: u64| t as f64 / 1e9;
         RunResult {
             scenario: self.scenario.name.clone(),
