@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use super::{
     action::{Act, LinkAct},
     network::{Fault, Nodes},
+    result::Helped,
     selector::{Scene, Selector},
     settings, undone,
     world::{Event, Inner, World},
@@ -12,7 +13,7 @@ use super::{
 use crate::{
     NodeAddr, NodeId, ShardId, ShardKey,
     proto::{
-        membership::{ClusterView, by_place},
+        membership::{ClusterView, MemberStatus, by_place},
         node::Command,
     },
 };
@@ -94,7 +95,7 @@ impl World<'_> {
                     self.kill(*n);
                 }
                 for n in all {
-                    self.start_beside(n);
+                    self.start_beside(n, Some(i));
                 }
             }
             Act::Pause { nodes, span } => {
@@ -247,14 +248,27 @@ impl World<'_> {
     }
 
     /// Starts a node with its own seed list. Where nobody in it runs beside the node itself while others do, whoever starts it gives it one
-    /// of them to ask, as an operator would: otherwise it would never find the cluster, or the first seed would form a second one.
-    pub(super) fn start_beside(&mut self, n: u32) {
-        let mut others = (0..self.scenario.nodes).filter(|o| *o != n && self.is_running(*o));
-        let seeds = match others.next() {
-            Some(other) if other >= self.scenario.seeds => (0..self.scenario.seeds).chain([other]).map(settings::address).collect(),
-            _ => Vec::new(),
-        };
+    /// of them to ask, as an operator would: otherwise it would never find the cluster, or the first seed would form a second one. A member is
+    /// asked if there is one: who only waits to be one itself has nothing to tell.
+    pub(super) fn start_beside(&mut self, n: u32, action: Option<usize>) {
+        if self.is_running(n) {
+            return;
+        }
+        let (all, seeds) = (self.scenario.nodes, self.scenario.seeds);
+        let first = (0..all).find(|o| self.is_running(*o)).filter(|o| *o >= seeds);
+        let helper = first.map(|first| (first..all).find(|o| self.is_member(*o)).unwrap_or(first));
+        let seeds = helper.iter().flat_map(|helper| (0..seeds).chain([*helper])).map(settings::address).collect::<Vec<_>>();
+        if let Some(asks) = helper {
+            let line = action.map(|i| self.scenario.actions[i].line);
+            self.helped.push(Helped { line, at_s: self.now as f64 / 1e9, node: n, asks });
+        }
         self.start_asking(n, &seeds);
+    }
+
+    /// Whether it runs and shows itself up.
+    fn is_member(&self, n: u32) -> bool {
+        let view = self.nodes[n as usize].life.and_then(|life| self.measure.view(life));
+        view.is_some_and(|view| view.member(view.me).is_some_and(|m| m.status == MemberStatus::Up))
     }
 
     /// Starts a node with this seed list, or its own.
@@ -269,7 +283,11 @@ impl World<'_> {
     pub(super) fn join(&mut self, n: u32, seeds: Vec<NodeAddr>, action: usize) {
         match (self.is_running(n), seeds.is_empty()) {
             (true, _) => self.not_done(action, &[n], "it is running already"),
-            (false, true) => self.start_beside(n),
+            (false, true) => self.start_beside(n, Some(action)),
+            (false, false) if seeds.iter().all(|seed| *seed == settings::address(n)) => {
+                // It would found a cluster of its own beside the others.
+                self.not_done(action, &[n], "it was told to join through itself");
+            }
             (false, false) => self.start_asking(n, &seeds),
         }
     }

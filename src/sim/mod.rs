@@ -37,7 +37,7 @@ mod world;
 pub use action::{Act, Action, LinkAct};
 pub use expect::Expect;
 pub use minimise::{Minimised, minimise};
-pub use result::{FigureSummary, OverNodes, RunResult, Spread, Summary, Violation};
+pub use result::{FigureSummary, Helped, OverNodes, RunResult, Spread, Summary, Violation};
 pub use scenario::{Burst, NetworkSpec, Scenario, SendMode, Workload};
 pub use selector::{Scene, Selector};
 pub use shadow::{Heard, Shadow};

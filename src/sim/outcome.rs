@@ -118,6 +118,7 @@ impl World<'_> {
         r.moves = self.moves;
         r.moves_refused = self.moves_refused;
         r.not_done = self.undone();
+        r.helped = self.helped;
         r.violations = self.findings.list;
         r.violations_more = self.findings.more;
         r.digest = format!("{:016x}", self.digest.value());

@@ -37,6 +37,19 @@ pub struct Violation {
     pub what: String,
 }
 
+/// A node that was told of one more to ask as it started, as none of its seeds ran while others did.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Helped {
+    /// Where the action stands in the file that started it; none for one of the first starts.
+    pub line: Option<usize>,
+    /// When, seconds of the run.
+    pub at_s: f64,
+    /// Who started.
+    pub node: u32,
+    /// Whom it asks beside its seeds.
+    pub asks: u32,
+}
+
 /// The result of one run; its JSON is a contract.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 #[allow(missing_docs)]
@@ -87,6 +100,8 @@ pub struct RunResult {
     pub moves_refused: u64,
     /// Actions that did nothing, as there was nobody to do it to.
     pub not_done: Vec<Undone>,
+    /// Starts that were not by the seed list alone.
+    pub helped: Vec<Helped>,
     pub violations: Vec<Violation>,
     /// More violations than are listed.
     pub violations_more: u64,

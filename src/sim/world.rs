@@ -16,6 +16,7 @@ use super::{
     pool::pool,
     process::{Life, Node},
     queue::Queue,
+    result::Helped,
     settings,
     undone::Undones,
 };
@@ -168,6 +169,7 @@ pub(super) struct World<'a> {
     pub moves: u64,
     pub moves_refused: u64,
     pub undones: Undones,
+    pub helped: Vec<Helped>,
     pub max_datagram: u64,
     pub ty: TypeId,
     pub pool: Pool,
@@ -238,6 +240,7 @@ impl<'a> World<'a> {
             moves: 0,
             moves_refused: 0,
             undones: Undones::default(),
+            helped: Vec::new(),
             max_datagram: 0,
             ty: TypeId::of("probe"),
             pool: pool(),
@@ -301,7 +304,7 @@ impl<'a> World<'a> {
         match event {
             Event::Inner(life, inner) => self.inner(life, inner),
             Event::Start(node) => {
-                self.start_beside(node);
+                self.start_beside(node, None);
                 self.measure.started();
             }
             Event::Rejoin(node, config) => self.start(node, config),
