@@ -94,6 +94,25 @@ fn exit_codes_do_not_depend_on_who_reads() {
 }
 
 #[test]
+fn what_is_wrong_with_a_scenario_names_the_file_or_the_flag() {
+    let file = std::env::temp_dir().join(format!("{}.toml", unique_name()));
+    let path = file.to_str().unwrap();
+    fs::write(&file, "nodes = 2\nduration = \"5s\"\n[config]\n\"a.b\" = 1\n\"detector.threshold\" = \"x\"\n[expect]\nmembers_up = 2\n")
+        .unwrap();
+    refused(&["sim", path], &[], &["error[E-SIM-002]", ".toml: line 4: ", "\n  line 5: "]);
+    refused(&["sim", path, "--set", "nodes="], &[], &["error[E-SIM-002]: --set nodes=: `nodes` is \"\""]);
+    refused(&["sim", path, "--trace", "1sss..2"], &[], &["E-CLI-001", "\"1sss..2\" is no window", "200ms..1s"]);
+    fs::write(&file, b"name = \"n\xfe\"\n").unwrap();
+    refused(&["sim", path], &[], &["error[E-SIM-004]", "is no UTF-8 text: byte 9 "]);
+    fs::write(&file, "nodes = 2\nduration = \"5s\"\n[expect]\nmembers_up = 2\n").unwrap();
+    let done = run(&["sim", path, "--minimise", "--json"]);
+    let result: serde_json::Value = serde_json::from_str(&done.out).unwrap();
+    assert_eq!((done.code, &result["members_up"]), (Some(0), &serde_json::json!(2)), "{done:?}");
+    assert!(done.err.contains("nothing to shrink"), "{done:?}");
+    fs::remove_file(&file).unwrap();
+}
+
+#[test]
 fn commands_that_do_not_exist_yet_are_not_taken_for_misspelt_ones() {
     for args in [&["partitions"][..], &["leaders"], &["store", "get", "x"], &["latency"], &["doctor"], &["top"], &["drain"], &["rebalance"]]
     {

@@ -79,34 +79,14 @@ pub enum Act {
     },
 }
 
-impl Act {
-    /// The selectors of nodes in it.
-    pub(super) fn nodes(&self) -> Vec<&Selector> {
-        match self {
-            Self::Crash { nodes }
-            | Self::Restart { nodes, .. }
-            | Self::Pause { nodes, .. }
-            | Self::Resume { nodes }
-            | Self::Stall { nodes, .. }
-            | Self::Leave { nodes, .. }
-            | Self::Deaf { nodes, .. }
-            | Self::Clock { nodes, .. } => vec![nodes],
-            Self::Join { nodes, to, .. } => std::iter::once(nodes).chain(to).collect(),
-            Self::Down { nodes, by } => vec![nodes, by],
-            Self::Partition { groups } => groups.iter().collect(),
-            Self::Link(link) => vec![&link.from, &link.to],
-            Self::Move { to, .. } => vec![to],
-            Self::Heal => Vec::new(),
-        }
-    }
-}
-
 /// A fault of links.
 #[derive(Clone, PartialEq, Debug)]
 #[allow(missing_docs)]
 pub struct LinkAct {
     pub from: Selector,
     pub to: Selector,
+    /// Fraction of datagrams lost; frames of a link come late instead, as with [`NetworkSpec::loss`](super::NetworkSpec::loss). 1.0 is as `cut`: no frame
+    /// comes through either, and no connection is opened, where with 0.999 each frame comes at last.
     pub loss: Option<f64>,
     pub latency: Option<Duration>,
     pub duplicate: Option<f64>,
@@ -149,8 +129,27 @@ const ABSENT: &[(&str, &str)] = &[
     ("send", "sending by hand"),
 ];
 
-/// Reads one entry. `shards`: how many there are, if there is a workload.
-pub(super) fn read(item: &Item, nodes: u32, shards: Option<u32>) -> Result<Action, ScenarioError> {
+/// What the rest of the scenario leaves to an action.
+pub(super) struct Bounds {
+    pub nodes: u32,
+    pub regions: u32,
+    /// If there is a workload.
+    pub shards: Option<u32>,
+    pub duration: Duration,
+}
+
+impl Bounds {
+    fn nodes(&self, item: &Item, field: &str) -> Result<Selector, ScenarioError> {
+        let chosen = selector(item, field, self.nodes)?;
+        match chosen.top_region().filter(|r| *r >= self.regions) {
+            Some(r) => Err(item.error(format!("`{field}`: selector \"region:{r}\": [network] has regions 0 to {}", self.regions - 1))),
+            None => Ok(chosen),
+        }
+    }
+}
+
+/// Reads one entry.
+pub(super) fn read(item: &Item, bounds: &Bounds) -> Result<Action, ScenarioError> {
     let t = item.table("at")?;
     let what = t.get("do").ok_or_else(|| item.error("an action lacks `do`; add `do = \"crash\"` or another one"))?;
     let name = what.text("do")?;
@@ -160,8 +159,12 @@ pub(super) fn read(item: &Item, nodes: u32, shards: Option<u32>) -> Result<Actio
     if let Some((_, subject)) = ABSENT.iter().find(|(n, _)| *n == name) {
         return Err(what.error(format!("action \"{name}\" is not available in this version: {subject} does not exist yet")));
     }
-    let at = t.get("time").ok_or_else(|| item.error(format!("action \"{name}\" lacks `time`; add `time = \"30s\"`")))?.duration("time")?;
-    let f = Fields { t, item, name, nodes };
+    let time = t.get("time").ok_or_else(|| item.error(format!("action \"{name}\" lacks `time`; add `time = \"30s\"`")))?;
+    let at = time.duration("time")?;
+    if at > bounds.duration {
+        return Err(time.error(format!("`time` is {at:?}, after the end of the run ({:?})", bounds.duration)));
+    }
+    let f = Fields { t, item, name, bounds };
     let act = match name {
         "crash" => f.only(&["nodes"]).and_then(|()| Ok(Act::Crash { nodes: f.nodes("nodes")? })),
         "restart" => f.only(&["nodes", "wipe"]).and_then(|()| Ok(Act::Restart { nodes: f.nodes("nodes")?, wipe: f.flag("wipe")? })),
@@ -182,14 +185,14 @@ pub(super) fn read(item: &Item, nodes: u32, shards: Option<u32>) -> Result<Actio
             .and_then(|()| Ok(Act::Down { nodes: f.nodes("nodes")?, by: f.optional("by")?.unwrap_or(Selector::Leader) })),
         "partition" => f.only(&["groups"]).and_then(|()| {
             let groups = f.required("groups")?.list("groups")?;
-            let parsed = groups.iter().map(|g| selector(g, "groups", nodes)).collect::<Result<Vec<_>, _>>()?;
+            let parsed = groups.iter().map(|g| bounds.nodes(g, "groups")).collect::<Result<Vec<_>, _>>()?;
             let mut seen = BTreeSet::new();
             for (item, group) in groups.iter().zip(&parsed) {
-                if let Some(twice) = group.fixed(nodes).unwrap_or_default().into_iter().find(|n| !seen.insert(*n)) {
+                if let Some(twice) = group.fixed(bounds.nodes).unwrap_or_default().into_iter().find(|n| !seen.insert(*n)) {
                     return Err(item.error(format!("`groups`: node {twice} is in two groups; a node is on one side")));
                 }
             }
-            if parsed.iter().all(|g| g.fixed(nodes).is_some_and(|g| g.is_empty() || g.len() == nodes as usize)) {
+            if parsed.iter().all(|g| g.fixed(bounds.nodes).is_some_and(|g| g.is_empty() || g.len() == bounds.nodes as usize)) {
                 return Err(f
                     .required("groups")?
                     .error("`groups` cuts nothing: name a part of the nodes, as in [\"0..2\"]; the rest is a group too"));
@@ -204,25 +207,25 @@ pub(super) fn read(item: &Item, nodes: u32, shards: Option<u32>) -> Result<Actio
         "deaf" => f.only(&["nodes", "to", "for"]).and_then(|()| f.deaf()),
         "clock" => f.only(&["nodes", "wall", "rate", "suspend"]).and_then(|()| f.clock()),
         "move" => f.only(&["shards", "to"]).and_then(|()| {
-            let count = shards.ok_or_else(|| item.error("action \"move\" needs a [workload]: without one there are no shards"))?;
+            let count = bounds.shards.ok_or_else(|| what.error("action \"move\" needs a [workload]: without one there are no shards"))?;
             let item = f.required("shards")?;
             let shards = selector(item, "shards", count)?;
             if !shards.fits_shards() {
                 return Err(item
                     .error(format!("`shards` is \"{shards}\"; shards are chosen by \"3\", \"3,7\", \"10..20\", \"random:5\" or \"all\"")));
             }
-            Ok(Act::Move { shards, to: f.optional("to")?.unwrap_or(Selector::Random(1.min(nodes))) })
+            Ok(Act::Move { shards, to: f.optional("to")?.unwrap_or(Selector::Random(1)) })
         }),
         _ => Err(item.error(format!("action \"{name}\" is not available in this version"))),
     }?;
-    Ok(Action { at, line: item.line, act })
+    Ok(Action { at, line: item.place.line(), act })
 }
 
 struct Fields<'a> {
     t: &'a BTreeMap<String, Item>,
     item: &'a Item,
     name: &'a str,
-    nodes: u32,
+    bounds: &'a Bounds,
 }
 
 impl Fields<'_> {
@@ -236,11 +239,11 @@ impl Fields<'_> {
     }
 
     fn nodes(&self, key: &str) -> Result<Selector, ScenarioError> {
-        selector(self.required(key)?, key, self.nodes)
+        self.bounds.nodes(self.required(key)?, key)
     }
 
     fn optional(&self, key: &str) -> Result<Option<Selector>, ScenarioError> {
-        self.t.get(key).map(|i| selector(i, key, self.nodes)).transpose()
+        self.t.get(key).map(|i| self.bounds.nodes(i, key)).transpose()
     }
 
     fn flag(&self, key: &str) -> Result<bool, ScenarioError> {
@@ -275,20 +278,19 @@ impl Fields<'_> {
                 .item
                 .error("action \"link\" does nothing: give `loss`, `latency`, `duplicate`, `reorder`, `cut` or `tcp_reset`"));
         }
-        if let (Some(from), Some(to)) = (act.from.fixed(self.nodes), act.to.fixed(self.nodes))
+        if let (Some(from), Some(to)) = (act.from.fixed(self.bounds.nodes), act.to.fixed(self.bounds.nodes))
             && from.iter().all(|a| to.iter().all(|b| a == b))
         {
             let what = format!("action \"link\": there is no link from \"{}\" to \"{}\"; name two different nodes", act.from, act.to);
-            return Err(self.item.error(what));
+            return Err(self.required("to")?.error(what));
         }
-        match (act.span, act.every) {
-            (None, Some(_)) if !act.tcp_reset => {
-                Err(self.item.error("action \"link\": `every` needs `for`, so that the fault ends before it comes again"))
-            }
-            (Some(span), Some(every)) if every <= span => Err(self.item.error("action \"link\": `every` must be longer than `for`")),
-            (_, Some(every)) if every < Duration::from_millis(1) => Err(self.item.error("action \"link\": `every` must be at least 1ms")),
-            _ => Ok(Act::Link(act)),
-        }
+        let wrong = match (act.span, act.every) {
+            (None, Some(_)) if !act.tcp_reset => "action \"link\": `every` needs `for`, so that the fault ends before it comes again",
+            (Some(span), Some(every)) if every <= span => "action \"link\": `every` must be longer than `for`",
+            (_, Some(every)) if every < Duration::from_millis(1) => "action \"link\": `every` must be at least 1ms",
+            _ => return Ok(Act::Link(act)),
+        };
+        Err(self.required("every")?.error(wrong))
     }
 
     fn deaf(&self) -> Result<Act, ScenarioError> {
@@ -324,7 +326,8 @@ mod tests {
 
     fn read_one(text: &str) -> Result<Action, ScenarioError> {
         let doc = Item::document(&format!("[[at]]\ntime = \"3s\"\n{text}\n")).unwrap();
-        read(&doc.table("").unwrap()["at"].list("at").unwrap()[0], 10, Some(50))
+        let bounds = Bounds { nodes: 10, regions: 2, shards: Some(50), duration: Duration::from_secs(60) };
+        read(&doc.table("").unwrap()["at"].list("at").unwrap()[0], &bounds)
     }
 
     #[test]
@@ -345,25 +348,30 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused_by_name() {
-        for (text, what) in [
-            ("do = \"store\"", "the store does not exist yet"),
-            ("do = \"deaf\"\nnodes = 1\nto = \"gossip\"", "must be \"replies\""),
-            ("do = \"crash\"", "lacks `nodes`"),
-            ("do = \"crash\"\nnodes = \"1\"\nspread = \"1s\"", "unknown key `spread`"),
-            ("do = \"link\"\nfrom = \"1\"\nto = \"2\"", "does nothing"),
-            ("do = \"link\"\nfrom = \"1\"\nto = \"2\"\ncut = true\nevery = \"1s\"", "needs `for`"),
-            ("do = \"link\"\nfrom = \"1\"\nto = \"1\"\ncut = true", "no link from"),
-            ("do = \"partition\"\ngroups = []", "cuts nothing"),
-            ("do = \"partition\"\ngroups = [\"all\"]", "cuts nothing"),
-            ("do = \"move\"\nshards = \"60\"\nto = \"1\"", "outside 0..50"),
-            ("do = \"clock\"\nnodes = \"1\"\nwall = \"soon\"", "a jump like"),
-            ("do = \"clock\"\nnodes = \"1\"", "give `wall`, `rate` or `suspend`"),
-            ("do = \"partition\"\ngroups = [\"0..3\", \"2..5\"]", "node 2 is in two groups"),
-            ("do = \"move\"\nshards = \"leader\"\nto = \"1\"", "shards are chosen by"),
+        // `[[at]]` is line 1 and its time line 2; what is missing has the line of the table.
+        for (text, line, what) in [
+            ("do = \"store\"", 3, "the store does not exist yet"),
+            ("do = \"deaf\"\nnodes = 1\nto = \"gossip\"", 5, "must be \"replies\""),
+            ("do = \"crash\"", 1, "lacks `nodes`"),
+            ("do = \"crash\"\nnodes = \"1\"\nspread = \"1s\"", 5, "unknown key `spread`"),
+            ("do = \"crash\"\nnodes = \"region:2\"", 4, "`nodes`: selector \"region:2\": [network] has regions 0 to 1"),
+            ("do = \"join\"\nnodes = \"1\"\nto = \"region:2\"", 5, "`to`: selector \"region:2\""),
+            ("do = \"link\"\nfrom = \"1\"\nto = \"2\"", 1, "does nothing"),
+            ("do = \"link\"\nfrom = \"1\"\nto = \"2\"\ncut = true\nevery = \"1s\"", 7, "needs `for`"),
+            ("do = \"link\"\nfrom = \"1\"\nto = \"2\"\ncut = true\nevery = \"1s\"\nfor = \"1s\"", 7, "longer than `for`"),
+            ("do = \"link\"\nfrom = \"1\"\nto = \"1\"\ncut = true", 5, "no link from"),
+            ("do = \"partition\"\ngroups = []", 4, "cuts nothing"),
+            ("do = \"partition\"\ngroups = [\"all\"]", 4, "cuts nothing"),
+            ("do = \"partition\"\ngroups = [\"0..3\",\n\"region:2\"]", 5, "`groups`: selector \"region:2\""),
+            ("do = \"move\"\nshards = \"60\"\nto = \"1\"", 4, "outside 0..50"),
+            ("do = \"clock\"\nnodes = \"1\"\nwall = \"soon\"", 5, "a jump like"),
+            ("do = \"clock\"\nnodes = \"1\"", 1, "give `wall`, `rate` or `suspend`"),
+            ("do = \"partition\"\ngroups = [\"0..3\", \"2..5\"]", 4, "node 2 is in two groups"),
+            ("do = \"move\"\nshards = \"leader\"\nto = \"1\"", 4, "shards are chosen by"),
         ] {
             let error = read_one(text).unwrap_err();
             assert!(error.what.contains(what), "{text}: {error}");
-            assert!(error.line > 0);
+            assert_eq!(error.place.line(), line, "{text}: {error}");
         }
     }
 }

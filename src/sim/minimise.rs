@@ -8,14 +8,14 @@ use std::{collections::BTreeSet, time::Duration};
 
 use toml::{Table, Value};
 
-use super::{Options, RunResult, Scenario, ScenarioError, run, tree::Item};
+use super::{Options, RunResult, Scenario, ScenarioError, expect::OF_WORKLOAD, run, tree::Place};
 
-/// A smaller scenario that still fails.
+/// A smaller scenario that still fails, or one that holds as it was.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Minimised {
     /// Its text.
     pub text: String,
-    /// What it was judged by: the names that fail.
+    /// What it was judged by: the names that fail; none if it holds.
     pub names: Vec<String>,
     /// Runs that it took.
     pub runs: u32,
@@ -34,7 +34,7 @@ struct Shrinking<'a> {
 }
 
 /// Shrinks the scenario of `text` (with overrides, as [`Scenario::parse`] takes them) under one seed, in at most `runs_max` runs.
-/// `tell` hears of each step that helped. Nothing if the scenario does not fail.
+/// `tell` hears of each step that helped. A scenario that holds is left as it is.
 ///
 /// # Errors
 /// If the scenario is refused.
@@ -44,16 +44,13 @@ pub fn minimise(
     seed: u64,
     runs_max: u32,
     tell: &mut dyn FnMut(&str),
-) -> Result<Option<Minimised>, ScenarioError> {
+) -> Result<Minimised, ScenarioError> {
     let result = run(&Scenario::parse(text, overrides)?, seed, &Options::default())?;
     let names = names_of(&result);
-    if names.is_empty() {
-        return Ok(None);
-    }
     let document = Scenario::document(text, overrides)?;
-    let Value::Table(best) = Item::to_toml(&document) else { return Ok(None) };
+    let best = document.table("scenario")?.iter().map(|(k, v)| (k.clone(), v.to_toml())).collect();
     let mut s = Shrinking { seed, names, best, result, runs: 1, runs_max, tell };
-    loop {
+    while !s.names.is_empty() {
         let before = s.best.clone();
         s.fewer_actions();
         s.plainer_network();
@@ -66,8 +63,8 @@ pub fn minimise(
             break;
         }
     }
-    let text = toml::to_string(&s.best).map_err(|e| ScenarioError { line: 0, what: format!("what is left cannot be written: {e}") })?;
-    Ok(Some(Minimised { text, names: s.names.into_iter().collect(), runs: s.runs, result: s.result }))
+    let text = toml::to_string(&s.best).map_err(|e| ScenarioError::new(Place::Nowhere, format!("what is left cannot be written: {e}")))?;
+    Ok(Minimised { text, names: s.names.into_iter().collect(), runs: s.runs, result: s.result })
 }
 
 /// What fails in a run. Where invariants are violated, expectations say nothing more.
@@ -147,6 +144,10 @@ impl Shrinking<'_> {
     fn smaller_load(&mut self) {
         let mut candidate = self.best.clone();
         candidate.remove("workload");
+        // Without it they would be refused.
+        if let Some(expect) = candidate.get_mut("expect").and_then(Value::as_table_mut) {
+            expect.retain(|key, _| !OF_WORKLOAD.contains(&key));
+        }
         if self.try_one("without load", candidate) {
             return;
         }
@@ -234,7 +235,7 @@ removed = 1
     #[test]
     fn what_does_not_matter_goes() {
         let mut steps = Vec::new();
-        let m = minimise(FAILS, &[], 1, 100, &mut |s| steps.push(s.to_owned())).unwrap().unwrap();
+        let m = minimise(FAILS, &[], 1, 100, &mut |s| steps.push(s.to_owned())).unwrap();
         assert_eq!(m.names, ["removed"]);
         let left = Scenario::parse(&m.text, &[]).unwrap();
         assert!(left.actions.is_empty() && left.network.loss == 0.0, "{}", m.text);
@@ -243,7 +244,16 @@ removed = 1
     }
 
     #[test]
+    fn the_load_goes_with_what_is_expected_of_it() {
+        let text = FAILS.replace("removed = 1", "removed = 1\nlost = 0") + "[workload]\nentities = 2\nrate = 5\n";
+        let m = minimise(&text, &[], 1, 100, &mut |_| ()).unwrap();
+        assert!(Scenario::parse(&m.text, &[]).unwrap().workload.is_none(), "{}", m.text);
+    }
+
+    #[test]
     fn what_holds_cannot_be_shrunk() {
-        assert_eq!(minimise(&FAILS.replace("removed = 1", "removed = 0"), &[], 1, 100, &mut |_| ()).unwrap(), None);
+        let m = minimise(&FAILS.replace("removed = 1", "removed = 0"), &[], 1, 100, &mut |_| ()).unwrap();
+        assert!(m.names.is_empty() && m.runs == 1 && m.result.holds());
+        assert_eq!(Scenario::parse(&m.text, &[]).unwrap().actions.len(), 2, "{}", m.text);
     }
 }

@@ -41,7 +41,7 @@ pub use result::{FigureSummary, Helped, OverNodes, RunResult, Spread, Summary, V
 pub use scenario::{Burst, NetworkSpec, Scenario, SendMode, Workload};
 pub use selector::{Scene, Selector};
 pub use shadow::{Heard, Shadow};
-pub use tree::ScenarioError;
+pub use tree::{Place, ScenarioError};
 pub use undone::Undone;
 
 use std::time::Duration;

@@ -3,10 +3,10 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
-    action::{self, Action},
+    action::{self, Action, Bounds},
     expect::Expect,
     selector::Selector,
-    tree::{Item, ScenarioError, Value, override_with, refuse_unknown},
+    tree::{Item, Place, ScenarioError, Value, override_with, refuse_unknown},
 };
 use crate::Config;
 
@@ -15,7 +15,7 @@ pub const NODES_MAX: u32 = 100_000;
 
 const TOP: &[&str] =
     &["name", "nodes", "started", "seeds", "start_spread", "seed", "duration", "roles", "config", "network", "workload", "at", "expect"];
-const TABLES: &[&str] = &["roles", "network", "workload", "expect"];
+const TABLES: &[&str] = &["roles", "network", "network.burst", "workload", "expect"];
 const NETWORK: &[&str] = &["latency", "jitter", "loss", "duplicate", "reorder", "reorder_by", "burst", "regions", "region_latency"];
 const WORKLOAD: &[&str] = &["entities", "shards", "senders", "rate", "mode", "from", "until"];
 
@@ -38,8 +38,8 @@ pub struct Scenario {
     pub duration: Duration,
     /// Which nodes have which role.
     pub roles: Vec<(String, Selector)>,
-    /// Configuration: key, line, value.
-    pub config: Vec<(String, usize, toml::Value)>,
+    /// Configuration: key, where it is set, value.
+    pub config: Vec<(String, Place, toml::Value)>,
     /// The network.
     pub network: NetworkSpec,
     /// The clients, if any.
@@ -57,7 +57,7 @@ pub struct NetworkSpec {
     pub latency: Duration,
     /// Its standard deviation.
     pub jitter: Duration,
-    /// Fraction of datagrams lost.
+    /// Fraction of datagrams lost. A frame of a link comes late instead, by a retransmission for each time it is lost, as over TCP.
     pub loss: f64,
     /// Fraction doubled.
     pub duplicate: f64,
@@ -130,7 +130,7 @@ impl Scenario {
 fn read(document: &Item) -> Result<Scenario, ScenarioError> {
     let top = document.table("scenario")?;
     refuse_unknown(top, "the scenario", TOP)?;
-    let missing = |key: &str, example: &str| ScenarioError { line: 0, what: format!("`{key}` is missing; add `{key} = {example}`") };
+    let missing = |key: &str, example: &str| ScenarioError::new(Place::Nowhere, format!("`{key}` is missing; add `{key} = {example}`"));
     let int = |key: &str, default: u64, min: u64, max: u64| top.get(key).map_or(Ok(default), |i| i.int(key, min, max));
     let nodes = top.get("nodes").ok_or_else(|| missing("nodes", "10"))?.int("nodes", 1, NODES_MAX.into())? as u32;
     let duration_item = top.get("duration").ok_or_else(|| missing("duration", "\"60s\""))?;
@@ -163,25 +163,17 @@ fn read(document: &Item) -> Result<Scenario, ScenarioError> {
     let mut config = Vec::new();
     if let Some(item) = top.get("config") {
         flatten(item.table("config")?, "", &mut config);
-        for (i, (key, line, _)) in config.iter().enumerate() {
+        for (i, (key, place, _)) in config.iter().enumerate() {
             if let Some((_, other, _)) = config[..i].iter().find(|(k, ..)| k == key) {
-                return Err(ScenarioError { line: *line, what: format!("`{key}` is written twice, in line {other} too") });
+                return Err(ScenarioError::new(place.clone(), format!("`{key}` is written twice, in {other} too")));
             }
         }
     }
     let mut actions = Vec::new();
     if let Some(item) = top.get("at") {
+        let bounds = Bounds { nodes, regions: network.regions, shards: workload.as_ref().map(|w| w.shards), duration };
         for entry in item.list("at")? {
-            actions.push(action::read(entry, nodes, workload.as_ref().map(|w| w.shards))?);
-        }
-    }
-    for a in &actions {
-        if let Some(r) = a.act.nodes().into_iter().filter_map(Selector::top_region).max().filter(|r| *r >= network.regions) {
-            let last = network.regions - 1;
-            return Err(ScenarioError { line: a.line, what: format!("selector \"region:{r}\": [network] has regions 0 to {last}") });
-        }
-        if a.at > duration {
-            return Err(ScenarioError { line: a.line, what: format!("`time` is {:?}, after the end of the run ({duration:?})", a.at) });
+            actions.push(action::read(entry, &bounds)?);
         }
     }
     actions.sort_by_key(|a| a.at);
@@ -196,20 +188,20 @@ fn read(document: &Item) -> Result<Scenario, ScenarioError> {
         roles,
         config,
         network,
-        expect: top.get("expect").map_or_else(|| Ok(Expect::default()), Expect::read)?,
+        expect: top.get("expect").map_or_else(|| Ok(Expect::default()), |e| Expect::read(e, duration, workload.is_some()))?,
         workload,
         actions,
     })
 }
 
 /// Both `"a.b" = 1` and `a.b = 1` (a table in TOML) name the key `a.b`.
-fn flatten(table: &BTreeMap<String, Item>, prefix: &str, out: &mut Vec<(String, usize, toml::Value)>) {
+fn flatten(table: &BTreeMap<String, Item>, prefix: &str, out: &mut Vec<(String, Place, toml::Value)>) {
     for (key, item) in table {
         let key = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
         match &item.value {
             // Below the second level a table is a value (shard counts by type).
             Value::Table(inner) if !key.contains('.') => flatten(inner, &key, out),
-            _ => out.push((key, item.line, item.to_toml())),
+            _ => out.push((key, item.place.clone(), item.to_toml())),
         }
     }
 }
@@ -273,7 +265,8 @@ fn read_network(item: &Item, nodes: u32) -> Result<NetworkSpec, ScenarioError> {
             return Err(matrix.error(format!("`region_latency` has {} rows for {regions} regions", rows.len())));
         }
     } else if regions > 1 {
-        return Err(item.error("`regions` needs `region_latency`: one row of latencies per region"));
+        let at = t.get("regions").unwrap_or(item);
+        return Err(at.error("`regions` needs `region_latency`: one row of latencies per region"));
     }
     Ok(NetworkSpec {
         latency: span("latency", default.latency)?,
@@ -307,7 +300,8 @@ fn read_workload(item: &Item, nodes: u32, duration: Duration) -> Result<Workload
     // What is sent in the last moment cannot be judged, so by default sending ends before the run does.
     let until = t.get("until").map_or(Ok(duration.saturating_sub(Duration::from_secs(5)).max(from)), |x| x.duration("until"))?;
     if until < from || until > duration {
-        return Err(item.error(format!("[workload] runs from {from:?} until {until:?}; it must lie within the run ({duration:?})")));
+        let at = t.get("until").or(t.get("from")).unwrap_or(item);
+        return Err(at.error(format!("[workload] runs `from` {from:?} `until` {until:?}; it must lie within the run ({duration:?})")));
     }
     Ok(Workload {
         entities: int("entities", 100, 10_000_000)? as u32,
@@ -364,7 +358,7 @@ converged_by = "60s"
         let s = Scenario::parse(CONTRACT, &[]).unwrap();
         assert_eq!((s.name.as_str(), s.nodes, s.seeds, s.duration), ("crash-10-of-1000", 1000, 1, Duration::from_secs(120)));
         assert_eq!(
-            s.config.iter().map(|(k, l, _)| (k.as_str(), *l)).collect::<Vec<_>>(),
+            s.config.iter().map(|(k, place, _)| (k.as_str(), place.line())).collect::<Vec<_>>(),
             [("detector.threshold", 12), ("membership.gossip_interval", 11)]
         );
         assert_eq!(s.network.region_latency[0][1], Duration::from_millis(50));
@@ -390,17 +384,20 @@ converged_by = "60s"
             (("duration = \"120s\"", "duration = \"0s\""), 8, "`duration` is \"0s\"; it must be above 0"),
             (("nodes = 1000", "nodes = 3.5"), 3, "`nodes` is 3.5; it must be an integer"),
             (("threshold = 12", "threshold = 12\n\"detector.threshold\" = 9"), 13, "`detector.threshold` is written twice, in line 12 too"),
-            (("until = \"100s\"", "until = \"200s\""), 20, "within the run"),
-            (("time = \"30s\"", "time = \"300s\""), 28, "after the end"),
-            (("bad = 0.02, ", ""), 18, "lacks `bad`"),
-            (("nodes = \"10..20\"", "nodes = \"region:1 - region:2\""), 29, "regions 0 to 1"),
+            (("until = \"100s\"", "until = \"200s\""), 27, "within the run"),
+            (("until = \"100s\"", "until = \"5s\""), 27, "within the run"),
+            (("from = \"10s\"\nuntil = \"100s\"", "from = \"200s\""), 26, "within the run"),
+            (("time = \"30s\"", "time = \"300s\""), 29, "after the end"),
+            (("bad = 0.02, ", ""), 19, "lacks `bad`"),
+            (("nodes = \"10..20\"", "nodes = \"region:1 - region:2\""), 31, "`nodes`: selector \"region:2\": [network] has regions 0 to 1"),
+            (("region_latency = [[\"1ms\",\"50ms\"],[\"50ms\",\"1ms\"]]\n", ""), 17, "needs `region_latency`"),
+            (("converged_by = \"60s\"", "converged_by = \"130s\""), 33, "after the end"),
         ] {
             let text = CONTRACT.replacen(change.0, change.1, 1);
             assert_ne!(text, CONTRACT, "{change:?}");
             let error = Scenario::parse(&text, &[]).unwrap_err();
             assert!(error.what.contains(what), "{change:?}: {error}");
-            // The line of the field, give or take the table that a whole-table complaint names.
-            assert!(error.line.abs_diff(line) <= 1, "{change:?}: {error}");
+            assert_eq!(error.place.line(), line, "{change:?}: {error}");
         }
         let error = Scenario::parse("nodes = 3\n", &[]).unwrap_err();
         assert!(error.what.contains("`duration` is missing"));
@@ -420,7 +417,7 @@ converged_by = "60s"
         for (role, why) in [("\"\"", "empty"), ("\"back end\"", "other characters"), (&*"r".repeat(65), "at most 64")] {
             let text = format!("nodes = 6\nduration = \"1s\"\nroles = {{ {role} = \"all\" }}\n");
             let error = Scenario::parse(&text, &[]).unwrap_err();
-            assert!(error.line == 3 && error.what.contains("`roles`") && error.what.contains(why), "{error}");
+            assert!(error.place.line() == 3 && error.what.contains("`roles`") && error.what.contains(why), "{error}");
         }
     }
 
@@ -434,6 +431,10 @@ converged_by = "60s"
         let found: Vec<_> = s.config.iter().filter(|(k, ..)| k == "detector.threshold").map(|(_, _, v)| v.as_str()).collect();
         assert_eq!(found, [Some("9")], "however it is written there");
         let error = Scenario::parse(CONTRACT, &["nodes=many".into()]).unwrap_err();
-        assert!(error.what.contains("`nodes`"), "{error}");
+        assert!(error.to_string().starts_with("--set nodes=many: `nodes` is \"many\""), "{error}");
+        let error = Scenario::parse(CONTRACT, &["network.burst.loss=2".into()]).unwrap_err();
+        assert!(error.to_string().starts_with("--set network.burst.loss=2: `loss` is 2"), "{error}");
+        let s = Scenario::parse(CONTRACT, &["network.burst.loss=0.25".into(), "name=5".into()]).unwrap();
+        assert_eq!((s.network.burst.unwrap().loss, s.name.as_str()), (0.25, "5"));
     }
 }

@@ -2,8 +2,16 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{Scenario, selector::Scene, tree::ScenarioError};
-use crate::{Config, ConfigErrors, NodeAddr, config::Workers, proto::rng::Rng};
+use super::{
+    Scenario,
+    selector::Scene,
+    tree::{Place, ScenarioError},
+};
+use crate::{
+    Config, ConfigErrors, NodeAddr,
+    config::{DowningStrategy, Workers},
+    proto::rng::Rng,
+};
 
 /// Workers of a node when the scenario leaves it open: the least number that has two of anything.
 const WORKERS_AUTO: u16 = 2;
@@ -20,26 +28,7 @@ pub(super) fn index_of(addr: &NodeAddr) -> Option<u32> {
 
 /// The configuration of every node; equal ones are shared. `lots`: who has a role that is given by lot.
 pub(super) fn configs(scenario: &Scenario, lots: &mut Rng) -> Result<Vec<Arc<Config>>, ScenarioError> {
-    let mut base = Config::default();
-    // A preset is a set of defaults, so it goes first wherever it stands.
-    let mut settings: Vec<_> = scenario.config.iter().collect();
-    settings.sort_by_key(|(key, ..)| key != "cluster.preset");
-    for (key, line, value) in settings {
-        base.set(key, value).map_err(|error| ScenarioError { line: *line, what: error.to_string() })?;
-    }
-    let line_of = |key: &str| scenario.config.iter().find(|(k, ..)| k == key).map_or(0, |(_, line, _)| *line);
-    if line_of("cluster.seeds") > 0 {
-        let what = "`cluster.seeds`: in a scenario the seeds are the first nodes; say how many with `seeds = 3` at the top".to_owned();
-        return Err(ScenarioError { line: line_of("cluster.seeds"), what });
-    }
-    // A node would refuse to start, and a run without nodes holds what it should not.
-    base.validate().map_err(|ConfigErrors(errors)| {
-        let error = &errors[0];
-        // The key to change may have its default, and not fit one that the file sets.
-        let named = scenario.config.iter().find(|(key, ..)| error.why.contains(key.as_str())).map_or(0, |(_, line, _)| *line);
-        let line = Some(line_of(&error.key)).filter(|line| *line > 0).unwrap_or(named);
-        ScenarioError { line, what: error.to_string() }
-    })?;
+    let mut base = base(scenario)?;
     base.cluster.seeds = (0..scenario.seeds).map(|i| address(i).to_string()).collect();
     let mut roles_of: Vec<Vec<String>> = vec![base.cluster.roles.clone(); scenario.nodes as usize];
     for (role, selector) in &scenario.roles {
@@ -59,6 +48,56 @@ pub(super) fn configs(scenario: &Scenario, lots: &mut Rng) -> Result<Vec<Arc<Con
         shared.entry(roles.clone()).or_insert_with(make).clone()
     });
     Ok(configs.collect())
+}
+
+/// What all nodes have in common. Everything that is wrong with it is told at once.
+fn base(scenario: &Scenario) -> Result<Config, ScenarioError> {
+    let mut base = Config::default();
+    let (mut errors, mut unset) = (Vec::new(), Vec::new());
+    // A preset is a set of defaults, so it goes first wherever it stands.
+    let mut settings: Vec<_> = scenario.config.iter().collect();
+    settings.sort_by_key(|(key, ..)| key != "cluster.preset");
+    for (key, place, value) in settings {
+        if let Err(error) = base.set(key, value) {
+            errors.push(ScenarioError::new(place.clone(), error.to_string()));
+            unset.push(key);
+        }
+    }
+    let place_of = |key: &str| scenario.config.iter().find(|(k, ..)| k == key).map(|(_, place, _)| place.clone());
+    if let Some(place) = place_of("cluster.seeds") {
+        let what = "`cluster.seeds`: in a scenario the seeds are the first nodes; say how many with `seeds = 3` at the top";
+        errors.push(ScenarioError::new(place, what));
+    }
+    // A node would refuse to start, and a run without nodes holds what it should not.
+    if let Err(ConfigErrors(found)) = base.validate() {
+        // What has its default only because its value was refused is no second error.
+        let follows = |text: &str| unset.iter().any(|key| text.contains(key.as_str()));
+        for error in found.iter().filter(|e| !follows(&e.key) && !follows(&e.why)) {
+            // The key to change may have its default, and not fit one that the file sets.
+            let named = || scenario.config.iter().find(|(key, ..)| error.why.contains(key.as_str())).map(|(_, place, _)| place.clone());
+            let place = place_of(&error.key).or_else(named).unwrap_or(Place::Nowhere);
+            errors.push(ScenarioError::new(place, error.to_string()));
+        }
+    }
+    // No node would be on a side that may live: all stop at the first loss, and the run says nothing of the strategy.
+    let (nodes, downing) = (scenario.nodes, &base.downing);
+    let is_node = |addr: &NodeAddr| index_of(addr).is_some_and(|i| i < nodes && address(i) == *addr);
+    let unfit = match downing.strategy {
+        DowningStrategy::KeepReferee => {
+            let range = format!("the nodes are {} to {}", address(0), address(nodes - 1));
+            let unfit = downing.referee.as_ref().filter(|addr| !is_node(addr));
+            unfit.map(|addr| ("downing.referee", format!("no node is \"{addr}\"; {range}")))
+        }
+        DowningStrategy::StaticQuorum => {
+            let unfit = downing.quorum_size.filter(|size| *size > nodes);
+            unfit.map(|size| ("downing.quorum_size", format!("{size} is more than the scenario has nodes; it must be from 1 to {nodes}")))
+        }
+        _ => None,
+    };
+    if let Some((key, why)) = unfit {
+        errors.push(ScenarioError::new(place_of(key).unwrap_or(Place::Nowhere), format!("`{key}`: {why}")));
+    }
+    ScenarioError::all(errors).map_or(Ok(base), Err)
 }
 
 /// Number of workers of a node.
@@ -123,6 +162,13 @@ mod tests {
             ("\"downing.strategy\" = \"static-quorum\"", 4, "quorum_size"),
             ("\"cluster.seeds\" = [\"a:1\"]", 4, "`seeds = 3`"),
             (
+                "\"downing.strategy\" = \"keep-referee\"\n\"downing.referee\" = \"n2:7301\"",
+                5,
+                "`downing.referee`: no node is \"n2:7301\"; the nodes are n00000:7301 to n00005:7301",
+            ),
+            ("\"downing.strategy\" = \"keep-referee\"\n\"downing.referee\" = \"n00006:7301\"", 5, "n00000:7301 to n00005:7301"),
+            ("\"downing.strategy\" = \"static-quorum\"\n\"downing.quorum_size\" = 7", 5, "7 is more than the scenario has nodes"),
+            (
                 "\"detector.heartbeat_interval\" = \"2s\"\n\"detector.acceptable_pause\" = \"1s\"",
                 5,
                 "E-CFG-009 detector.acceptable_pause: 1s < detector.heartbeat",
@@ -131,16 +177,46 @@ mod tests {
         ] {
             let s = Scenario::parse(&format!("nodes = 6\nduration = \"1s\"\n[config]\n{settings}\n"), &[]).unwrap();
             let error = configs(&s, &mut Rng::new(1)).unwrap_err();
-            assert_eq!(error.line, line, "{error}");
+            assert_eq!(error.place.line(), line, "{error}");
             assert!(error.what.contains(what), "{error}");
         }
+    }
+
+    #[test]
+    fn the_last_node_may_be_the_referee_and_all_a_quorum() {
+        for settings in [
+            "\"downing.strategy\" = \"keep-referee\"\n\"downing.referee\" = \"n00005:7301\"",
+            "\"downing.strategy\" = \"static-quorum\"\n\"downing.quorum_size\" = 6",
+        ] {
+            let s = Scenario::parse(&format!("nodes = 6\nduration = \"1s\"\n[config]\n{settings}\n"), &[]).unwrap();
+            configs(&s, &mut Rng::new(1)).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_an_override_sets_is_judged_as_what_the_file_does() {
+        let s = Scenario::parse("nodes = 6\nduration = \"1s\"\n", &["cluster.seeds=[\"a:1\"]".into()]).unwrap();
+        let error = configs(&s, &mut Rng::new(1)).unwrap_err();
+        assert!(error.to_string().starts_with("--set cluster.seeds=[\"a:1\"]: `cluster.seeds`: in a scenario"), "{error}");
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_told_at_once() {
+        let settings = "\"member.gossip\" = \"1s\"\n\"detector.threshold\" = \"soon\"\n\"downing.strategy\" = \"static-quorum\"\n";
+        let text = format!("nodes = 6\nduration = \"1s\"\n[config]\n{settings}\"downing.quorum_size\" = 0\n");
+        let s = Scenario::parse(&text, &["membership.gossip_interval=often".into()]).unwrap();
+        let error = configs(&s, &mut Rng::new(1)).unwrap_err();
+        let places: Vec<_> = std::iter::once(&error).chain(&error.more).map(|e| e.place.clone()).collect();
+        let lines = [4, 5, 7].map(Place::Line);
+        // Without a quorum that may be, that one is missing is no error more.
+        assert_eq!(places, [&lines[..], &[Place::Set("membership.gossip_interval=often".into())]].concat(), "{error}");
     }
 
     #[test]
     fn an_unknown_configuration_key_names_its_line() {
         let s = Scenario::parse("nodes = 6\nduration = \"1s\"\n[config]\n\"member.gossip\" = \"1s\"\n", &[]).unwrap();
         let error = configs(&s, &mut Rng::new(1)).unwrap_err();
-        assert_eq!(error.line, 4);
+        assert_eq!(error.place.line(), 4);
         assert!(error.what.contains("member.gossip"));
     }
 }

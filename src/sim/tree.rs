@@ -1,31 +1,89 @@
 //! A TOML document whose every value knows its line, so that each complaint about a scenario can name line and field.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use toml::de::{DeTable, DeValue};
 
 /// Longest run, virtual time, and longest span of anything in it: sums of some of them are still moments of the world.
 pub(super) const DURATION_MAX: Duration = Duration::from_secs(366 * 86_400);
 
-/// What is wrong with a scenario, and where.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub struct ScenarioError {
-    /// Line in the file, from 1; 0 = not in the file (an override, or something that is missing).
-    pub line: usize,
-    /// What is wrong and what to do.
-    pub what: String,
+/// Where something of a scenario was said.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// In this line of the file, from 1.
+    Line(usize),
+    /// Nowhere: it is missing.
+    Nowhere,
+    /// By this override.
+    Set(Arc<str>),
 }
 
-impl fmt::Display for ScenarioError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.line > 0 { write!(f, "line {}: {}", self.line, self.what) } else { f.write_str(&self.what) }
+impl Place {
+    /// The line in the file; 0 = not in the file.
+    pub fn line(&self) -> usize {
+        if let Self::Line(line) = *self { line } else { 0 }
+    }
+
+    /// The file's lines in their order, then what is missing, then overrides.
+    pub(super) fn rank(&self) -> usize {
+        match self {
+            Self::Line(line) => *line,
+            Self::Nowhere => usize::MAX - 1,
+            Self::Set(_) => usize::MAX,
+        }
     }
 }
 
-/// A value and its line.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Line(line) => write!(f, "line {line}"),
+            Self::Nowhere => f.write_str("nowhere"),
+            Self::Set(assignment) => write!(f, "--set {assignment}"),
+        }
+    }
+}
+
+/// What is wrong with a scenario, and where.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub struct ScenarioError {
+    /// Where it was said.
+    pub place: Place,
+    /// What is wrong and what to do.
+    pub what: String,
+    /// What else is wrong, where all of it is known at once.
+    pub more: Vec<ScenarioError>,
+}
+
+impl ScenarioError {
+    pub(super) fn new(place: Place, what: impl Into<String>) -> Self {
+        Self { place, what: what.into(), more: Vec::new() }
+    }
+
+    /// All of these as one, in the order of their places; nothing if there are none.
+    pub(super) fn all(mut errors: Vec<Self>) -> Option<Self> {
+        errors.sort_by_key(|e| e.place.rank());
+        let mut errors = errors.into_iter();
+        let first = errors.next()?;
+        Some(Self { more: errors.collect(), ..first })
+    }
+}
+
+/// Each in a line of its own.
+impl fmt::Display for ScenarioError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            Place::Nowhere => f.write_str(&self.what)?,
+            place => write!(f, "{place}: {}", self.what)?,
+        }
+        self.more.iter().try_for_each(|e| write!(f, "\n  {e}"))
+    }
+}
+
+/// A value and where it was said.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Item {
-    pub line: usize,
+    pub place: Place,
     pub value: Value,
 }
 
@@ -45,14 +103,19 @@ pub(super) enum Value {
 impl Item {
     /// Parses a whole document.
     pub(super) fn document(text: &str) -> Result<Self, ScenarioError> {
-        let starts = LineStarts::new(text);
-        let table = DeTable::parse(text)
-            .map_err(|e| ScenarioError { line: e.span().map_or(0, |s| starts.line(s.start)), what: format!("no TOML: {}", e.message()) })?;
-        Ok(Self { line: 1, value: Value::Table(table_of(table.get_ref(), &starts)?) })
+        Self::parse(text, &Source::file(text))
+    }
+
+    fn parse(text: &str, source: &Source) -> Result<Self, ScenarioError> {
+        let table = DeTable::parse(text).map_err(|e| {
+            let place = e.span().map_or(Place::Nowhere, |s| source.place(s.start));
+            ScenarioError::new(place, format!("no TOML: {}", e.message()))
+        })?;
+        Ok(Self { place: source.place(0), value: Value::Table(table_of(table.get_ref(), source)?) })
     }
 
     pub(super) fn error(&self, what: impl Into<String>) -> ScenarioError {
-        ScenarioError { line: self.line, what: what.into() }
+        ScenarioError::new(self.place.clone(), what)
     }
 
     /// The value, or of many what they are.
@@ -133,6 +196,10 @@ impl Item {
         }
     }
 
+    fn table_mut(&mut self) -> Option<&mut BTreeMap<String, Item>> {
+        if let Value::Table(t) = &mut self.value { Some(t) } else { None }
+    }
+
     /// The same value for the configuration's own reader.
     pub(super) fn to_toml(&self) -> toml::Value {
         match &self.value {
@@ -207,48 +274,52 @@ pub(super) fn parse_duration(text: &str) -> Option<Duration> {
 }
 
 /// Puts `key=value` into the document: a scenario's key by its path (`nodes`, `network.loss`), or a configuration key
-/// (`membership.gossip_interval`, with or without `config.` before it).
+/// (`membership.gossip_interval`, with or without `config.` before it). `scenario_tables`: the paths of the tables that a scenario has.
 pub(super) fn override_with(document: &mut Item, assignment: &str, scenario_tables: &[&str]) -> Result<(), ScenarioError> {
-    let bad = |what: String| ScenarioError { line: 0, what: format!("--set {assignment}: {what}") };
-    let (key, value) = assignment.split_once('=').ok_or_else(|| bad("write key=value".into()))?;
+    let place = Place::Set(assignment.into());
+    let bad = |what: &str| ScenarioError::new(place.clone(), what);
+    let (key, value) = assignment.split_once('=').ok_or_else(|| bad("write key=value"))?;
     let key = key.trim().replace('"', "");
-    let (table, rest) = match key.split_once('.') {
-        None => (None, key.clone()),
-        Some(("config", rest)) => (Some("config"), rest.to_owned()),
-        Some((first, rest)) if scenario_tables.contains(&first) => (Some(first), rest.to_owned()),
-        Some(_) => (Some("config"), key.clone()),
+    let below = |table: &str| key.strip_prefix(table)?.strip_prefix('.');
+    // The longest: one of them may lie in another.
+    let inside = scenario_tables.iter().filter_map(|table| Some((*table, below(table)?))).max_by_key(|(table, _)| table.len());
+    let (table, rest) = match inside {
+        Some(inside) => inside,
+        None if key.contains('.') => ("config", below("config").unwrap_or(&key)),
+        None => ("", key.as_str()),
     };
     if rest.is_empty() {
-        return Err(bad("no key before the `=`".into()));
+        return Err(bad("no key before the `=`"));
     }
-    let value = match value_of_text(value.trim()) {
-        // The setting knows whether it is a number: 1.10 may be a version.
-        Value::Int(_) | Value::Float(_) | Value::Bool(_) if table == Some("config") => Value::Text(value.trim().to_owned()),
+    let value = match value_of_text(value.trim(), &place) {
+        // The setting knows whether it is a number: 1.10 may be a version. So is a name what it is written as.
+        Value::Int(_) | Value::Float(_) | Value::Bool(_) if table == "config" || key == "name" => Value::Text(value.trim().to_owned()),
         value => value,
     };
-    let value = Item { line: 0, value };
-    let Value::Table(root) = &mut document.value else { return Err(bad("the scenario is no table".into())) };
-    match table {
-        None => root.insert(rest, value),
-        Some(name) => {
-            let entry = root.entry(name.to_owned()).or_insert_with(|| Item { line: 0, value: Value::Table(BTreeMap::new()) });
-            let Value::Table(inner) = &mut entry.value else { return Err(bad(format!("`{name}` is no table in this scenario"))) };
-            // Written the other way it would be there twice.
-            if let Some((part, below)) = rest.split_once('.')
-                && let Some(Item { value: Value::Table(part), .. }) = inner.get_mut(part)
-            {
-                part.remove(below);
-            }
-            inner.insert(rest, value)
-        }
-    };
+    let mut inner = document;
+    for part in table.split('.').filter(|part| !part.is_empty()) {
+        let new = || Item { place: place.clone(), value: Value::Table(BTreeMap::new()) };
+        inner = inner.table_mut().ok_or_else(|| bad(&no_table(table)))?.entry(part.to_owned()).or_insert_with(new);
+    }
+    let inner = inner.table_mut().ok_or_else(|| bad(&no_table(table)))?;
+    // Written the other way it would be there twice.
+    if let Some((part, below)) = rest.split_once('.')
+        && let Some(part) = inner.get_mut(part).and_then(Item::table_mut)
+    {
+        part.remove(below);
+    }
+    inner.insert(rest.to_owned(), Item { place: place.clone(), value });
     Ok(())
 }
 
+fn no_table(name: &str) -> String {
+    format!("`{name}` is no table in this scenario")
+}
+
 /// TOML if it is, otherwise a bare text, so that `--set a.b=200ms` needs no quotes.
-fn value_of_text(text: &str) -> Value {
+fn value_of_text(text: &str, place: &Place) -> Value {
     let source = format!("x = {text}");
-    if let Ok(Item { value: Value::Table(mut t), .. }) = Item::document(&source)
+    if let Ok(Item { value: Value::Table(mut t), .. }) = Item::parse(&source, &Source::Override(place.clone()))
         && t.len() == 1
         && let Some(item) = t.remove("x")
         && item.value != Value::Other
@@ -258,49 +329,59 @@ fn value_of_text(text: &str) -> Value {
     Value::Text(text.to_owned())
 }
 
-struct LineStarts(Vec<usize>);
+/// What a text comes from.
+enum Source {
+    /// A file, with the offsets at which its lines start.
+    File(Vec<usize>),
+    Override(Place),
+}
 
-impl LineStarts {
-    fn new(text: &str) -> Self {
-        Self(std::iter::once(0).chain(text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i + 1)).collect())
+impl Source {
+    fn file(text: &str) -> Self {
+        Self::File(std::iter::once(0).chain(text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i + 1)).collect())
     }
 
-    fn line(&self, offset: usize) -> usize {
-        self.0.partition_point(|start| *start <= offset)
+    fn place(&self, offset: usize) -> Place {
+        match self {
+            Self::File(starts) => Place::Line(starts.partition_point(|start| *start <= offset)),
+            Self::Override(place) => place.clone(),
+        }
     }
 }
 
-fn table_of(table: &DeTable<'_>, starts: &LineStarts) -> Result<BTreeMap<String, Item>, ScenarioError> {
+fn table_of(table: &DeTable<'_>, source: &Source) -> Result<BTreeMap<String, Item>, ScenarioError> {
     let mut out = BTreeMap::new();
     for (key, value) in table {
-        let line = starts.line(key.span().start);
-        out.insert(key.get_ref().to_string(), Item { line, value: value_of(value.get_ref(), line, starts)? });
+        let place = source.place(key.span().start);
+        let value = value_of(value.get_ref(), &place, source)?;
+        out.insert(key.get_ref().to_string(), Item { place, value });
     }
     Ok(out)
 }
 
-fn value_of(value: &DeValue<'_>, line: usize, starts: &LineStarts) -> Result<Value, ScenarioError> {
+fn value_of(value: &DeValue<'_>, place: &Place, source: &Source) -> Result<Value, ScenarioError> {
     Ok(match value {
         DeValue::String(s) => Value::Text(s.to_string()),
         DeValue::Integer(i) => match i64::from_str_radix(i.as_str(), i.radix()) {
             Ok(i) => Value::Int(i),
-            Err(_) => return Err(ScenarioError { line, what: format!("{i} is larger than any number used here") }),
+            Err(_) => return Err(ScenarioError::new(place.clone(), format!("{i} is larger than any number used here"))),
         },
         DeValue::Float(x) => match x.as_str().parse::<f64>() {
             Ok(x) if x.is_finite() => Value::Float(x),
-            _ => return Err(ScenarioError { line, what: format!("{x} is no finite number") }),
+            _ => return Err(ScenarioError::new(place.clone(), format!("{x} is no finite number"))),
         },
         DeValue::Boolean(b) => Value::Bool(*b),
         DeValue::Datetime(_) => Value::Other,
         DeValue::Array(list) => {
             let mut items = Vec::new();
             for item in list.iter() {
-                let at = starts.line(item.span().start);
-                items.push(Item { line: at, value: value_of(item.get_ref(), at, starts)? });
+                let place = source.place(item.span().start);
+                let value = value_of(item.get_ref(), &place, source)?;
+                items.push(Item { place, value });
             }
             Value::List(items)
         }
-        DeValue::Table(t) => Value::Table(table_of(t, starts)?),
+        DeValue::Table(t) => Value::Table(table_of(t, source)?),
     })
 }
 
@@ -312,15 +393,15 @@ mod tests {
     fn every_value_knows_its_line() {
         let doc = Item::document("a = 1\n\n[t]\nb = [1,\n \"x\"]\n[[at]]\nc = 2\n").unwrap();
         let root = doc.table("").unwrap();
-        assert_eq!(root["a"].line, 1);
+        assert_eq!(root["a"].place, Place::Line(1));
         let b = &root["t"].table("t").unwrap()["b"];
-        assert_eq!((b.line, b.list("b").unwrap()[1].line), (4, 5));
-        assert_eq!(root["at"].list("at").unwrap()[0].table("at").unwrap()["c"].line, 7);
+        assert_eq!((b.place.line(), b.list("b").unwrap()[1].place.line()), (4, 5));
+        assert_eq!(root["at"].list("at").unwrap()[0].table("at").unwrap()["c"].place.line(), 7);
     }
 
     #[test]
     fn a_broken_document_names_the_line() {
-        assert_eq!(Item::document("a = 1\nb = = 2\n").unwrap_err().line, 2);
+        assert_eq!(Item::document("a = 1\nb = = 2\n").unwrap_err().place.line(), 2);
     }
 
     #[test]
@@ -346,6 +427,46 @@ mod tests {
         assert_eq!(config["membership.gossip_interval"].value, Value::Text("200ms".into()));
         assert_eq!(config["cluster.app_version"].value, Value::Text("1.10".into()), "no number");
         assert!(override_with(&mut doc, "nodes", tables).unwrap_err().what.contains("key=value"));
+    }
+
+    #[test]
+    fn overrides_reach_into_tables_of_tables() {
+        for text in ["[network]\nburst = { bad = 0.1, loss = 1.0 }\n", "[network.burst]\nloss = 0.1\n", ""] {
+            let mut doc = Item::document(text).unwrap();
+            override_with(&mut doc, "network.burst.loss=0.5", &["network", "network.burst"]).unwrap();
+            let network = &doc.table("").unwrap()["network"];
+            let burst = network.table("").unwrap()["burst"].table("").unwrap();
+            assert_eq!(burst["loss"].value, Value::Float(0.5), "{text}");
+        }
+        let mut doc = Item::document("[network]\nburst = 3\n").unwrap();
+        let error = override_with(&mut doc, "network.burst.loss=0.5", &["network", "network.burst"]).unwrap_err();
+        assert_eq!(error.to_string(), "--set network.burst.loss=0.5: `network.burst` is no table in this scenario");
+    }
+
+    #[test]
+    fn a_name_is_a_text_whatever_it_looks_like() {
+        for name in ["foo", "5", "1.5", "true"] {
+            let mut doc = Item::document("").unwrap();
+            override_with(&mut doc, &format!("name={name}"), &[]).unwrap();
+            assert_eq!(doc.table("").unwrap()["name"].value, Value::Text(name.into()));
+        }
+    }
+
+    #[test]
+    fn what_an_override_says_is_in_no_line() {
+        let mut doc = Item::document("nodes = 3\n").unwrap();
+        override_with(&mut doc, "roles={ a = [\"x\"] }", &[]).unwrap();
+        let list = &doc.table("").unwrap()["roles"].table("").unwrap()["a"];
+        let set = Place::Set("roles={ a = [\"x\"] }".into());
+        assert_eq!((&list.place, &list.list("").unwrap()[0].place), (&set, &set));
+    }
+
+    #[test]
+    fn many_errors_stand_in_the_order_of_the_file() {
+        let at = |place: Place| ScenarioError::new(place, "wrong");
+        let all = ScenarioError::all(vec![at(Place::Set("a=1".into())), at(Place::Nowhere), at(Place::Line(7)), at(Place::Line(3))]);
+        assert_eq!(all.unwrap().to_string(), "line 3: wrong\n  line 7: wrong\n  wrong\n  --set a=1: wrong");
+        assert_eq!(ScenarioError::all(vec![]), None);
     }
 
     #[test]

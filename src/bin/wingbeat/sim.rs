@@ -10,7 +10,10 @@ use std::{
     time::Duration,
 };
 
-use wingbeat::sim::{self, Options, RunResult, Scenario, ScenarioError, Summary};
+use wingbeat::{
+    config::Span,
+    sim::{self, Options, Place, RunResult, Scenario, ScenarioError, Summary},
+};
 
 use crate::{
     fail::{self, Exit, Failure},
@@ -48,10 +51,14 @@ pub struct SimArgs {
 /// Runs the subcommand.
 pub fn run(args: &SimArgs) -> Result<ExitCode, Failure> {
     let file = args.scenario.display();
-    let text = std::fs::read_to_string(&args.scenario).map_err(|error| {
+    let bytes = std::fs::read(&args.scenario).map_err(|error| {
         Failure::usage("E-SIM-001", format!("cannot read the scenario {file}: {error}"), "give the path of a scenario file")
     })?;
-    let refused = |error: ScenarioError| Failure::usage("E-SIM-002", format!("{file}: {error}"), "");
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        Failure::usage("E-SIM-004", format!("the scenario {file} is no UTF-8 text: byte {at} is not (the first is 0)"), "save it as UTF-8")
+    })?;
+    let refused = |error| refused(args, &error);
     let scenario = Scenario::parse(&text, &args.set).map_err(refused)?;
     if args.minimise {
         return shrink(args, &text, args.seed.unwrap_or(scenario.seed));
@@ -75,13 +82,24 @@ pub fn run(args: &SimArgs) -> Result<ExitCode, Failure> {
 /// Most runs that shrinking may take.
 const SHRINK_RUNS_MAX: u32 = 2_000;
 
-fn shrink(args: &SimArgs, text: &str, seed: u64) -> Result<ExitCode, Failure> {
-    let file = args.scenario.display();
-    let refused = |error| Failure::usage("E-SIM-002", format!("{file}: {error}"), "");
-    let Some(m) = sim::minimise(text, &args.set, seed, SHRINK_RUNS_MAX, &mut |step| note(step)).map_err(refused)? else {
-        note(format_args!("{file} holds under seed {seed}: there is nothing to shrink"));
-        return Ok(ExitCode::SUCCESS);
+/// What is wrong with the scenario, and in which file if it is not in an override.
+fn refused(args: &SimArgs, error: &ScenarioError) -> Failure {
+    let what = match error.place {
+        Place::Set(_) => error.to_string(),
+        Place::Line(_) | Place::Nowhere => format!("{}: {error}", args.scenario.display()),
     };
+    Failure::usage("E-SIM-002", what, "")
+}
+
+fn shrink(args: &SimArgs, text: &str, seed: u64) -> Result<ExitCode, Failure> {
+    let m = sim::minimise(text, &args.set, seed, SHRINK_RUNS_MAX, &mut |step| note(step)).map_err(|error| refused(args, &error))?;
+    if m.result.holds() {
+        note(format_args!("{} holds under seed {seed}: there is nothing to shrink", args.scenario.display()));
+        if args.json {
+            say_json(&m.result)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     if args.json {
         let r = &m.result;
         say(&serde_json::json!({"scenario": m.text, "seed": seed, "names": m.names, "runs": m.runs, "digest": r.digest}).to_string())?;
@@ -166,6 +184,13 @@ fn tell(r: &RunResult, json: bool, whole: bool) -> Result<(), Failure> {
         let whom = if u.nodes.is_empty() { String::new() } else { format!(" to {}", some_of(&u.nodes)) };
         lines.push(format!("  line {} did nothing{whom} at {:.3} s: {}", u.line, u.at_s, u.why));
     }
+    for h in r.helped.iter().take(SHOWN) {
+        let line = h.line.map_or_else(String::new, |line| format!("line {line}: "));
+        lines.push(format!("  {line}n{} started at {:.3} s and asks n{} too, as none of its seeds ran", h.node, h.at_s, h.asks));
+    }
+    if r.helped.len() > SHOWN {
+        lines.push(format!("  and {} more such starts", r.helped.len() - SHOWN));
+    }
     lines.extend(r.failed_why.iter().map(|why| format!("  expected {why}")));
     if !r.holds() {
         lines.push(format!("  again with: --seed {}; who sent what: --trace T0..T1", r.seed));
@@ -180,9 +205,11 @@ fn say_json(what: &impl serde::Serialize) -> Result<(), Failure> {
     say(&line)
 }
 
+/// Most nodes that a line names, and most notes of one kind.
+const SHOWN: usize = 8;
+
 /// Nodes by name, as many as a line holds.
 fn some_of(nodes: &[u32]) -> String {
-    const SHOWN: usize = 8;
     let names: Vec<String> = nodes.iter().take(SHOWN).map(|n| format!("n{n}")).collect();
     let more = if nodes.len() > SHOWN { format!(" and {} more", nodes.len() - SHOWN) } else { String::new() };
     names.join(", ") + &more
@@ -247,19 +274,23 @@ fn seed_range(text: &str) -> Result<Range<u64>, String> {
     }
 }
 
-fn seconds(text: &str) -> Option<Duration> {
-    text.trim().trim_end_matches('s').parse::<f64>().ok().and_then(|x| Duration::try_from_secs_f64(x).ok())
+/// As in a configuration; what has no unit is seconds.
+fn duration(text: &str) -> Option<Duration> {
+    match text.trim().parse::<f64>() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).ok(),
+        Err(_) => text.trim().parse::<Span>().ok().map(Span::get),
+    }
 }
 
 fn span(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("\"{text}\" is no span; write seconds above 0, like 10s");
-    seconds(text).filter(|span| !span.is_zero()).ok_or_else(wrong)
+    let wrong = || format!("\"{text}\" is no span; write a time above 0, like 10s or 200ms");
+    duration(text).filter(|span| !span.is_zero()).ok_or_else(wrong)
 }
 
 fn window(text: &str) -> Result<(Duration, Duration), String> {
-    let wrong = || format!("\"{text}\" is no window; write T0..T1 in seconds, like 12.5s..13s");
+    let wrong = || format!("\"{text}\" is no window; write T0..T1, like 12.5s..13s or 200ms..1s");
     let (a, b) = text.split_once("..").ok_or_else(wrong)?;
-    match (seconds(a), seconds(b)) {
+    match (duration(a), duration(b)) {
         (Some(a), Some(b)) if a <= b => Ok((a, b)),
         _ => Err(wrong()),
     }
@@ -275,7 +306,12 @@ mod tests {
         assert!(seed_range("3..3").unwrap_err().contains("empty"));
         assert!(seed_range("3").unwrap_err().contains("A..B"));
         assert_eq!(window("1.5s..2"), Ok((Duration::from_millis(1500), Duration::from_secs(2))));
-        assert!(window("2..1").is_err());
+        assert_eq!(window("1ms..2ms"), Ok((Duration::from_millis(1), Duration::from_millis(2))));
+        assert_eq!(window("1m..2m"), Ok((Duration::from_secs(60), Duration::from_secs(120))));
+        for wrong in ["2..1", "1sss..2", "1..", "..2", "1s", "nan..inf", "-1..2"] {
+            assert!(window(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(span("100ms"), Ok(Duration::from_millis(100)));
         assert_eq!(span("2.5s"), Ok(Duration::from_millis(2500)));
         assert!(span("0s").is_err() && span("soon").is_err());
     }
