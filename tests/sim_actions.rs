@@ -318,6 +318,48 @@ fn the_oldest_is_one_that_is_not_down() {
     assert_eq!(r.not_done, []);
 }
 
+/// Whom the nodes that started asked beside their seeds, and by which line.
+fn helped(r: &RunResult) -> Vec<(Option<usize>, f64, u32, u32)> {
+    r.helped.iter().map(|h| (h.line, h.at_s, h.node, h.asks)).collect()
+}
+
+#[test]
+fn who_starts_while_no_seed_runs_asks_a_member_and_that_is_said() {
+    let crash = at("20s", "do = \"crash\"\nnodes = \"0\"");
+    let r = twelve(&[&crash, &at("40s", "do = \"restart\"\nnodes = \"0,5\""), "[expect]\nmembers_up = 12"]);
+    // Of two that restart the first finds none of its seeds, the second one its seed again.
+    assert_eq!(helped(&r), [(Some(8), 40.0, 0, 1)]);
+    // The first that runs is cut off as it starts, and no member yet: the first member is asked.
+    let cut = at("25s", "do = \"partition\"\ngroups = [\"1\"]") + &at("26s", "do = \"restart\"\nnodes = \"1\"");
+    let r = twelve(&[&crash, &cut, &at("27s", "do = \"restart\"\nnodes = \"7\""), "[expect]\nmembers_up = 10"]);
+    assert_eq!(helped(&r), [(Some(11), 26.0, 1, 2), (Some(15), 27.0, 7, 2)]);
+    assert_eq!(twelve(&[]).helped, []);
+}
+
+#[test]
+fn who_is_told_to_join_through_itself_founds_nothing() {
+    let join = |to: &str| twelve(&["started = 10", &at("30s", &format!("do = \"join\"\nnodes = \"10,11\"\nto = \"{to}\""))]);
+    let r = join("10");
+    assert_eq!(r.not_done.iter().map(|u| (&u.nodes[..], &*u.why)).collect::<Vec<_>>(), [(&[10][..], "it was told to join through itself")]);
+    let r = join("10,3");
+    assert_eq!((r.not_done, r.members_up), (vec![], Some(12)));
+}
+
+#[test]
+fn bytes_are_limited_though_who_is_left_alone_sends_nothing() {
+    let text = |limits: &str| {
+        let cut = at("40s", "do = \"partition\"\ngroups = [\"0..1\"]");
+        format!(
+            "nodes = 2\nstart_spread = \"1s\"\nduration = \"100s\"\n{}{cut}[expect]\n{limits}",
+            WORKLOAD.replace("senders = 3", "senders = 2")
+        )
+    };
+    let once = |limits: &str| run(&Scenario::parse(&text(limits), &[]).unwrap(), 3, &Options::default()).unwrap();
+    let r = once("max_peak_bytes_per_node_per_s = 1\nmax_bytes_per_node_per_s = 1");
+    assert_eq!((&r.failed[..], r.bytes_per_node_per_s.mean), (&["max_peak_bytes_per_node_per_s".to_owned()][..], Some(0.0)));
+    assert!(r.peak_bytes_per_node_per_s.is_some_and(|peak| peak > 500.0), "{:?}", r.peak_bytes_per_node_per_s);
+}
+
 #[test]
 fn who_is_missed_before_it_crashes_is_found_and_removed() {
     let paused = at("20s", "do = \"pause\"\nnodes = \"7\"");
