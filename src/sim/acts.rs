@@ -248,15 +248,16 @@ impl World<'_> {
     }
 
     /// Starts a node with its own seed list. Where nobody in it runs beside the node itself while others do, whoever starts it gives it one
-    /// of them to ask, as an operator would: otherwise it would never find the cluster, or the first seed would form a second one. A member is
-    /// asked if there is one: who only waits to be one itself has nothing to tell.
+    /// of them to ask, as an operator would: otherwise it would never find the cluster, or the first seed would form a second one. A member
+    /// that it reaches is asked if there is one: who only waits to be one itself has nothing to tell.
     pub(super) fn start_beside(&mut self, n: u32, action: Option<usize>) {
         if self.is_running(n) {
             return;
         }
         let (all, seeds) = (self.scenario.nodes, self.scenario.seeds);
         let first = (0..all).find(|o| self.is_running(*o)).filter(|o| *o >= seeds);
-        let helper = first.map(|first| (first..all).find(|o| self.is_member(*o)).unwrap_or(first));
+        let fit = |o: &u32| self.is_member(*o) && !self.net.cut(n, *o) && !self.net.cut(*o, n);
+        let helper = first.map(|first| (first..all).find(fit).unwrap_or(first));
         let seeds = helper.iter().flat_map(|helper| (0..seeds).chain([*helper])).map(settings::address).collect::<Vec<_>>();
         if let Some(asks) = helper {
             let line = action.map(|i| self.scenario.actions[i].line);
