@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use toml::{Table, Value};
 
-use super::{Options, RunResult, Scenario, ScenarioError, expect::OF_WORKLOAD, run, tree::Place};
+use super::{Options, RunResult, Scenario, ScenarioError, run, tree::Place};
 
 /// A smaller scenario that still fails, or one that holds as it was.
 #[derive(Clone, PartialEq, Debug)]
@@ -144,10 +144,6 @@ impl Shrinking<'_> {
     fn smaller_load(&mut self) {
         let mut candidate = self.best.clone();
         candidate.remove("workload");
-        // Without it they would be refused.
-        if let Some(expect) = candidate.get_mut("expect").and_then(Value::as_table_mut) {
-            expect.retain(|key, _| !OF_WORKLOAD.contains(&key));
-        }
         if self.try_one("without load", candidate) {
             return;
         }
