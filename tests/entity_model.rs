@@ -579,6 +579,8 @@ fn a_panic_is_reported_with_message_and_place_and_the_directive_is_followed() {
     assert_eq!(a.ask(Bad { how: Failing::Panic }, PATIENCE), Err(AskError::EntityFailed));
     let letter = letters.recv_timeout(PATIENCE).unwrap();
     assert_eq!((&*letter.key, letter.reason), (&b"a"[..], DropReason::Poison));
+    // Behind both.
+    until_holds("its host is asked what comes next", || !shared.panics.lock().is_empty());
     let panics = std::mem::take(&mut *shared.panics.lock());
     let (panic, restarts) = &panics[0];
     assert_eq!((panics.len(), panic.message.as_str(), panic.handling, *restarts), (1, "on purpose", "Bad", 0));

@@ -47,6 +47,7 @@ fn two_first_seeds_that_start_together_found_no_second_cluster() {
 #[test]
 fn who_waits_for_more_members_outlives_a_crash() {
     holds("waiting-for-members", 1..4);
+    holds("waiting-in-a-cut", 1..4);
 }
 
 #[test]

@@ -358,8 +358,8 @@ impl<'a, E: Entity> Cx<'a, E> {
         to.tell(msg)
     }
 
-    /// Leaves memory after this turn: if that is [`Entity::started`] or [`Entity::adopted`], behind the message that it was started for. What arrives
-    /// later starts the next incarnation.
+    /// Leaves memory after this turn: if that is [`Entity::started`] or [`Entity::adopted`], behind the message that it was started for, unless
+    /// that sets an [`idle_timeout`](Self::idle_timeout). What arrives later starts the next incarnation.
     pub fn passivate(&mut self) {
         if self.turn == Turn::Continue {
             self.turn = Turn::Passivate;

@@ -71,7 +71,7 @@ impl Wakes {
     fn ring(self, workers: &[Door<ToWorker>]) {
         if self.workers != 0 {
             let of = |worker: &usize| self.workers >> (worker % 64) & 1 == 1;
-            (0..workers.len()).filter(of).for_each(|worker| _ = workers[worker].bell().ring());
+            (0..workers.len()).filter(of).for_each(|worker| _ = workers[worker].ring());
         }
         if let Some(asker) = self.asker {
             asker.bell().ring();

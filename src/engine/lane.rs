@@ -9,7 +9,7 @@ use std::{
     marker::PhantomData,
     mem::ManuallyDrop,
     sync::{
-        Arc, OnceLock,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering, fence},
     },
     thread::{self, ThreadId},
@@ -37,6 +37,11 @@ pub trait Item: Sized + Send {
     /// Bytes of a message that stand outside of the ring, because it is too long for a letter.
     fn outside(&self) -> usize {
         0
+    }
+
+    /// Whether it is the last one of its lane.
+    fn is_end(&self) -> bool {
+        false
     }
 }
 
@@ -223,7 +228,7 @@ pub struct LaneSender<T> {
     /// Something was appended since the bell was rung last.
     news: Cell<bool>,
     bell: Arc<Bell>,
-    late: Arc<Late<T>>,
+    late: Weak<Late<T>>,
     /// As in `Ring`.
     outside: Arc<AtomicUsize>,
     _items: PhantomData<T>,
@@ -334,8 +339,18 @@ impl<T: Item> LaneSender<T> {
     pub fn ring_bell(&self) -> bool {
         self.news.set(false);
         self.producer.publish();
-        !self.bell.is_awake() && self.late.wake(&self.bell)
+        !self.bell.is_awake() && wake(&self.bell, &self.late)
     }
+}
+
+/// Something was put into a lane, and its consumer is not awake. True if it was woken.
+#[inline(never)]
+fn wake<T: Item>(bell: &Bell, late: &Weak<Late<T>>) -> bool {
+    if bell.is_gone() {
+        // Without the door there is nobody left to count it.
+        late.upgrade().iter().for_each(|late| late.look());
+    }
+    bell.wake()
 }
 
 /// What becomes of what is put into the lanes of a consumer that has ended: somebody had been promised that it is handled, or that it is said if it is not.
@@ -349,22 +364,17 @@ struct Late<T> {
 }
 
 impl<T: Item> Late<T> {
-    /// Something was put into a lane, and the consumer is not awake. True if it was woken.
-    #[inline(never)]
-    fn wake(&self, bell: &Bell) -> bool {
-        if bell.is_gone() {
-            self.look();
-        }
-        bell.wake()
-    }
-
     /// Takes what came behind the consumer's end, if that has come.
     fn look(&self) {
         let Some(give_up) = self.give_up.get() else { return };
         let mut found = vec![];
         let mut left = self.left.lock();
         left.extend(std::iter::from_fn(|| self.new.pop()));
-        left.iter_mut().for_each(|lane| found.extend(std::iter::from_fn(|| lane.pop())));
+        left.retain_mut(|lane| {
+            let first = found.len();
+            found.extend(std::iter::from_fn(|| lane.pop()));
+            !found[first..].last().is_some_and(T::is_end)
+        });
         drop(left);
         // It calls code of users, which may send.
         found.into_iter().for_each(give_up);
@@ -400,7 +410,7 @@ impl<T: Item> Door<T> {
         let opened_by = thread::current().id();
         self.late.new.push(Ring { id, consumer, opened_by, own: false, taken: false, outside: outside.clone(), _items: PhantomData });
         self.bell.ring();
-        let (bell, late) = (self.bell.clone(), self.late.clone());
+        let (bell, late) = (self.bell.clone(), Arc::downgrade(&self.late));
         LaneSender { producer, items, news: Cell::new(false), bell, late, outside, _items: PhantomData }
     }
 
@@ -460,6 +470,17 @@ impl<T: Item> Door<T> {
     /// Consumer: whether anything came that is not in a known lane.
     pub fn is_quiet(&self) -> bool {
         self.late.new.is_empty() && self.inbox.is_empty()
+    }
+
+    /// Called by producers after publishing. True if the consumer was woken; if it has ended, what came is given up.
+    pub fn ring(&self) -> bool {
+        if self.bell.is_awake() {
+            return false;
+        }
+        if self.bell.is_gone() {
+            self.late.look();
+        }
+        self.bell.wake()
     }
 
     /// The consumer's bell.

@@ -90,6 +90,10 @@ impl Item for ToWorker {
         })
     }
 
+    fn is_end(&self) -> bool {
+        matches!(self, Self::Lane(LaneItem::End))
+    }
+
     fn outside(&self) -> usize {
         match self {
             Self::Command(command) => match command.item() {
@@ -141,6 +145,10 @@ impl Item for ToNet {
             EngineParcel::Wire { envelope, .. } => Some(Self::Lane(LaneItem::Msg { shard, tag, enter: None, parcel: envelope })),
             EngineParcel::Typed { .. } => unreachable!("only encodings are written into the ring of the network thread"),
         }
+    }
+
+    fn is_end(&self) -> bool {
+        matches!(self, Self::Lane(LaneItem::End))
     }
 
     fn outside(&self) -> usize {
@@ -545,7 +553,7 @@ impl Node {
     pub fn pass_on(&self) {
         let _as_the_network = AsEngine::enter();
         match self.duty.pass_on(self) {
-            Did::Busy => _ = self.network.bell().ring(),
+            Did::Busy => _ = self.network.ring(),
             Did::Over => self.network.look_at_late(),
             Did::Work | Did::Nothing => {}
         }
@@ -583,10 +591,10 @@ impl Node {
 
     /// What the lanes of the network thread do with what comes behind its end.
     pub fn give_up_abroad(self: &Arc<Self>) -> impl Fn(ToNet) + Send + Sync + 'static {
-        self.give_up_late(|node, item| {
-            if let ToNet::Lane(LaneItem::Msg { shard, parcel, .. }) = item {
-                node.too_late(shard, &EngineParcel::from_envelope(parcel));
-            }
+        self.give_up_late(|node, item| match item {
+            ToNet::Lane(LaneItem::Msg { shard, parcel, .. }) => node.too_late(shard, &EngineParcel::from_envelope(parcel)),
+            ToNet::Cast(..) => node.metrics.shared.casts_unsent.add(1),
+            _ => {}
         })
     }
 
@@ -601,7 +609,7 @@ impl Node {
         })
     }
 
-    fn give_up_late<T>(self: &Arc<Self>, f: impl Fn(&Self, T) + Send + Sync + 'static) -> impl Fn(T) + Send + Sync + 'static {
+    fn give_up_late<T>(self: &Arc<Self>, f: impl Fn(&Arc<Self>, T) + Send + Sync + 'static) -> impl Fn(T) + Send + Sync + 'static {
         let node = Arc::downgrade(self);
         move |item| {
             let node = node.upgrade();
@@ -617,12 +625,18 @@ impl Node {
     }
 
     /// A message was accepted while the thread that was to take it ended.
-    fn too_late(&self, shard: crate::ShardKey, parcel: &EngineParcel) {
+    fn too_late(self: &Arc<Self>, shard: crate::ShardKey, parcel: &EngineParcel) {
         self.bury(shard, parcel, DropReason::Shutdown);
-        if let Some(ask) = parcel.ask().filter(|ask| ask.node == self.id)
-            && let Some(waiter) = self.slots.take(ask.correlation)
-        {
-            waiter.answer(ask.correlation, Answered::Wire(ReplyBody::Dropped(DropReason::Shutdown)), &self.workers);
+        let Some(ask) = parcel.ask().filter(|ask| ask.node == self.id) else { return };
+        let answered = Answered::Wire(ReplyBody::Dropped(DropReason::Shutdown));
+        match self.slots.take(ask.correlation) {
+            None => {}
+            Some(waiter @ (Waiter::Thread(_) | Waiter::Entity(_))) => waiter.answer(ask.correlation, answered, &self.workers),
+            // Code of users, which must not run on the thread of whoever happens to send.
+            Some(waiter) => {
+                let node = self.clone();
+                self.help(Box::new(move || waiter.answer(ask.correlation, answered, &node.workers)));
+            }
         }
     }
 

@@ -224,7 +224,7 @@ impl Out {
     /// Moves what waits into the ring, as far as there is room, and rings the bell once.
     pub fn flush(&mut self) {
         if self.flush_untold() {
-            self.node.network.bell().ring();
+            self.node.network.ring();
         }
     }
 

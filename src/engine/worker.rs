@@ -132,7 +132,7 @@ pub fn run(node: Arc<Node>, index: u16, seed: u64, me: &Mutex<Sleeper>) {
     panics::watch_this_thread();
     let _vital = Vital(&node);
     let mut idler = Idler::of_engine(node.config.node.idle);
-    // Behind the worker, be it that it has panicked.
+    // Behind the worker. Of one that has panicked in the middle of its lanes they are gone: what stood in them is not counted.
     let _end = End(&node, index);
     let mut worker = Worker::new(node.clone(), index, seed);
     crate::api::mark_engine_thread(true);
@@ -321,7 +321,7 @@ impl Worker {
                 // There is nothing else to do, and that is sooner than to tell another thread.
                 self.node.pass_on();
             } else {
-                self.node.network.bell().ring();
+                self.node.network.ring();
             }
         }
         let used = std::mem::take(&mut self.host.out.used);

@@ -517,7 +517,7 @@ impl Traffic {
         let seconds = end.saturating_sub(self.since) as f64 / 1e9;
         // Who was never started, or was gone before, would make the others' share look smaller.
         let mut rates: Vec<f64> = self.nodes.iter().filter(|s| s.total > 0 && seconds > 0.0).map(|s| s.total as f64 / seconds).collect();
-        if rates.is_empty() && peaks {
+        if rates.is_empty() && peaks && seconds > 0.0 {
             // All were up, and since then nobody has sent anything, as one that is left alone.
             rates.push(0.0);
         }

@@ -22,7 +22,10 @@ use super::{
 };
 use crate::{
     NodeAddr, NodeId, Time,
-    proto::{link::LinkDown, wire::Reader},
+    proto::{
+        link::{LinkDown, longest_pause},
+        wire::Reader,
+    },
 };
 
 /// How often an operator is told that no seed has taken this node in.
@@ -86,7 +89,7 @@ const ASKED_MAX: usize = 16;
 const HINTS_MAX: usize = 64;
 /// Who might found a cluster asks so many of those who have connected themselves.
 const THERE_MAX: usize = 64;
-/// Heartbeats for which a first seed waits when all have said that they have no cluster.
+/// Heartbeats for which a first seed waits at least when all have said that they have no cluster.
 const FOUND_WITHIN: u32 = 2;
 /// How many times as long as for others it waits for the answers of those who are there.
 const AWAITED: u32 = 2;
@@ -191,12 +194,15 @@ impl Seeker {
     /// Notes that all have said that they have no cluster. True if they have for so long that they are to be asked once more: whoever has just started may
     /// know of none because its members have not found it yet.
     fn asks_once_more(&mut self, now: Time, proves: bool, wait: Duration) -> bool {
-        if self.form_at.is_none() || self.asked_twice {
+        if self.form_at.is_none() || self.asked_twice || self.joining_until.is_some() {
             return false;
         }
         let (spare, asked) = self.spare_and_asked(proves);
         self.none_since = self.none_since.or_else(|| self.all_are_without(&spare, &asked).then_some(now));
         self.asked_twice = self.none_since.is_some_and(|since| since + wait <= now);
+        if self.asked_twice {
+            self.without.clear();
+        }
         self.asked_twice
     }
 
@@ -349,9 +355,10 @@ impl Membership {
         }
     }
 
-    /// Members of a cluster find whoever starts at the first seed's address within a heartbeat.
+    /// Members of a cluster look at the first seed's address with each heartbeat, but not during the pause behind a dial that was refused.
     fn found_patience(&self) -> Duration {
-        FOUND_WITHIN * self.config.detector.heartbeat_interval.get()
+        let pause = longest_pause(self.config.membership.seed_timeout.get());
+        (FOUND_WITHIN * self.config.detector.heartbeat_interval.get()).max(pause * 3 / 2)
     }
 
     /// Whether this node founds a cluster now.

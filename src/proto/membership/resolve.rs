@@ -72,10 +72,14 @@ pub(crate) struct Split {
     fallen: usize,
     /// Who was lost for almost long enough as more than one of this side had gone down.
     almost_lost: Vec<NodeId>,
+    /// An operator was told that nobody becomes up before those who are lost are back, or gone.
+    told_waits: bool,
 }
 
 /// An operator, or a restart, takes one.
 const FALLEN: usize = 2;
+/// Lost members that are named to an operator.
+const NAMED_MAX: usize = 8;
 
 /// A picture that does not come to stand still is looked at in part when it could have, and again after this share of that time; not by an alarm of
 /// its own, as every heartbeat comes here.
@@ -103,6 +107,7 @@ impl Split {
             put_off: 0,
             fallen: 0,
             almost_lost: vec![],
+            told_waits: false,
         }
     }
 
@@ -245,7 +250,9 @@ impl Membership {
                 self.that_fit(joiners, &[worst, self.ghosts()].concat(), true)
             }
             // Who downs by hand judges by hand.
-            Decision::Nothing => joiners,
+            Decision::Nothing if matches!(self.strategy, Strategy::None) => joiners,
+            // Where nobody has become up, each side of a cut could get as many as it waits for.
+            Decision::Nothing => vec![],
             // Who asks for the lease last must know when members were first lost, which a joiner does not.
             Decision::AskLease { .. } | Decision::DownOthers | Decision::DownMine | Decision::DownAll => vec![],
         }
@@ -392,7 +399,9 @@ impl Membership {
         let (voters, leads) = (self.voters(), self.leads());
         let mut decision = self.strategy.decide(&voters, leads);
         if decision == Decision::DownOthers && leads && !self.lives_with_ghosts(&voters) {
-            decision = Decision::DownAll;
+            // Where nobody has become up nobody ends of that: those that are gone will have heard.
+            let is_up = voters.iter().chain(&self.ghosts()).any(Voter::counts);
+            decision = if is_up { Decision::DownAll } else { Decision::Nothing };
         }
         if decision == Decision::DownOthers && leads && (self.doubts_win(now) || self.puts_off_win(now))
             || decision == Decision::DownMine && self.puts_off_loss(now)
@@ -400,8 +409,13 @@ impl Membership {
             return;
         }
         let again = now + self.stable_after();
+        let waits = decision == Decision::Nothing && !matches!(self.strategy, Strategy::None);
         if let Some(split) = &mut self.split {
-            split.judge_at = (decision != Decision::Nothing).then_some(again);
+            // Joiners that come do not change the picture, and may change this.
+            split.judge_at = (decision != Decision::Nothing || waits).then_some(again);
+            if waits && leads && !std::mem::replace(&mut split.told_waits, true) {
+                self.warn_of_waiting();
+            }
         }
         let (mine, theirs) = sides(&voters);
         let words = match decision {
@@ -427,6 +441,19 @@ impl Membership {
                 }
             }
         }
+    }
+
+    fn warn_of_waiting(&mut self) {
+        let lost = self.split.iter().flat_map(|split| &split.unreachable);
+        let mut lost: Vec<String> = lost.filter_map(|id| self.addr_of(*id)).take(NAMED_MAX + 1).map(ToString::to_string).collect();
+        if lost.len() > NAMED_MAX {
+            lost[NAMED_MAX] = "more".into();
+        }
+        let text = format!(
+            "nobody has become up yet, and nobody does while {} is out of reach: start it again there, or declare it dead by hand if it is gone for good",
+            lost.join(", ")
+        );
+        self.warn("W-DOWN-002", text);
     }
 
     /// This node may be on a side that stops, and not know who else is lost: who pauses measures all silences anew, and of whom it misses it may wait for the

@@ -142,7 +142,7 @@ pub fn raw_stream(messages: u64) -> std::io::Result<f64> {
 
 /// Whether there is one core for both ends: by `--one-core`, by what this process was started with, or by its quota of time. Who polls then only
 /// keeps the other end from answering, until the system takes the core away.
-fn is_one_core() -> bool {
+pub fn is_one_core() -> bool {
     thread::available_parallelism().is_ok_and(|cores| cores.get() == 1)
 }
 
@@ -170,7 +170,7 @@ pub fn ping_pong(window: Duration) -> Result<Histogram<u64>, Error> {
 /// Two ends that poll, each with a core of its own, answer in a tenth of this.
 const SPIN_MAX: Duration = Duration::from_micros(100);
 
-/// Why what [`ping_pong`] has seen is no limit, if it is none.
+/// Why what [`ping_pong`] has seen of ends that poll is no limit, if it is none.
 pub fn doubt(seen: &Histogram<u64>) -> Option<&'static str> {
     let slow = u128::from(seen.value_at_quantile(0.5)) > SPIN_MAX.as_nanos();
     slow.then_some("the ping-pong took more than 100 us, so its two ends had no core each")

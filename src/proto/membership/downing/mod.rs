@@ -104,8 +104,8 @@ impl Strategy {
     /// Decides for the side whose members are marked reachable. `leads`: by the one who will act on it, whose view is the freshest; it
     /// weighs joins and leaves that the other side may have seen.
     pub(crate) fn decide(&self, voters: &[Voter], leads: bool) -> Decision {
-        // Nobody has become up, as far as is known here: nothing runs that could run twice, and nobody becomes up while somebody is out of reach. So there is
-        // nothing to protect by ending, and who is away may come back.
+        // Nobody has become up, as far as is known here: nothing runs that could run twice, and nobody becomes up before who is out of reach is back, or
+        // declared dead by hand. So there is nothing to protect by ending.
         let nobody_is_up = !voters.iter().any(Voter::counts);
         match self {
             Self::StaticQuorum(_) | Self::KeepOldest { .. } | Self::KeepReferee(_) if nobody_is_up => Decision::Nothing,
