@@ -148,7 +148,7 @@ fn an_address_of_a_name_at_which_nobody_is_is_not_waited_for() {
         config.cluster.seeds = seeds.iter().map(ToString::to_string).collect();
         world.start_as(1, config.clone());
         world.start_as(2, config);
-        world.run_until(secs(2), "forming", |w| w.one_cluster(&[1, 2]));
+        world.run_until(secs(4), "forming", |w| w.one_cluster(&[1, 2]));
     }
 }
 
