@@ -39,6 +39,11 @@ impl NodeAddr {
         Self { host: host.into(), port }
     }
 
+    /// Whether nobody but this machine reaches it; a name other than `localhost` may lead anywhere.
+    pub(crate) fn is_loopback(&self) -> bool {
+        &*self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    }
+
     /// First 8 bytes of SHA-256 over the text form: the upper half of the ids of all lives at this address.
     pub fn hash64(&self) -> u64 {
         let digest = hmac_sha256::Hash::hash(self.to_string().as_bytes());

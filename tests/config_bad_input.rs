@@ -237,6 +237,24 @@ fn an_open_port_must_be_asked_for() {
     assert!(open.warnings().iter().any(|w| w.code == "W-CFG-005"));
 }
 
+// failures: row 23
+#[test]
+fn seeds_that_do_not_fit_are_warned_of() {
+    let warned = |text: &str| Config::from_toml(text).unwrap().warnings().iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    let seeds = |first: &str| format!("[cluster]\nseeds = [\"{first}\", \"127.0.0.1:7302\"]\n");
+    let referee = "[downing]\nstrategy = \"keep-referee\"\nreferee = \"127.0.0.1:7302\"\n";
+    let other = warned(&format!("{}{referee}", seeds("127.0.0.1:7303")));
+    assert!(other.contains("W-CFG-009 cluster.seeds: the first one, 127.0.0.1:7303, is not downing.referee (127.0.0.1:7302)"), "{other}");
+    assert_eq!(warned(&format!("{}{referee}", seeds("127.0.0.1:7302"))), "");
+    assert_eq!(warned(&seeds("127.0.0.1:7303")), "", "there is no referee");
+    // Only a name server knows.
+    let name = warned(&seeds("node1.example.com:7301"));
+    assert!(name.contains("W-CFG-012 cluster.seeds: node1.example.com:7301 may be another host"), "{name}");
+    assert_eq!(warned(&seeds("localhost:7301")), "");
+    let reached = "[node]\nlisten = \"10.0.0.1:7301\"\ninsecure = true\n";
+    assert!(!warned(&format!("{}{reached}", seeds("node1.example.com:7301"))).contains("W-CFG-012"));
+}
+
 #[test]
 fn other_contradictions_are_found() {
     says("[admin]\nlisten = \"127.0.0.1:7301\"\n", "E-CFG-009", "admin.listen", &["taken by node.listen"]);

@@ -97,7 +97,7 @@ fn a_preset_lies_below_the_file_wherever_it_is_named() {
     let file = "[cluster]\npreset = \"local_test\"\n[membership]\ngossip_interval = \"300ms\"\n[downing]\nproof_of_death = false\n";
     let config = Config::from_toml(file).unwrap();
     assert_eq!(config.membership.gossip_interval, Span::millis(300), "set in the file");
-    assert!(!config.downing.proof_of_death, "set in the file");
+    assert!(!config.downing.proof_of_death.holds(), "set in the file");
     assert_eq!(config.detector.heartbeat_interval, Span::millis(200), "from the preset");
     let late = Config::from_toml("[membership]\ngossip_interval = \"300ms\"\n[downing]\nproof_of_death = false\n").unwrap();
     assert_eq!(late.with_env_from([("WINGBEAT_CLUSTER__PRESET", "local_test")]).unwrap(), config);
@@ -109,7 +109,7 @@ fn local_test_is_what_the_demo_needs() {
     assert_eq!((c.membership.gossip_interval, c.detector.heartbeat_interval), (Span::millis(200), Span::millis(200)));
     assert_eq!((c.detector.acceptable_pause, c.sharding.lease), (Span::millis(600), Span::secs(2)));
     assert_eq!(c.downing.stable_after, AutoSpan::After(Span::secs(2)));
-    assert!(c.downing.proof_of_death && c.membership.seed_timeout < Span::secs(1));
+    assert!(c.downing.proof_of_death.holds() && c.membership.seed_timeout < Span::secs(1));
     let wan = Config::preset(Preset::Wan);
     assert_eq!((wan.detector.threshold, wan.detector.heartbeat_interval), (12.0, Span::secs(2)));
 }
@@ -163,6 +163,8 @@ fn values_may_be_set_in_their_own_kind_or_as_text() {
         ("node.workers", toml::Value::from("auto"), "auto"),
         ("node.pin", toml::Value::from("1,0"), "1,0"),
         ("downing.stable_after", toml::Value::from("auto"), "auto"),
+        ("downing.proof_of_death", toml::Value::from("auto"), "auto"),
+        ("downing.proof_of_death", toml::Value::from(true), "true"),
         ("membership.auto_down_after", toml::Value::from("off"), "off"),
     ] {
         config.set(key, &value).unwrap();

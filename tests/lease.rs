@@ -12,7 +12,7 @@ use std::{
 use support::{PATIENCE, until_holds};
 use wingbeat::{
     Cluster, Config, JoinError, Lease, LeaseError, MemberStatus, MemoryLease, NodeId, Term,
-    config::{DowningStrategy, Preset},
+    config::{AutoBool, DowningStrategy, Preset},
 };
 
 const SEED: &str = "WINGBEAT_TEST_LEASE_SEED";
@@ -22,7 +22,7 @@ fn node(lease: impl Lease, seeds: &[String]) -> Cluster {
     config.cluster.name = "leased".into();
     config.downing.strategy = DowningStrategy::LeaseMajority;
     // A refused port would prove the death without the lease.
-    config.downing.proof_of_death = false;
+    config.downing.proof_of_death = AutoBool::Is(false);
     Cluster::builder(config).listen("127.0.0.1:0".parse().unwrap()).seeds(seeds.to_vec()).lease(lease).start().unwrap()
 }
 

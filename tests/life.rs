@@ -125,6 +125,20 @@ fn several_clusters_in_one_process_know_nothing_of_each_other() {
     assert_eq!(red_pings.get(7).ask(Count, LONG).unwrap_err().to_string(), "not sent: this node is shutting down");
 }
 
+#[test]
+fn who_was_told_to_leave_has_left_though_its_only_peer_is_gone() {
+    let world = World::simulated(2).seed(1).config(Config::preset(Preset::Lan)).start();
+    let last = world.node(1);
+    // The side of the lower address would live, so this one is to stop.
+    world.kill(0);
+    let told = last.shutdown(ShutdownReason::Signal(15)).wait(2 * LONG).unwrap();
+    assert_eq!(told.reason, ShutdownReason::Signal(15), "{told:?}");
+    assert!(
+        told.overran.iter().any(|late| late.to_string().contains("removed from the cluster before it had left: keep-majority")),
+        "{told:?}"
+    );
+}
+
 // failures: row 55
 #[test]
 fn who_waits_for_a_node_that_ends_is_told_so_and_why() {

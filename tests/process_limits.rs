@@ -5,6 +5,7 @@
 mod support;
 
 use std::{
+    io::{ErrorKind, Read as _},
     net::TcpStream,
     thread,
     time::{Duration, Instant},
@@ -72,6 +73,12 @@ fn a_node_without_descriptors_refuses_connections_and_keeps_those_it_has() {
     assert_eq!(metric(&mut own, "wingbeat_net_sessions_down_total"), 0);
     assert_eq!(rich.members_that_are("up").len(), 2);
     assert!(!rich.log().contains("unreachable"), "{}", rich.log());
+    // Who asks over HTTP then is not left to wait.
+    let mut late = TcpStream::connect(poor.admin).unwrap();
+    late.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let closed = late.read(&mut [0; 1]);
+    assert!(matches!(&closed, Ok(0)) || closed.as_ref().is_err_and(|e| e.kind() == ErrorKind::ConnectionReset), "{closed:?}");
+    assert!(metric(&mut own, "wingbeat_http_refused_total{reason=\"connections\"}") > 0);
     drop(strangers);
     cluster.add(&[]);
     cluster.wait_formed();

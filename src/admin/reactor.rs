@@ -25,7 +25,10 @@ use super::{
     responder::{Completion, ExchangeId, Outlet, Responder},
     server::{Handler, Limits},
 };
-use crate::metrics::{HttpRefusal, Metrics};
+use crate::{
+    metrics::{HttpRefusal, Metrics},
+    net::{Reserve, close_hard, out_of_descriptors},
+};
 
 const LISTENER: Token = Token(0);
 /// The token of wake-ups from other threads.
@@ -37,6 +40,8 @@ const SURPLUS_MAX: usize = 32;
 const ACCEPTS_PER_TURN: usize = 64;
 /// How long nothing is accepted after the system refused, for example for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Lines in the log about that are so far apart.
+const LINES_EVERY: Duration = Duration::from_secs(10);
 const SCRATCH_BYTES: usize = 64 << 10;
 const EVENTS_PER_POLL: usize = 256;
 
@@ -60,6 +65,10 @@ pub(super) struct Reactor {
     ready: VecDeque<usize>,
     acceptable: bool,
     accept_again: Option<Instant>,
+    /// For one connection when the process has no descriptor left.
+    reserve: Reserve,
+    /// The next line in the log about what could not be accepted is due then.
+    next_line: Option<Instant>,
     /// Not later than the earliest deadline of any connection.
     next_deadline: Option<Instant>,
     /// Set when shutting down.
@@ -99,6 +108,8 @@ impl Reactor {
             ready: VecDeque::new(),
             acceptable: true,
             accept_again: None,
+            reserve: Reserve::new(),
+            next_line: None,
             next_deadline: None,
             ends_at: None,
             scratch: vec![0; SCRATCH_BYTES],
@@ -186,12 +197,29 @@ impl Reactor {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.acceptable = false,
                 Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
                 Err(error) => {
-                    tracing::warn!(target: "wingbeat::admin", %error, "cannot accept; trying again in 100 ms");
-                    self.accept_again = Some(now + ACCEPT_PAUSE);
+                    self.accept_failed(&error, now);
                     return;
                 }
             }
         }
+    }
+
+    /// Nothing can be accepted, and the next try would fail as well: pauses. A client is rather closed than left to wait.
+    fn accept_failed(&mut self, error: &io::Error, now: Instant) {
+        if self.next_line.is_none_or(|at| at <= now) {
+            self.next_line = Some(now + LINES_EVERY);
+            tracing::warn!(target: "wingbeat::admin", %error, "no connection can be accepted; those that are open go on, and it is tried again each 100 ms");
+        }
+        if out_of_descriptors(error) {
+            if self.reserve.release()
+                && let Some(Ok((socket, _))) = self.listener.as_ref().map(TcpListener::accept)
+            {
+                close_hard(&socket);
+                self.metrics.http.refused.add(HttpRefusal::Connections);
+            }
+            self.reserve.restore();
+        }
+        self.accept_again = Some(now + ACCEPT_PAUSE);
     }
 
     fn welcome(&mut self, mut socket: TcpStream, now: Instant) {

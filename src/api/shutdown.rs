@@ -420,7 +420,13 @@ impl End {
             self.overran.push(Overrun { phase: Phase::LeaveCluster, what });
         }
         let reason = match (self.requested, life) {
-            (_, Life::Ended(Ending::Downed(why))) => ShutdownReason::Downed(why),
+            // It was on its way out, and nobody who knows that takes the end for a failure: those it could have handed over to may be gone.
+            (Some(asked), Life::Ended(Ending::Downed(why))) => {
+                let what = format!("removed from the cluster before it had left: {why}; what was not handed over is lost");
+                self.overran.push(Overrun { phase: Phase::LeaveCluster, what });
+                asked
+            }
+            (None, Life::Ended(Ending::Downed(why))) => ShutdownReason::Downed(why),
             (_, Life::Ended(Ending::Refused(why))) => ShutdownReason::Refused(why),
             (_, Life::Failed(why)) => ShutdownReason::Failed(why),
             (None, Life::Ended(Ending::Superseded(by))) => ShutdownReason::Superseded(by),

@@ -202,7 +202,7 @@ impl Config {
 
     fn advertises_loopback(&self) -> bool {
         match &self.node.advertise {
-            Some(addr) => &*addr.host == "localhost" || addr.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback()),
+            Some(addr) => addr.is_loopback(),
             None => self.node.listen.ip().is_loopback(),
         }
     }
@@ -250,6 +250,26 @@ impl Config {
                 self.cluster.min_members
             );
             warn("W-CFG-004", "cluster.seeds", why);
+        }
+        if let (Some(first), Some(referee)) = (self.cluster.seeds.first(), &self.downing.referee)
+            && self.downing.strategy == DowningStrategy::KeepReferee
+            && first.parse::<NodeAddr>().is_ok_and(|first| first != *referee)
+        {
+            let why = format!(
+                "the first one, {first}, is not downing.referee ({referee}): cut off from it and started again, it founds a cluster beside the one that lives"
+            );
+            warn("W-CFG-009", "cluster.seeds", why);
+        }
+        let by_name = self
+            .cluster
+            .seeds
+            .iter()
+            .find(|seed| seed.parse::<NodeAddr>().is_ok_and(|a| !a.is_loopback() && a.host.parse::<IpAddr>().is_err()));
+        if let (true, Some(seed)) = (self.advertises_loopback(), by_name) {
+            let why = format!(
+                "{seed} may be another host, which cannot answer a node at a loopback address; set node.listen to an address of this host"
+            );
+            warn("W-CFG-012", "cluster.seeds", why);
         }
         if self.node.insecure && !self.node.listen.ip().is_loopback() {
             warn(

@@ -1,7 +1,7 @@
 //! `[downing]`
 
 use super::{
-    AutoSpan, DowningStrategy,
+    AutoBool, AutoSpan, DowningStrategy,
     setting::{HOUR, Spec, table},
 };
 use crate::NodeAddr;
@@ -19,7 +19,7 @@ table! {
         referee: Option<NodeAddr> = None, Spec::any().must_match();
         /// An oldest member that is cut off alone goes down itself; for keep-oldest.
         down_if_alone: bool = true, Spec::any().must_match();
-        /// A refused connection to the advertised port, seen by most monitors, proves that the process is gone.
-        proof_of_death: bool = false, Spec::any().cost("a firewall that refuses connections can kill a live node");
+        /// A refused connection to the advertised port, seen by most monitors, proves that the process is gone; auto: where that address is a loopback's.
+        proof_of_death: AutoBool = AutoBool::Auto, Spec::any().cost("a firewall that refuses connections can kill a live node");
     }
 }

@@ -52,7 +52,7 @@ pub use {
     shutdown::ShutdownConfig,
     store::StoreConfig,
     tls::TlsConfig,
-    value::{AutoSpan, RoleMin, Span, Workers},
+    value::{AutoBool, AutoSpan, RoleMin, Span, Workers},
 };
 
 use rejoin::Heritage;
@@ -171,7 +171,7 @@ impl Basis {
             }
             Preset::LocalTest => {
                 config.downing.stable_after = AutoSpan::After(Span::secs(2));
-                config.downing.proof_of_death = true;
+                config.downing.proof_of_death = AutoBool::Is(true);
                 config.membership.seed_timeout = Span::millis(500);
                 config.sharding.rebalance_interval = Span::millis(500);
                 config.sharding.fence_retry = Span::millis(200);

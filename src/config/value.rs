@@ -109,6 +109,33 @@ pub enum AutoSpan {
     After(Span),
 }
 
+/// `"auto"`, or `true` or `false`.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum AutoBool {
+    /// By where the node listens: known once it starts, `false` before that.
+    #[default]
+    Auto,
+    /// Fixed.
+    Is(bool),
+}
+
+impl AutoBool {
+    /// What holds; `auto` that nobody has decided is `false`.
+    pub fn holds(self) -> bool {
+        matches!(self, Self::Is(true))
+    }
+
+    /// As set, or this in place of `auto`.
+    #[must_use]
+    pub fn or(self, decided: bool) -> Self {
+        match self {
+            Self::Auto => Self::Is(decided),
+            Self::Is(_) => self,
+        }
+    }
+}
+
 /// A value as it came from a file, the environment or code.
 #[derive(Clone, Debug)]
 pub(super) enum Raw {
@@ -419,6 +446,26 @@ impl Value for AutoSpan {
 
     fn range(bounds: Bounds) -> String {
         format!("auto | {}", Span::range(bounds))
+    }
+}
+
+impl Value for AutoBool {
+    fn read(raw: &Raw, bounds: Bounds) -> Result<Self, Fault> {
+        if raw.text() == Some("auto") {
+            return Ok(Self::Auto);
+        }
+        bool::read(raw, bounds).map(Self::Is).map_err(|_| Fault::kind(raw, "\"auto\", true or false"))
+    }
+
+    fn show(&self) -> String {
+        match self {
+            Self::Auto => "auto".into(),
+            Self::Is(flag) => flag.show(),
+        }
+    }
+
+    fn range(bounds: Bounds) -> String {
+        format!("auto | {}", bool::range(bounds))
     }
 }
 

@@ -148,6 +148,13 @@ fn advertised(config: &Config, bound: SocketAddr) -> NodeAddr {
     }
 }
 
+/// The configuration, with what depends on where the node is: behind a loopback's address no firewall refuses in the name of a process that lives.
+fn decided(mut config: Arc<Config>, me: &NodeAddr) -> Arc<Config> {
+    let proof = config.downing.proof_of_death.or(me.is_loopback());
+    Arc::make_mut(&mut config).downing.proof_of_death = proof;
+    config
+}
+
 /// A node without threads: whoever has it takes their turns, at moments of its own choice.
 pub struct Stepped<N> {
     /// What the parts share.
@@ -203,6 +210,7 @@ fn start_by<N: Carrier + Send + 'static>(
         source: e.source,
     })?;
     let me = Identity { addr: advertised(&config, sockets.local_addr()), incarnation: sys::random_u64() };
+    let config = decided(config, &me.addr);
     let workers = workers(config.node.workers);
     let mut net = Net::new(sockets, &config, &me, sys::random_u64()).map_err(StartError::Network)?;
     let doze = Doze::new().map_err(StartError::Network)?;
@@ -303,6 +311,19 @@ mod tests {
         fn release(&mut self, _: &str, _: Term) -> Result<(), LeaseError> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn a_refused_port_proves_a_death_where_only_this_machine_can_refuse() {
+        let proves = |text: &str, host: &str| {
+            let mut config = Config::default();
+            config.set("downing.proof_of_death", text).unwrap();
+            decided(Arc::new(config), &NodeAddr::new(host, 7301)).downing.proof_of_death.holds()
+        };
+        assert_eq!(Config::default().downing.proof_of_death, crate::config::AutoBool::Auto);
+        let hosts = ["127.0.0.1", "127.0.0.2", "::1", "localhost", "10.0.0.1", "node1", "localhost.example"];
+        assert_eq!(hosts.map(|host| proves("auto", host)), [true, true, true, true, false, false, false]);
+        assert!(hosts.iter().all(|host| proves("true", host) && !proves("false", host)), "what is set holds anywhere");
     }
 
     // failures: row 20

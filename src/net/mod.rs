@@ -60,7 +60,7 @@ const FIRST_CONN: usize = 2;
 
 pub(crate) use session::check_room;
 #[cfg(feature = "admin")]
-pub(crate) use sys::listen_tcp;
+pub(crate) use sys::{Reserve, close_hard, listen_tcp, out_of_descriptors};
 
 type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 

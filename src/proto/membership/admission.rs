@@ -158,6 +158,7 @@ impl Membership {
             self.admissions.newcomers.remove(&joiner);
             self.counters.add(Count::JoinsRefused);
             let reason = format!("two nodes use {addr}: {from} answers there, {joiner} wants to join; give one another address");
+            self.warn("W-JOIN-005", reason.clone());
             // Over the joiner's own link: the address is the other one's.
             self.out.frame_to(joiner, MemberFrame::JoinRefused { joiner, permanent: true, reason });
         }

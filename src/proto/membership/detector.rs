@@ -216,10 +216,14 @@ impl Subject {
 
     /// It knows this node: what it left unanswered until now says nothing.
     pub(crate) fn meet(&mut self, now: Time) {
+        if self.met {
+            return;
+        }
         if self.is_stranger(now) {
-            self.excused = Some(now);
             self.measure_from(now);
         }
+        // Nor of the link: whoever comes in is beaten before it has its welcome.
+        self.excused = Some(now);
         self.met = true;
     }
 
@@ -595,10 +599,10 @@ mod tests {
         assert_eq!((s.reply(ms(3404), seq), s.beat_again(ms(3500))), (None, None));
         let seq = s.beat(ms(4000), &t);
         assert_eq!((s.beat_again(ms(4400)), s.reply(ms(4401), seq)), (Some(seq), Some(ms(4000))));
-        assert_eq!((s.before_run(), s.before_run_at_once()), ((0, 7), (1, 7)), "the last one was late, not lost");
+        assert_eq!((s.before_run(), s.before_run_at_once()), ((0, 6), (1, 6)), "the last one was late, not lost");
         s.beat(ms(5000), &t);
         s.restart(ms(5100));
-        assert_eq!((s.beat_again(ms(5400)), s.before_run()), (None, (0, 7)), "nobody waits for that answer, and the link is the same");
+        assert_eq!((s.beat_again(ms(5400)), s.before_run()), (None, (0, 6)), "nobody waits for that answer, and the link is the same");
     }
 
     /// Beats `from` on, one each second; those of the numbers that `lost` names are not answered.
@@ -612,16 +616,25 @@ mod tests {
     }
 
     #[test]
+    fn beats_that_came_before_the_welcome_tell_nothing_of_the_link() {
+        let mut s = Subject::new(&tuning());
+        beats(&mut s, 0..10, |n| n < 2);
+        assert_eq!(s.before_run(), (0, 7), "and the first that was answered ends them");
+        beats(&mut s, 10..12, |n| n == 10);
+        assert_eq!(s.before_run(), (1, 9), "those that are lost later do");
+    }
+
+    #[test]
     fn neither_a_pause_nor_an_outage_tells_of_the_link_what_was_known_before_does() {
         let mut s = Subject::new(&tuning());
         beats(&mut s, 0..30, |n| n % 10 == 5);
-        assert_eq!(s.before_run(), (3, 30));
+        assert_eq!(s.before_run(), (3, 29));
         // This node was away while two of its beats were under way.
         beats(&mut s, 30..32, |_| true);
         s.restart(ms(60_000));
-        assert_eq!(s.before_run(), (3, 30));
+        assert_eq!(s.before_run(), (3, 29));
         beats(&mut s, 61..65, |_| false);
-        assert_eq!(s.before_run(), (3, 34));
+        assert_eq!(s.before_run(), (3, 33));
         beats(&mut s, 65..85, |_| false);
         assert_eq!(s.before_run(), (0, 24), "the newest beats tell enough");
         // The other one was.

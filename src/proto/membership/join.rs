@@ -187,7 +187,7 @@ impl Seeker {
     /// Whether all have said that they have no cluster.
     fn all_are_without(&self, spare: &[&NodeAddr], asked: &[&NodeAddr]) -> bool {
         // Whoever was at the only addresses that there are may be out of reach.
-        let alone = asked.is_empty() && spare.iter().any(|addr| !is_loopback(addr));
+        let alone = asked.is_empty() && spare.iter().any(|addr| !addr.is_loopback());
         !alone && asked.iter().all(|addr| self.without.contains(*addr))
     }
 
@@ -232,10 +232,6 @@ fn ip(addr: &NodeAddr) -> Option<IpAddr> {
 
 fn family(addr: &NodeAddr) -> Option<bool> {
     ip(addr).map(|ip| ip.is_ipv6())
-}
-
-fn is_loopback(addr: &NodeAddr) -> bool {
-    ip(addr).is_some_and(|ip| ip.is_loopback())
 }
 
 impl Membership {
@@ -332,7 +328,7 @@ impl Membership {
         if seeker.ahead().next().is_none() && self.forms(now) {
             return self.form();
         }
-        let (proves, wait) = (self.config.downing.proof_of_death, self.found_patience());
+        let (proves, wait) = (self.config.downing.proof_of_death.holds(), self.found_patience());
         let Some(seeker) = &mut self.seeker else { return };
         if seeker.asks_once_more(now, proves, wait) || seeker.retry_at <= now {
             seeker.retry_at = now + retry;
@@ -363,7 +359,7 @@ impl Membership {
 
     /// Whether this node founds a cluster now.
     fn forms(&self, now: Time) -> bool {
-        let (proves, patience) = (self.config.downing.proof_of_death, self.seed_patience());
+        let (proves, patience) = (self.config.downing.proof_of_death.holds(), self.seed_patience());
         self.seeker.as_ref().is_some_and(|seeker| seeker.forms(now, proves) && !seeker.awaits(now, patience))
     }
 
@@ -607,7 +603,7 @@ impl Membership {
         if self.forms(now) {
             return self.form();
         }
-        let (proves, wait) = (self.config.downing.proof_of_death, self.found_patience());
+        let (proves, wait) = (self.config.downing.proof_of_death.holds(), self.found_patience());
         if let Some(seeker) = &mut self.seeker
             && seeker.asks_once_more(now, proves, wait)
         {

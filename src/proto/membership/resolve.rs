@@ -220,7 +220,7 @@ impl Membership {
             return false;
         }
         self.ask_twins(now);
-        if self.config.downing.proof_of_death && self.down_the_gone(now) {
+        if self.config.downing.proof_of_death.holds() && self.down_the_gone(now) {
             return true;
         }
         let before = Arc::clone(self.state.members.roster());

@@ -22,6 +22,11 @@ const EVERYWHERE: u32 = 16;
 const SETTLES: u32 = 3;
 /// Loss below which a reply among misses does not end what a subject owes: there chance adds up to no debt.
 const STEADY_LOSS: f64 = 0.1;
+/// Loss that is assumed where nothing is known of any link.
+const UNKNOWN_LOSS: f64 = 0.3;
+/// Loss that is assumed at most where all beats were answered, and more than a few were: two or three monitors, which have few, accuse with the least
+/// silence that is accepted then.
+const CLEAN_LOSS: f64 = 0.028;
 /// Score of late wake-ups at most.
 const HEALTH_MAX: u32 = 4;
 /// Beats without a late wake-up after which the score falls by one.
@@ -305,9 +310,9 @@ impl Membership {
             let most = |shares: usize| median(shares).max((shares - 1) * 3 / 4);
             let loss =
                 if at_once < STEADY_LOSS { self.loss_by(Subject::before_run, median) } else { self.loss_by(Subject::before_run, most) };
-            self.suspicion.loss = loss.unwrap_or(at_once);
+            self.suspicion.loss = loss.unwrap_or(at_once).min(self.clean_loss());
         } else if self.suspicion.loss == 0.0 {
-            (self.suspicion.loss, self.suspicion.loss_at_once) = (0.3, 0.3);
+            (self.suspicion.loss, self.suspicion.loss_at_once) = (UNKNOWN_LOSS, UNKNOWN_LOSS);
         }
     }
 
@@ -324,6 +329,14 @@ impl Membership {
         let (share, samples) = (*shares.get(place(shares.len().max(1)))?, f64::from(judged_all));
         let unsure = 1.5 / (samples + 5.0) + (share * (1.0 - share) / samples).sqrt() * (20.0 / samples).min(1.0);
         Some((share + unsure).min(1.0))
+    }
+
+    /// The most that is lost where each beat was answered at once, if each was. A cluster of two or three that has just formed has judged few beats, by whose
+    /// number alone it would hold its links for bad for a minute.
+    fn clean_loss(&self) -> f64 {
+        let beats = self.unaccused().map(|(_, subject)| subject.before_run_at_once());
+        let (missed, judged) = beats.fold((0, 0), |(missed, judged), (m, of)| (missed + m, judged + of));
+        if missed == 0 { CLEAN_LOSS.max(UNKNOWN_LOSS * 0.6f64.powi(i32::try_from(judged).unwrap_or(i32::MAX))) } else { 1.0 }
     }
 
     /// Tells the other monitors of subjects that miss replies, and of those that no longer do.

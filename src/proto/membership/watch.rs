@@ -317,7 +317,7 @@ impl Membership {
 
     /// Proof of death: a reset link is redialled; what refuses then, or belongs to another life, is gone. A time-out proves nothing.
     fn weigh_link_down(&mut self, now: Time, peer: Option<NodeId>, addr: &NodeAddr, cause: &LinkDown) {
-        if !self.config.downing.proof_of_death || self.phase != Phase::Member {
+        if !self.config.downing.proof_of_death.holds() || self.phase != Phase::Member {
             return;
         }
         // A life that is named is meant, be it gone: what is heard late of its links says nothing of the next one at the address.
@@ -448,7 +448,7 @@ impl Membership {
             watch.beat_at.get_or_insert(now);
         }
         self.prune_hints();
-        if self.config.downing.proof_of_death && self.state.rows.values().any(|row| row.marks.refuses()) {
+        if self.config.downing.proof_of_death.holds() && self.state.rows.values().any(|row| row.marks.refuses()) {
             let suspects: Vec<NodeId> = self.watch.subjects().filter(|&id| self.own_mark(id) != Some(Mark::Refused)).collect();
             for id in suspects.into_iter().filter(|&id| self.refused_by_others(id)).collect::<Vec<_>>() {
                 self.ask_who(now, id);

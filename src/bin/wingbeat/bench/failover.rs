@@ -52,7 +52,7 @@ impl Parts {
     /// to end; what proves it travels by gossip there and back.
     fn bounds(config: &Config) -> Self {
         let (beat, gossip) = (config.detector.heartbeat_interval.get(), config.membership.gossip_interval.get());
-        if config.downing.proof_of_death {
+        if config.downing.proof_of_death.holds() {
             return Self { detection: 2 * gossip, stable_after: 2 * gossip, right_to_run: Duration::ZERO, start: START };
         }
         let detector = &config.detector;

@@ -26,7 +26,7 @@ const fn millis(n: u64) -> Duration {
 
 fn proof() -> Config {
     let mut config = fast();
-    config.downing.proof_of_death = true;
+    config.downing.proof_of_death = crate::config::AutoBool::Is(true);
     config
 }
 
@@ -535,18 +535,22 @@ fn of_two_nodes_with_one_address_the_second_is_refused_with_both_ids() {
     };
     machine.handle_frame(now, clone, &addr(2), super::MemberFrame::Join(Box::new(request)));
     machine.handle_frame(now, theirs, &addr(2), super::MemberFrame::IAm);
-    let mut reason = None;
+    let (mut reason, mut warned) = (None, vec![]);
     while let Some(output) = machine.poll_output() {
-        if let super::MemberOutput::Frame {
-            to: super::Peer::Node(to),
-            frame: super::MemberFrame::JoinRefused { joiner, permanent: true, reason: r },
-        } = output
-        {
-            assert_eq!((to, joiner), (clone, clone));
-            reason = Some(r);
+        match output {
+            super::MemberOutput::Frame {
+                to: super::Peer::Node(to),
+                frame: super::MemberFrame::JoinRefused { joiner, permanent: true, reason: r },
+            } => {
+                assert_eq!((to, joiner), (clone, clone));
+                reason = Some(r);
+            }
+            super::MemberOutput::Event(Event::Warning { code, text }) => warned.push((code, text.to_string())),
+            _ => {}
         }
     }
     let reason = reason.unwrap();
+    assert_eq!(warned, [("W-JOIN-005", reason.clone())], "who runs the cluster hears of it too");
     assert!(reason.contains(&clone.to_string()) && reason.contains(&theirs.to_string()), "{reason}");
     assert!(world.nodes[&1].machine.view().member(clone).is_none() && mine != clone);
 }

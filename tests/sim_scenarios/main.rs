@@ -1,9 +1,11 @@
 //! The scenarios under `tests/scenarios` hold for some seeds, and a seed run twice is the same run.
 //!
-//! A build without optimisation takes minutes for what one with it does in seconds, so it runs the first seed of each scenario only, and none of those
-//! of many nodes: `cargo test --release --features cli --test sim_scenarios`. `.ci/run` has both builds.
+//! A build without optimisation takes minutes for what one with it does in seconds, so it runs the first seed of each scenario only, and none that
+//! has much to do: `cargo test --release --features cli --test sim_scenarios`. `.ci/run` has both builds.
 
 use wingbeat::sim::{Options, RunResult, Scenario, run};
+
+mod actions;
 
 fn path(name: &str) -> String {
     format!("{}/tests/scenarios/{name}.toml", env!("CARGO_MANIFEST_DIR"))
@@ -31,6 +33,12 @@ fn assert_holds(name: &str, seed: u64, r: &RunResult) {
 
 fn once(scenario: &Scenario, seed: u64) -> RunResult {
     run(scenario, seed, &Options::default()).unwrap_or_else(|e| panic!("seed {seed}: {e}"))
+}
+
+#[test]
+fn a_crash_in_a_cluster_of_two_or_three_that_has_just_formed_is_found_soon() {
+    holds("crash-of-three", 1..21);
+    holds("crash-of-two", 1..21);
 }
 
 #[test]
@@ -81,6 +89,7 @@ fn moves_under_load_lose_nothing() {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "seconds without optimisation, which CI has")]
 fn messages_that_go_past_large_frames_are_not_lost_and_keep_their_order() {
     for name in
         ["moves-and-crashes", "moves-under-load", "moves-with-loss", "join-leave", "rolling-leave", "leave-under-load", "coordinator-crash"]
@@ -237,6 +246,7 @@ fn who_misses_its_leaders_word_stops_by_the_same_judgement() {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "seconds without optimisation, which CI has")]
 fn who_sees_a_cut_late_runs_nothing_beside_the_other_side() {
     holds("alone-then-cut", 1..9);
     holds("cut-past-a-marked-one", 1..9);
@@ -252,6 +262,7 @@ fn who_may_be_on_a_side_that_stops_downs_nobody_of_the_other() {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "seconds without optimisation, which CI has")]
 fn who_misses_many_asks_those_whom_only_others_observe() {
     holds("observers-stutter", 645..649);
     holds("observers-stutter-of-many", 594..597);
@@ -280,6 +291,7 @@ fn what_the_dead_had_held_hides_nobody() {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "seconds without optimisation, which CI has")]
 fn when_the_marks_of_both_sides_meet_the_greater_side_lives() {
     holds("heal-in-time", 1..5);
     holds("cut-again", 1..5);
@@ -307,6 +319,7 @@ fn a_side_that_would_stop_starts_nothing_from_a_lease_after_the_cut() {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "seconds without optimisation, which CI has")]
 fn what_a_removed_member_changed_last_is_numbered_once() {
     holds("orphans", 1..2);
 }
@@ -381,6 +394,7 @@ fn what_was_lost_while_all_were_silent_is_not_forgotten() {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "seconds without optimisation, which CI has")]
 fn crashes_among_twenty() {
     holds("twenty", 1..2);
 }

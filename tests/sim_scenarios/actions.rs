@@ -8,19 +8,23 @@ fn at(time: &str, what: &str) -> String {
     format!("[[at]]\ntime = \"{time}\"\n{what}\n")
 }
 
-/// Twelve nodes for 80 s with these additions; run twice, and the same both times.
+/// Twelve nodes for 80 s with these additions; run twice, and the same both times, where that takes no minutes.
 #[track_caller]
 fn twelve(additions: &[&str]) -> RunResult {
     let text = format!("nodes = 12\nduration = \"80s\"\nstart_spread = \"1s\"\n{}", additions.join("\n"));
     let scenario = Scenario::parse(&text, &[]).unwrap_or_else(|e| panic!("{e}\n{text}"));
     let once = || run(&scenario, 5, &Options::default()).unwrap_or_else(|e| panic!("{e}\n{text}"));
-    let (r, again) = (once(), once());
-    assert_eq!((&r.digest, r.events), (&again.digest, again.events), "{text}");
+    let r = once();
+    if !cfg!(debug_assertions) {
+        let again = once();
+        assert_eq!((&r.digest, r.events), (&again.digest, again.events), "{text}");
+    }
     assert!(r.holds(), "{text}\n{:?} {:?}", r.failed_why, r.violations);
     r
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "seconds without optimisation, which CI has")]
 fn selectors_mean_whom_they_say() {
     let regions = "[network]\nregions = 3\nregion_latency = [[\"1ms\", \"20ms\", \"40ms\"], [\"20ms\", \"1ms\", \"30ms\"], [\"40ms\", \"30ms\", \"1ms\"]]";
     for (selector, how_many) in [
@@ -193,6 +197,7 @@ fn shards_move_where_they_are_told() {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "seconds without optimisation, which CI has")]
 fn every_strategy_decides_its_way() {
     for (strategy, more, left) in [
         ("keep-majority", "", 7),
