@@ -150,7 +150,7 @@ fn unreadable(env: &mut Env<'_>, mail: &mut Mail<'_, '_>, entity_type: &str, err
     if let Some(parcel) = mail.left() {
         env.node.bury(env.at.shard, &parcel, reason);
     }
-    if let Some(ask) = mail.ask {
+    if let (Some(ask), _) = mail.asker() {
         env.out.answer(*ask, Answered::Wire(ReplyBody::Dropped(reason)));
     }
     Turn::Continue

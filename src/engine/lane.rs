@@ -172,7 +172,13 @@ impl<T: Item> Ring<T> {
     /// front for [`with_next`](Self::with_next), without its value if that was taken.
     #[inline]
     pub fn letters(&mut self, mut f: impl FnMut(&mut Letter<'_>) -> Look) {
-        while let Some((LETTER, place)) = self.consumer.front() {
+        loop {
+            let Some(place) = self.consumer.front_of(LETTER) else {
+                if self.consumer.comes_to(LETTER) {
+                    continue;
+                }
+                return;
+            };
             // SAFETY: a letter of this kind was written by `LaneSender`, and is gone only with `advance`; `taken` is false when a record comes to the
             // front, and goes from one look at it to the next.
             let mut letter = ManuallyDrop::new(unsafe { Letter::at(place, &mut self.taken) });

@@ -243,23 +243,39 @@ impl<'a> Letter<'a> {
         self.encoded().map(|bytes| bytes.get(usize::from(self.head().asked)..).unwrap_or_default())
     }
 
-    /// Gives the value to `f`, if it is an `M` that was not taken; else `f` comes back.
+    /// Gives the value of the letter to `f`, if there is a letter and its value is an `M` that was not taken; else what `or` finds. One call of `f` for
+    /// both, so that the compiler takes it in.
     #[inline(always)]
-    pub fn hand_to<M: Wire, F: FnOnce(M) -> R, R>(&mut self, f: F) -> Result<R, F> {
+    pub fn hand_to<M: Wire, R, E>(
+        mut letter: Option<&mut Self>,
+        f: impl FnOnce(M) -> R,
+        or: impl FnOnce(Option<&mut Self>) -> Result<M, E>,
+    ) -> Result<R, E> {
+        let message = match letter.as_mut().and_then(|letter| letter.give_away::<M>()) {
+            // SAFETY: an `M` stands there, which nobody has taken before, and nobody will again.
+            Some(value) => unsafe { value.read() },
+            None => or(letter)?,
+        };
+        Ok(f(message))
+    }
+
+    /// Where the value stands, which the caller has from now on, if it is an `M` that was not taken.
+    #[inline(always)]
+    fn give_away<M: Wire>(&mut self) -> Option<*const M> {
         // SAFETY: a letter stands there, and begins with its head.
         let table = unsafe { (*self.place.cast::<Head>()).table };
-        if *self.taken || !table.is_some_and(Table::is_of::<M>) {
-            return Err(f);
-        }
-        *self.taken = true;
-        // SAFETY: the table was written together with an `M`, which nobody has taken before, and nobody will again.
-        Ok(f(unsafe { self.body().cast::<M>().read() }))
+        // The table was written together with an `M`.
+        let given = !*self.taken && table.is_some_and(Table::is_of::<M>);
+        given.then(|| {
+            *self.taken = true;
+            self.body().cast_const().cast()
+        })
     }
 
     /// The value, if it is an `M` that was not taken.
     #[cfg(test)]
     pub fn take<M: Wire>(&mut self) -> Option<M> {
-        self.hand_to(|message| message).ok()
+        Self::hand_to(Some(self), |message| message, |_| Err(())).ok()
     }
 
     /// Whether it is no message but a sign.

@@ -122,7 +122,13 @@ pub unsafe fn ring(bytes: usize, discard: unsafe fn(u32, *mut u8)) -> (Producer,
         buffer: buffer.clone(),
         shared: shared.clone(),
     };
-    (producer, Consumer { at: 0, offset: 0, items: 0, released: 0, seen: 0, row: 0, buffer, shared })
+    let release_behind = quarter(&buffer);
+    (producer, Consumer { at: 0, offset: 0, items: 0, released: 0, release_behind, seen: 0, row: 0, buffer, shared })
+}
+
+/// A consumer that has taken more than so many bytes gives them back.
+fn quarter(buffer: &Buffer) -> u64 {
+    (buffer.capacity / 4) as u64
 }
 
 impl Buffer {
@@ -322,6 +328,8 @@ pub struct Consumer {
     offset: usize,
     items: u32,
     released: u64,
+    /// Behind that it gives back what it has read, also in the middle of a row of records.
+    release_behind: u64,
     /// Up to where the producer was last seen to have published.
     seen: u64,
     /// So many batches were found one behind the other.
@@ -347,6 +355,23 @@ impl Consumer {
             }
             self.skip(header.len);
         }
+    }
+
+    /// Payload of the oldest record, if that stands right here, was seen, and is of this kind. It stays, as in [`front`](Self::front).
+    #[inline(always)]
+    pub fn front_of(&self, kind: u32) -> Option<*mut u8> {
+        if self.at == self.seen {
+            return None;
+        }
+        // SAFETY: a published record that was not released begins here.
+        let header = unsafe { self.buffer.header(self.offset) };
+        (header.kind == kind).then(|| self.buffer.place(self.offset + HEADER))
+    }
+
+    /// Looks for the oldest record: whether it is of this kind, and [`front_of`](Self::front_of) has it.
+    #[inline(never)]
+    pub fn comes_to(&mut self, kind: u32) -> bool {
+        self.front().is_some_and(|(found, _)| found == kind)
     }
 
     /// Where the producer is now: whether there is something. What a message reaches into is fetched at once, not line by line as it is read: each
@@ -413,7 +438,7 @@ impl Consumer {
         self.buffer.noted.read(self.offset, header.len as usize);
         self.skip(header.len);
         self.items = self.items.wrapping_add(1);
-        if self.at - self.released > (self.buffer.capacity / 4) as u64 {
+        if self.at > self.release_behind {
             self.release();
         }
     }
@@ -422,7 +447,7 @@ impl Consumer {
     #[inline]
     pub fn release(&mut self) {
         if self.released != self.at {
-            self.released = self.at;
+            (self.released, self.release_behind) = (self.at, self.at + quarter(&self.buffer));
             self.shared.head.items.store(self.items, Ordering::Relaxed);
             self.shared.head.at.store(self.at, Ordering::Release);
         }

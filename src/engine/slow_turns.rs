@@ -60,7 +60,7 @@ impl Busy {
     /// The worker goes into the code of the entity with that key.
     #[inline]
     pub fn enter(&self, shard: ShardKey, key: &[u8]) {
-        self.at.store(u64::from(shard.ty.0) << 32 | u64::from(shard.shard.0), Ordering::Relaxed);
+        self.at.store(u64::from(shard.shard.0) << 32 | u64::from(shard.ty.0), Ordering::Relaxed);
         self.key_len.store(key.len() as u64, Ordering::Relaxed);
         // Most keys are numbers.
         match <[u8; 8]>::try_from(key) {
@@ -126,7 +126,7 @@ impl Busy {
 /// The two halves that `enter` has put together.
 #[inline]
 fn unpack(at: u64) -> ShardKey {
-    ShardKey { ty: TypeId((at >> 32) as u32), shard: ShardId(at as u32) }
+    ShardKey { ty: TypeId(at as u32), shard: ShardId((at >> 32) as u32) }
 }
 
 /// The network thread's eye on the workers.

@@ -47,57 +47,48 @@ pub trait TypeHost: Send + Sync {
 }
 
 /// The message of a turn.
-pub struct Mail<'m, 'r> {
-    /// Who waits for an answer.
-    pub ask: Option<&'m Ask>,
-    /// Newest version of the answer that the asker reads.
-    pub reads: u8,
-    body: Body<'m, 'r>,
-}
-
-enum Body<'m, 'r> {
-    /// On its own.
-    Parcel(&'m mut Option<EngineParcel>),
+pub enum Mail<'m, 'r> {
+    /// On its own, with who waits for an answer, and the newest version of that which is read there.
+    Parcel(&'m mut Option<EngineParcel>, Option<&'m Ask>, u8),
     /// Where its sender has put it.
     Letter(&'m mut Letter<'r>),
 }
 
-impl Body<'_, '_> {
-    /// The message, if it is a parcel, or encoded.
-    fn take<M: Wire>(&mut self) -> Result<M, CodecError> {
-        let encoded = match self {
-            Body::Parcel(parcel) => parcel.as_ref().and_then(EngineParcel::encoded),
-            Body::Letter(letter) => letter.message(),
-        };
-        if let Some(mut bytes) = encoded {
-            return M::decode(*M::VERSIONS.end(), &mut bytes);
-        }
-        let taken = match self {
-            Body::Parcel(parcel) => EngineParcel::take_from(parcel),
-            Body::Letter(_) => None,
-        };
-        taken.ok_or_else(|| CodecError::Decode(format!("no message, or one of another type than `{}`", M::NAME)))
+/// The message, if it is a parcel, or encoded.
+#[inline(never)]
+fn read<M: Wire>(letter: Option<&mut Letter<'_>>, parcel: Option<&mut Option<EngineParcel>>) -> Result<M, CodecError> {
+    let encoded = match (letter, &parcel) {
+        (Some(letter), _) => letter.message(),
+        (None, Some(parcel)) => parcel.as_ref().and_then(EngineParcel::encoded),
+        (None, None) => None,
+    };
+    if let Some(mut bytes) = encoded {
+        return M::decode(*M::VERSIONS.end(), &mut bytes);
     }
+    let taken = parcel.and_then(EngineParcel::take_from);
+    taken.ok_or_else(|| CodecError::Decode(format!("no message, or one of another type than `{}`", M::NAME)))
 }
 
 impl<'m, 'r> Mail<'m, 'r> {
     /// One on its own, with who waits for its answer.
     pub fn parcel(parcel: &'m mut Option<EngineParcel>, ask: &'m Option<Ask>) -> Self {
         let reads = parcel.as_ref().map_or(0, EngineParcel::reads);
-        Self { ask: ask.as_ref(), reads, body: Body::Parcel(parcel) }
+        Self::Parcel(parcel, ask.as_ref(), reads)
     }
 
-    /// One that stands where its sender has put it.
+    /// Who waits for an answer, and the newest version of it that is read there.
     #[inline]
-    pub fn letter(letter: &'m mut Letter<'r>) -> Self {
-        let (ask, reads) = letter.asker();
-        Self { ask, reads, body: Body::Letter(letter) }
+    pub fn asker(&self) -> (Option<&'m Ask>, u8) {
+        match self {
+            Self::Parcel(_, ask, reads) => (*ask, *reads),
+            Self::Letter(letter) => letter.asker(),
+        }
     }
 
     /// Encodes a message that was sent on this node, so that it can be tried again. One that has no encoding is tried once; and so is a letter,
     /// which is not made of messages that are to be kept.
     pub fn keep(&mut self, shard: ShardKey) {
-        if let Body::Parcel(parcel) = &mut self.body
+        if let Self::Parcel(parcel, ..) = self
             && let Some(typed @ EngineParcel::Typed { .. }) = &**parcel
             && let Ok(envelope) = typed.to_envelope(shard)
         {
@@ -112,23 +103,19 @@ impl<'m, 'r> Mail<'m, 'r> {
     /// It is not returned, because each stop of a value on its way from the ring to the handler costs as much as the rest of a short turn.
     #[inline(always)]
     pub fn hand_to<M: Wire, R>(&mut self, f: impl FnOnce(M, Option<&'m Ask>, u8) -> R) -> Result<R, CodecError> {
-        let Self { ask, reads, body } = self;
-        let f = |message| f(message, *ask, *reads);
-        let f = match body {
-            Body::Letter(letter) => match letter.hand_to(f) {
-                Ok(done) => return Ok(done),
-                Err(f) => f,
-            },
-            Body::Parcel(_) => f,
+        let (ask, reads) = self.asker();
+        let (letter, parcel) = match self {
+            Self::Letter(letter) => (Some(&mut **letter), None),
+            Self::Parcel(parcel, ..) => (None, Some(&mut **parcel)),
         };
-        body.take().map(f)
+        Letter::hand_to(letter, |message| f(message, ask, reads), |letter| read(letter, parcel))
     }
 
     /// What is left of it.
     pub fn left(&mut self) -> Option<EngineParcel> {
-        match &mut self.body {
-            Body::Parcel(parcel) => parcel.take(),
-            Body::Letter(letter) => letter.lift(),
+        match self {
+            Self::Parcel(parcel, ..) => parcel.take(),
+            Self::Letter(letter) => letter.lift(),
         }
     }
 }

@@ -64,6 +64,8 @@ struct Row<'a> {
     most: usize,
     /// They did.
     fast: bool,
+    /// Some were of this node, and some came from another one.
+    from: [bool; 2],
     moment: Moment,
     clock: &'a Clock,
 }
@@ -416,7 +418,7 @@ impl Worker {
             let now = self.moment();
             let some = (most - done).min(self.host.moments.left());
             // A worker that is close behind a producer takes the lines from it that are written to, so it takes its time then.
-            if self.core.is_small() && (lane.own || lane.is_busy()) {
+            if self.core.goes_straight() && (lane.own || lane.is_busy()) {
                 let ran = self.run_straight(lane, some, most - done);
                 (done, short) = (done + ran.done, ran.short);
                 self.host.moments.handled(ran.done);
@@ -484,9 +486,10 @@ impl Worker {
             let mut approaches = approaches.iter();
             lane.letters(|letter| {
                 let Some(approach) = approaches.next() else { return Look::Stays };
-                let turn = core.short_way(*approach, letter.key(), host, |host, at, entity| {
+                let key = letter.key();
+                let turn = core.short_way(*approach, key, host, |host, at, entity| {
                     ran.done += 1;
-                    host.handle_letter(at, entity, letter)
+                    host.handle_letter(at, key, entity, letter)
                 });
                 match turn {
                     Ok(Others::Good) => Look::Next,
@@ -517,20 +520,21 @@ impl Worker {
         if !core.opens_short_way(now) {
             return ran;
         }
-        let mut row = Row { done: 0, upto: some, most, fast: host.moments.is_fast(), moment, clock: &node.clock };
+        let mut row = Row { done: 0, upto: some, most, fast: host.moments.is_fast(), from: [false; 2], moment, clock: &node.clock };
         let run = AssertUnwindSafe(|| {
             lane.letters(|letter| {
                 let route = letter.route();
                 if host.takes_long_way(now, letter, route.0.ty) {
                     return Look::Stays;
                 }
-                let turn = core.straight_way(route, letter.key(), host, |host, at, entity| {
+                let key = letter.key();
+                let turn = core.straight_way(route, key, host, |host, at, entity| {
                     row.done += 1;
-                    host.handle_letter(at, entity, letter)
+                    host.handle_letter(at, key, entity, letter)
                 });
                 match turn {
                     Ok(others) => {
-                        *(if route.3 { &mut *abroad } else { &mut *local }) = true;
+                        row.from[usize::from(route.3)] = true;
                         if others == Others::Good && (row.done < row.upto || row.goes_on()) {
                             Look::Next
                         } else {
@@ -544,6 +548,7 @@ impl Worker {
         });
         let ended = catch_unwind(run);
         ran.done = row.done;
+        (*local, *abroad) = (*local | row.from[0], *abroad | row.from[1]);
         if let Err(panic) = ended {
             let mut approach = [Approach::default()];
             let found = self.look_ahead(now, lane, &mut approach);
@@ -569,7 +574,7 @@ impl Worker {
                 host.leave();
                 host.was_slow(at, &**entity);
                 let info = host.panic_info(at, HANDLE, panic);
-                host.panicked(at, &entity.key(), &mut Mail::letter(&mut letter), *info)
+                host.panicked(at, &entity.key(), &mut Mail::Letter(&mut letter), *info)
             });
             turn.is_ok()
         });

@@ -172,15 +172,21 @@ impl WorkerHost {
 
     /// One message, one turn, where its sender has put it. Whoever calls looks after panics.
     #[inline(always)]
-    pub fn handle_letter(&mut self, at: &Place, entity: &mut Box<dyn Instance>, letter: &mut Letter<'_>) -> Turn {
-        self.busy.enter(at.shard, letter.key());
+    pub fn handle_letter(&mut self, at: &Place, key: &[u8], entity: &mut Box<dyn Instance>, letter: &mut Letter<'_>) -> Turn {
+        self.busy.enter(at.shard, key);
         let mut env = Env { node: &self.node, at, out: &mut self.out };
-        let turn = entity.handle(&mut env, &mut Mail::letter(letter));
-        self.leave();
-        if self.slow.is_some() {
-            self.was_slow(at, &**entity);
+        let turn = entity.handle(&mut env, &mut Mail::Letter(letter));
+        if let Some(since) = self.busy.leave() {
+            self.ended_late(at, &**entity, since);
         }
         turn
+    }
+
+    /// The turn of that entity has just ended, and was found to be slow.
+    #[cold]
+    fn ended_late(&mut self, at: &Place, entity: &dyn Instance, since: Time) {
+        self.slow = Some(self.node.now().since(since));
+        self.was_slow(at, entity);
     }
 
     /// One message, one turn, on its own.
@@ -226,7 +232,7 @@ impl WorkerHost {
         if self.failed_on.is_none() {
             self.node.bury_parts(at.shard, key, None, DropReason::Poison);
             // If the handler had answered before it panicked, the slot is empty and this answer is dropped there.
-            if let Some(ask) = mail.ask {
+            if let (Some(ask), _) = mail.asker() {
                 self.out.answer(*ask, Answered::Wire(ReplyBody::EntityFailed));
             }
         }

@@ -84,7 +84,7 @@ pub(super) struct Entities<H: Host> {
     pub(super) keys: Keys,
     live: u32,
     /// Messages handled since the last report.
-    pub(super) handled: u32,
+    pub(super) handled: u64,
     /// In the list of shards to report on.
     pub(super) dirty: bool,
     /// A sweep is due some time, and where it goes on.
@@ -207,8 +207,7 @@ impl<H: Host> Entities<H> {
     pub(super) fn touch(&mut self, env: &mut Env, number: u32) {
         if !self.dirty {
             self.dirty = true;
-            env.dirty.push(number);
-            env.load_due.get_or_insert(env.now + super::LOAD_EVERY);
+            env.load_changed(number);
         }
     }
 

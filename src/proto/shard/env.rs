@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Host, Parcel, Place, ShardReport, gate::Room, index};
+use super::{Host, LOAD_EVERY, Parcel, Place, ShardReport, gate::Room, index};
 use crate::{
     Config, Epoch, NodeId, ShardKey, Time, TypeId,
     proto::{
@@ -181,6 +181,13 @@ impl Env {
     pub fn may_run_on<H: Host>(&mut self, host: &mut H) -> bool {
         self.renew(host);
         self.may_run()
+    }
+
+    /// The load of that shard has changed, for the first time since the last report.
+    #[cold]
+    pub fn load_changed(&mut self, number: u32) {
+        self.dirty.push(number);
+        self.load_due.get_or_insert(self.now + LOAD_EVERY);
     }
 
     /// It is the moment behind what has run.

@@ -51,6 +51,22 @@ impl Index {
         }
     }
 
+    /// The slot with that tag that is found first, if there is one; else none, or one that there is not.
+    #[inline]
+    pub fn first_slot(&self, tag: Tag) -> Option<u32> {
+        let mut at = self.home(tag);
+        loop {
+            let cell = self.cells.get(at)?;
+            if cell.tag == tag {
+                return Some(cell.slot);
+            }
+            if cell.slot == EMPTY {
+                return None;
+            }
+            at = self.after(at);
+        }
+    }
+
     /// The cell in which the search for a tag begins.
     #[inline]
     pub fn first(&self, tag: Tag) -> Option<&Cell> {
@@ -173,6 +189,7 @@ mod tests {
         }
         for slot in 0..4_000 {
             let tag = model.get(&slot).copied();
+            assert!(tag.is_none_or(|tag| index.first_slot(tag).is_some_and(|first| model.get(&first) == Some(&tag))));
             assert_eq!(tag.and_then(|t| index.find(t, |s| s == slot)), tag.map(|_| slot));
         }
         for (slot, tag) in model {

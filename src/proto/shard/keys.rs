@@ -54,11 +54,18 @@ impl Keys {
     /// Whether that key stands there.
     #[inline]
     pub fn is(&self, at: KeyAt, key: &[u8]) -> bool {
+        let place = at.0.get() as usize;
         // Most keys are numbers: a word is compared without a call.
-        match (<&[u8; 8]>::try_from(key), self.bytes[at.0.get() as usize..].first_chunk::<9>()) {
+        match (<&[u8; 8]>::try_from(key), self.bytes.get(place..place + 9).and_then(<[u8]>::first_chunk::<9>)) {
             (Ok(key), Some([8, there @ ..])) => there == key,
-            _ => self.get(at) == key,
+            _ => self.is_long(at, key),
         }
+    }
+
+    /// As [`is`](Self::is), of keys of any length.
+    #[inline(never)]
+    fn is_long(&self, at: KeyAt, key: &[u8]) -> bool {
+        self.get(at) == key
     }
 
     /// The key that stands there is not needed any more.

@@ -87,7 +87,7 @@ pub type Route = (ShardKey, Epoch, u64, bool);
 /// So many live entities of a few lines each fit into the cache of a core.
 const SMALL: usize = 4096;
 
-/// A slot that there is not.
+/// A slot or a shard that there is not.
 const NOWHERE: u32 = u32::MAX;
 
 /// The shards of one worker.
@@ -173,6 +173,12 @@ impl<H: Host> ShardCore<H> {
         if !(arrived || self.exits.is_clear()) {
             return None;
         }
+        self.stay(shard, tag, arrived)
+    }
+
+    /// As [`home`](Self::home), where no exits change.
+    #[inline(always)]
+    fn stay(&self, shard: ShardKey, tag: Epoch, arrived: bool) -> Option<usize> {
         let at = self.find(shard)?;
         let home = &self.shards[at];
         let takes = if arrived { home.takes_settled(tag) } else { home.takes(tag) };
@@ -204,12 +210,14 @@ impl<H: Host> ShardCore<H> {
     ) -> Result<Others, NoShortWay> {
         let home = &mut self.shards[approach.shard as usize];
         let place = Place { shard: home.key, epoch: home.cur, now: self.env.now };
-        let Some(turn) = home.entities.short_way(&mut self.env, approach, key, &place, host, turn)? else { return Ok(Others::Good) };
-        self.after_short_way(approach, turn, host);
+        let (number, slot) = (approach.shard, approach.slot);
+        let Some(turn) = home.entities.short_way(&mut self.env, (number, slot), key, &place, host, turn)? else { return Ok(Others::Good) };
+        self.after_short_way(number, slot, turn, host);
         Ok(Others::Stale)
     }
 
-    /// All three steps for one message: where entities are so few that none of them has to be waited for, that costs half as much.
+    /// All three steps for one message: where entities are so few that none of them has to be waited for, that costs half as much. Where messages
+    /// [go straight](Self::goes_straight).
     #[inline(always)]
     pub fn straight_way(
         &mut self,
@@ -218,7 +226,8 @@ impl<H: Host> ShardCore<H> {
         host: &mut H,
         turn: impl FnOnce(&mut H, &Place, &mut H::Entity) -> Turn,
     ) -> Result<Others, NoShortWay> {
-        let at = self.home(shard, tag, arrived).ok_or(NoShortWay)?;
+        debug_assert!(self.exits.is_clear());
+        let at = self.stay(shard, tag, arrived).ok_or(NoShortWay)?;
         let tag = self.env.tag(hash);
         let slot = self.shards[at].entities.slot_of(tag).ok_or(NoShortWay)?;
         self.short_way(Approach { shard: at as u32, tag, slot }, key, host, turn)
@@ -243,20 +252,21 @@ impl<H: Host> ShardCore<H> {
         self.short_way(Approach { shard: at as u32, tag, slot }, key, host, turn).map(drop)
     }
 
-    /// Whether entities are so few that what they are made of stays in the cache.
+    /// Whether messages go all of their way at once: entities are so few that what they are made of stays in the cache, and no exits change, which
+    /// would be a look for each message. No turn of an entity alone changes that.
     #[inline]
-    pub fn is_small(&self) -> bool {
-        self.env.live <= SMALL
+    pub fn goes_straight(&self) -> bool {
+        self.env.live <= SMALL && self.exits.is_clear()
     }
 
     /// What a turn has led to.
     #[inline(never)]
-    fn after_short_way(&mut self, approach: Approach, turn: Turn, host: &mut H) {
+    fn after_short_way(&mut self, number: u32, slot: u32, turn: Turn, host: &mut H) {
         self.env.ran = true;
-        let home = &mut self.shards[approach.shard as usize];
+        let home = &mut self.shards[number as usize];
         let mut cx = Cx { env: &mut self.env, host };
         let mut turns = home.turns(&mut cx);
-        home.entities.after_turn(&mut turns, approach.slot, turn);
+        home.entities.after_turn(&mut turns, slot, turn);
     }
 
     /// A command of the network thread, in the order of its ring.
@@ -448,9 +458,15 @@ impl<H: Host> ShardCore<H> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn find(&self, shard: ShardKey) -> Option<usize> {
-        self.numbers.find(shard, || self.tag(shard), |at| self.shards[at as usize].key == shard).map(|at| at as usize)
+        let at = self.numbers.at_hand(shard).unwrap_or_else(|| self.search(shard)) as usize;
+        (at < self.shards.len()).then_some(at)
+    }
+
+    #[inline(never)]
+    fn search(&self, shard: ShardKey) -> u32 {
+        self.numbers.find(shard, || self.tag(shard), |at| self.shards[at as usize].key == shard).unwrap_or(NOWHERE)
     }
 
     #[inline]
@@ -530,7 +546,7 @@ impl<H: Host> ShardCore<H> {
         let mut loads = vec![];
         for at in std::mem::take(&mut self.env.dirty) {
             let shard = &mut self.shards[at as usize];
-            let handled = std::mem::take(&mut shard.entities.handled);
+            let handled = u32::try_from(std::mem::take(&mut shard.entities.handled)).unwrap_or(u32::MAX);
             loads.push((shard.key, shard.entities.live(), handled));
             // Once more, behind the last message: its rate is none then.
             shard.entities.dirty = handled > 0;

@@ -18,6 +18,14 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
+    /// As [`find`](Self::find), where that takes no search; of a shard that is not in here perhaps a place that there is not. Most workers have one
+    /// type, or one that gets most messages, so that a loop would be for nothing.
+    #[inline(always)]
+    pub fn at_hand(&self, shard: ShardKey) -> Option<u32> {
+        let (ty, places) = self.direct.first()?;
+        if *ty == shard.ty { places.get(shard.shard.0 as usize).copied() } else { None }
+    }
+
     /// The place of a shard. `tag` is that of its name, and `is` says whether it stands at a place.
     #[inline]
     pub fn find(&self, shard: ShardKey, tag: impl FnOnce() -> Tag, is: impl FnMut(u32) -> bool) -> Option<u32> {
@@ -75,6 +83,7 @@ mod tests {
             }
         }
         assert!(all.iter().all(|shard| find(&numbers, *shard).is_some_and(|at| all[at as usize] == *shard)));
+        assert!(all.iter().all(|shard| numbers.at_hand(*shard).is_none_or(|at| find(&numbers, *shard) == Some(at))));
         assert_eq!(find(&numbers, ShardKey { ty: TypeId(3), shard: ShardId(u32::MAX) }), None);
         assert_eq!(find(&numbers, ShardKey { ty: TypeId(300), shard: ShardId(0) }), None);
         assert!(numbers.direct.len() == DIRECT_TYPES && numbers.others.len() > 0);

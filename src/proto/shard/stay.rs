@@ -141,7 +141,8 @@ impl<H: Host> Shard<H> {
     /// A local item routed by a word of this stay may go straight to its entity (section 13, X4).
     #[inline]
     pub fn takes(&self, tag: Epoch) -> bool {
-        self.runs() && self.start <= tag && tag <= self.cur
+        // A stay begins at its own epoch at the latest.
+        self.runs() && (tag == self.cur || self.start <= tag && tag < self.cur)
     }
 
     /// A message of a settled stream from another node may.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Approach, Directive, Host, NoShortWay, Parcel, Place, Sign, StartCause, StopReason, Turn,
+    Directive, Host, NoShortWay, Parcel, Place, Sign, StartCause, StopReason, Turn,
     entities::{Entities, Slot, discard_wishes},
     env::{Env, Timer, Turns},
     index::Tag,
@@ -104,7 +104,7 @@ impl<H: Host> Entities<H> {
     /// The slot that is in all likelihood the entity's.
     #[inline(always)]
     pub fn slot_of(&self, tag: Tag) -> Option<u32> {
-        self.index.find(tag, |_| true)
+        self.index.first_slot(tag)
     }
 
     /// Goes on: that slot.
@@ -130,7 +130,7 @@ impl<H: Host> Entities<H> {
     pub fn short_way(
         &mut self,
         env: &mut Env,
-        Approach { shard, slot: at, .. }: Approach,
+        (number, at): (u32, u32),
         key: &[u8],
         place: &Place,
         host: &mut H,
@@ -144,9 +144,10 @@ impl<H: Host> Entities<H> {
         }
         let turn = turn(host, place, entity);
         slot.used = own::stamp(env.now);
-        let plain = slot.side.is_none() && turn == Turn::Continue && !host.has_wishes();
-        self.handled = self.handled.saturating_add(1);
-        self.touch(env, shard);
+        let has_side = slot.side.is_some();
+        self.handled += 1;
+        self.touch(env, number);
+        let plain = !has_side && turn == Turn::Continue && !host.has_wishes();
         Ok((!plain).then_some(turn))
     }
 
@@ -339,7 +340,7 @@ impl<H: Host> Entities<H> {
     /// One turn. False if the entity failed, so that what waits must wait on.
     fn run(&mut self, t: &mut Turns<'_, H>, at: u32, parcel: H::Parcel) -> bool {
         let place = t.place();
-        self.handled = self.handled.saturating_add(1);
+        self.handled += 1;
         self.touch(t.env, t.number);
         let Some(slot) = self.slot(at) else { return false };
         let Some(entity) = slot.entity.as_mut() else { return false };
