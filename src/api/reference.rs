@@ -156,9 +156,10 @@ impl<T: EntityType> EntityRef<T> {
     /// does not depend on how many call it.
     #[inline(never)]
     fn offer(&self, msg: &mut Option<T::Msg>) -> Result<(), Refusal> {
-        match bad_key(self.key.bytes()) {
+        let key = self.key.bytes();
+        match bad_key(key) {
             Some(refusal) => Err(refusal),
-            None => self.node.send_letter(&self.entry, Outgoing { key: self.key.bytes(), hash: self.key.hash, asks: Nobody, msg }),
+            None => self.node.send_letter(&self.entry, Outgoing { key, hash: self.key.hash, asks: Nobody, msg }),
         }
     }
 

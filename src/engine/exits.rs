@@ -142,17 +142,22 @@ impl Exits {
         if !self.may_go(shard) {
             return Way::Long;
         }
-        let stands = self.last_word(entry, shard.shard) == Some(word);
+        if self.last_word(entry, shard.shard) != Some(word) {
+            return Way::Long;
+        }
         if let Some((worker, tag)) = word.exit()
-            && stands
             && fits::<M>()
         {
             let ring = &self.workers[usize::from(worker)];
             let sent = ring.letter(&Address { shard, tag, stream: None, key, hash, ask, reads }, msg);
-            self.bell(ring);
+            if self.held {
+                ring.wrote();
+            } else {
+                ring.ring_bell();
+            }
             return if sent { Way::Sent } else { Way::Full };
         }
-        if !stands || word != Word::ELSEWHERE {
+        if word != Word::ELSEWHERE {
             return Way::Long;
         }
         let Some(message) = &*msg else { return Way::Long };
@@ -198,7 +203,7 @@ impl Exits {
         if self.senders.is_some() {
             return 0;
         }
-        let Some((_, last)) = self.last.iter().find(|(id, _)| *id == entry.id) else { return 0 };
+        let Some(last) = self.words_of(entry.id) else { return 0 };
         with_scratch(|scratch| {
             drafts.send_while(|draft| {
                 let (shard, word) = entry.route(draft.hash());
@@ -282,7 +287,16 @@ impl Exits {
     /// The word by which the last message to that shard went.
     #[inline]
     fn last_word(&self, entry: &TypeEntry, shard: ShardId) -> Option<Word> {
-        self.last.iter().find(|(id, _)| *id == entry.id).and_then(|(_, words)| words.get(shard.0 as usize).copied())
+        self.words_of(entry.id)?.get(shard.0 as usize).copied()
+    }
+
+    /// The words by which the last messages to the shards of that type went.
+    #[inline]
+    fn words_of(&self, ty: TypeId) -> Option<&[Word]> {
+        let (first, more) = self.last.split_first()?;
+        // Looked at without a loop: most threads send to one type, or most of their messages.
+        let found = if first.0 == ty { first } else { more.iter().find(|(of, _)| *of == ty)? };
+        Some(&found.1)
     }
 
     #[inline]
@@ -513,6 +527,8 @@ enum Target<'a> {
 /// The exits of one thread through one node.
 struct Owned {
     node: Weak<Node>,
+    /// Where the node stands, or stood: no other one can as long as it is known here.
+    at: usize,
     exits: Exits,
 }
 
@@ -541,18 +557,27 @@ pub fn with<R>(node: &Arc<Node>, f: impl FnOnce(&mut Exits) -> R) -> Option<R> {
         .try_with(|owned| {
             // Borrowed already only if an encoder of the user's, or the end of a message, sends while that message is being sent: `Wire::encode` says not to.
             let mut owned = owned.try_borrow_mut().ok()?;
-            let position = owned.iter().position(|o| std::ptr::eq(o.node.as_ptr(), Arc::as_ptr(node)));
-            let position = position.unwrap_or_else(|| open(&mut owned, node));
-            Some(f(&mut owned[position].exits))
+            // Those used last are the first ones.
+            if owned.first().is_none_or(|first| first.at != Arc::as_ptr(node).addr()) {
+                bring_to_front(&mut owned, node);
+            }
+            Some(f(&mut owned.first_mut()?.exits))
         })
         .ok()
         .flatten()
 }
 
+#[inline(never)]
+fn bring_to_front(owned: &mut Vec<Owned>, node: &Arc<Node>) {
+    let position = owned.iter().position(|o| o.at == Arc::as_ptr(node).addr());
+    let position = position.unwrap_or_else(|| open(owned, node));
+    owned.swap(0, position);
+}
+
 #[cold]
 fn open(owned: &mut Vec<Owned>, node: &Arc<Node>) -> usize {
     owned.retain(|o| o.node.strong_count() > 0);
-    owned.push(Owned { node: Arc::downgrade(node), exits: Exits::open(node) });
+    owned.push(Owned { node: Arc::downgrade(node), at: Arc::as_ptr(node).addr(), exits: Exits::open(node) });
     owned.len() - 1
 }
 

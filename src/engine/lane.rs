@@ -282,20 +282,35 @@ impl<T: Item> LaneSender<T> {
     }
 
     /// Appends a letter with the value in `slot`, if user messages have room; else it stays there. Moved from there into the ring at once,
-    /// because each move of it costs.
+    /// because each move of it costs. [`wrote`](Self::wrote) comes next, or the bell.
     #[inline(always)]
     pub fn letter<M: Wire>(&self, address: &Address<'_>, slot: &mut Option<M>) -> bool {
+        // Most keys are numbers: where their length is known, so is all that follows from it.
+        match <&[u8; 8]>::try_from(address.key) {
+            Ok(key) => self.letter_to(Address { key, ..*address }, slot),
+            Err(_) => self.letter_to_any(*address, slot),
+        }
+    }
+
+    /// The address comes by value, as one whose place is known outside of a function has to stand in memory.
+    #[inline(never)]
+    fn letter_to_any<M: Wire>(&self, address: Address<'_>, slot: &mut Option<M>) -> bool {
+        self.letter_to(address, slot)
+    }
+
+    #[inline(always)]
+    fn letter_to<M: Wire>(&self, address: Address<'_>, slot: &mut Option<M>) -> bool {
         let Some(message) = slot.as_ref().filter(|_| fits::<M>()) else { return false };
         let (size, message) = (address.size(size_of::<M>()), &raw const *message);
-        // SAFETY: `discard` and `Ring` expect a letter under this kind, whose value is `Send`, because it is `Wire`, and `fits`.
-        let written =
-            unsafe { self.producer.write(LETTER, size, Self::RESERVE_BYTES, self.items, |place| address.write_value::<M>(place, message)) };
-        if written {
-            // SAFETY: the value has moved into the ring, so the slot is overwritten without a look at it.
-            unsafe { (&raw mut *slot).write(None) };
+        let Some(place) = self.producer.begin(size, Self::RESERVE_BYTES, self.items) else { return false };
+        // SAFETY: so many bytes were just begun there, and are written; `discard` and `Ring` expect a letter under this kind, whose value is `Send`, because it
+        // is `Wire`, and `fits`. That has moved into the ring then, so the slot is overwritten without a look at it.
+        unsafe {
+            address.write_value::<M>(place, message);
+            self.producer.append(LETTER, size);
+            (&raw mut *slot).write(None);
         }
-        self.wrote();
-        written
+        true
     }
 
     /// Appends a draft as a letter to that shard, if user messages have room; else it stays what it is.
@@ -325,8 +340,9 @@ impl<T: Item> LaneSender<T> {
         self.news.get()
     }
 
+    /// Something was appended, and the bell is to be rung later: shows it to the consumer if it is much.
     #[inline]
-    fn wrote(&self) {
+    pub fn wrote(&self) {
         self.news.set(true);
         if self.producer.unpublished() >= PUBLISH_BYTES {
             self.ring_bell();

@@ -90,7 +90,7 @@ impl Parts {
 
 impl Address<'_> {
     /// Bytes of a letter with so long a body.
-    #[inline]
+    #[inline(always)]
     pub fn size(&self, body: usize) -> usize {
         Parts::of(self.stream.is_some(), self.ask.is_some(), self.key.len()).body + body
     }
@@ -142,7 +142,7 @@ impl Address<'_> {
     /// # Safety
     /// As many bytes as `size(size_of::<M>())`, aligned to [`ALIGN`], are the caller's there; `M` [fits](fits). What `message` points to is not used
     /// afterwards.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn write_value<M: Wire>(&self, place: *mut u8, message: *const M) {
         // SAFETY: the caller's bytes; `fits` says that the body's place is aligned for an `M`. The value is the caller's to give away.
         unsafe {

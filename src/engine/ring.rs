@@ -231,34 +231,33 @@ impl Producer {
     pub fn has_room(&self, bytes: usize, longest: usize, spare: usize, items: u32, most: u32) -> bool {
         // In the worst case the longest one does not fit at the end of the buffer by one unit. Behind all of them is the word of the next batch.
         let need = (bytes + longest + spare + ALIGN) as u64;
-        let fits = |(at, taken): (u64, u32)| {
-            let free = self.buffer.capacity as u64 - (self.at.get() - at);
-            need <= free && self.items.get().wrapping_sub(taken).saturating_add(items) <= most
-        };
-        fits(self.seen.get()) || fits(self.look())
+        self.fits(need, items, most) || {
+            self.look();
+            self.fits(need, items, most)
+        }
+    }
+
+    /// Whether there is room for so many bytes, and `items` more are not more than `most`, by what the consumer was last seen to have given back.
+    #[inline(always)]
+    fn fits(&self, need: u64, items: u32, most: u32) -> bool {
+        let (at, taken) = self.seen.get();
+        let free = self.buffer.capacity as u64 - (self.at.get() - at);
+        need <= free && u64::from(self.items.get().wrapping_sub(taken)) + u64::from(items) <= u64::from(most)
     }
 
     /// Where the consumer is now.
-    #[inline]
-    fn look(&self) -> (u64, u32) {
+    #[inline(never)]
+    fn look(&self) {
         let head = &self.shared.head;
         let at = head.at.load(Ordering::Acquire);
-        let seen = (at, head.items.load(Ordering::Relaxed));
-        self.seen.set(seen);
-        seen
+        self.seen.set((at, head.items.load(Ordering::Relaxed)));
     }
 
-    /// Appends a record that `fill` writes, if `spare` bytes are left then and no more than `most` records are in the ring; false if not, and
-    /// then `fill` was not called. Not seen by the consumer before [`publish`](Self::publish).
-    ///
-    /// # Safety
-    /// `fill` gets `payload` bytes, aligned to [`ALIGN`], that hold nothing, and must make of them what the ring's `discard` and its consumer expect
-    /// for `kind`. It must be `Send`.
-    #[inline(always)]
-    pub unsafe fn write(&self, kind: u32, payload: usize, spare: usize, most: u32, fill: impl FnOnce(*mut u8)) -> bool {
-        debug_assert!(kind < PAD);
-        let len = record(payload);
-        let (mut offset, left) = (self.offset.get(), self.buffer.capacity - self.offset.get());
+    /// Comes to a place where a record of so many bytes fits, if `spare` bytes are left then and no more than `most` records are in the ring. False if not:
+    /// then nothing has changed.
+    #[inline(never)]
+    fn make_room(&self, len: usize, spare: usize, most: u32) -> bool {
+        let (offset, left) = (self.offset.get(), self.buffer.capacity - self.offset.get());
         let pad = if len > left { left } else { 0 };
         if len > self.longest || !self.has_room(len + pad, 0, spare, 1, most) {
             return false;
@@ -270,8 +269,36 @@ impl Producer {
             unsafe { self.buffer.set_header(offset, Header { len: left as u32, kind: PAD }) };
             self.at.set(self.at.get() + left as u64);
             self.offset.set(0);
-            offset = 0;
         }
+        true
+    }
+
+    /// Appends a record that `fill` writes, if `spare` bytes are left then and no more than `most` records are in the ring; false if not, and
+    /// then `fill` was not called. Not seen by the consumer before [`publish`](Self::publish).
+    ///
+    /// # Safety
+    /// `fill` gets `payload` bytes, aligned to [`ALIGN`], that hold nothing, and must make of them what the ring's `discard` and its consumer expect
+    /// for `kind`. It must be `Send`.
+    #[inline(always)]
+    pub unsafe fn write(&self, kind: u32, payload: usize, spare: usize, most: u32, fill: impl FnOnce(*mut u8)) -> bool {
+        let Some(place) = self.begin(payload, spare, most) else { return false };
+        fill(place);
+        // SAFETY: begun just now, and filled by the caller.
+        unsafe { self.append(kind, payload) };
+        true
+    }
+
+    /// Where the payload is to be written that is [appended](Self::append) next: the first half of [`write`](Self::write), which is for who has one place to
+    /// write at. `None`: there is no room.
+    #[inline(always)]
+    pub fn begin(&self, payload: usize, spare: usize, most: u32) -> Option<*mut u8> {
+        let len = record(payload);
+        let stands_here = len <= self.longest && len <= self.buffer.capacity - self.offset.get();
+        let has_room = stands_here && self.fits((len + spare + ALIGN) as u64, 1, most);
+        if !has_room && !self.make_room(len, spare, most) {
+            return None;
+        }
+        let offset = self.offset.get();
         self.buffer.noted.write(offset, len);
         let place = self.buffer.place(offset);
         // Two lines, as most messages have, or three, as requests do, that will be written soon. They are in the consumer's cache, and a store to one of those
@@ -282,13 +309,22 @@ impl Producer {
             fetch_to_write(place.wrapping_add(AHEAD + 2 * LINE));
         }
         // SAFETY: `len` bytes are free there, and do not reach beyond the end.
-        fill(unsafe { place.add(HEADER) });
-        // SAFETY: as above. The line where it begins is written to at last, as a consumer that waits looks at it.
+        Some(unsafe { place.add(HEADER) })
+    }
+
+    /// Appends the record whose payload was written.
+    ///
+    /// # Safety
+    /// It was [begun](Self::begin) with this length right before, and there stands now what [`write`](Self::write) wants of its `fill`.
+    #[inline(always)]
+    pub unsafe fn append(&self, kind: u32, payload: usize) {
+        debug_assert!(kind < PAD);
+        let (offset, len) = (self.offset.get(), record(payload));
+        // SAFETY: the producer's, as `begin` has seen. The line where it begins is written to at last, as a consumer that waits looks at it.
         unsafe { self.buffer.set_header(offset, Header { len: len as u32, kind }) };
         self.at.set(self.at.get() + len as u64);
         self.offset.set(if offset + len == self.buffer.capacity { 0 } else { offset + len });
         self.items.set(self.items.get().wrapping_add(1));
-        true
     }
 
     /// Bytes written and not published.
