@@ -22,6 +22,8 @@ const ROUNDS: u64 = 4;
 /// Largest frame.
 const FRAME_MAX: usize = 1 << 20;
 const ENTITIES: u64 = 100;
+/// Messages that are sent together.
+const BATCH: u64 = 64;
 /// So much virtual time has a round to get through: turns enough, and no heartbeat.
 const TIME: Duration = Duration::from_millis(2);
 
@@ -48,6 +50,7 @@ pub const ROWS: &[Row] = &[
     Row { name: "encode a request", is_codec: true, run: |planted| encode(true, planted) },
     Row { name: "decode a request", is_codec: true, run: |planted| decode(true, planted) },
     Row { name: "local tell: send", is_codec: false, run: |_| tell(1, Part::Send) },
+    Row { name: "local tell: send in a batch", is_codec: false, run: |_| tell_in_batches() },
     Row { name: "local tell: handle", is_codec: false, run: |_| tell(1, Part::Handle) },
     // With the steps of virtual time, which are most of it.
     Row { name: "local ask in virtual time", is_codec: false, run: |_| ask(1) },
@@ -174,6 +177,30 @@ fn tell(nodes: usize, part: Part) {
                 count(&mut handle);
             }
         }
+        told += ROUND;
+    });
+    let handled: u64 = all.iter().map(|entity| entity.ask(Count, PATIENCE).expect("it is there")).sum();
+    assert_eq!(handled, told);
+}
+
+fn tell_in_batches() {
+    let (world, all) = world(1);
+    let region = world.node(0).region::<Bench>().expect("the type is hosted there");
+    let (mut batch, mut told) = (region.batch(), 0);
+    rounds(|count| {
+        count(&mut || {
+            let mut i = 0;
+            while i < ROUND {
+                let end = ROUND.min(i + BATCH);
+                for i in i..end {
+                    batch.push(*all[(i % ENTITIES) as usize].key(), Note(Payload([i; 8])));
+                }
+                let report = batch.send();
+                assert_eq!(report.accepted as u64, end - i, "the ring has room for a round");
+                i = end;
+            }
+        });
+        world.run_for(TIME);
         told += ROUND;
     });
     let handled: u64 = all.iter().map(|entity| entity.ask(Count, PATIENCE).expect("it is there")).sum();
