@@ -186,7 +186,10 @@ impl Reactor {
         if self.accept_again.is_some_and(|at| now < at) {
             return;
         }
-        self.accept_again = None;
+        if self.accept_again.take().is_some() {
+            // Somebody else may have been faster when it was given up.
+            self.reserve.restore();
+        }
         for _ in 0..ACCEPTS_PER_TURN {
             let Some(listener) = self.listener.as_ref().filter(|_| self.acceptable) else {
                 self.acceptable = false;

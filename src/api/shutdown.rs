@@ -30,7 +30,8 @@ pub enum ShutdownReason {
     Signal(i32),
     /// An operator told the node to leave, and it has left.
     Left,
-    /// The cluster, or the node's own resolver, declared it dead: why.
+    /// The cluster, or the node's own resolver, declared it dead: why. Where that happens to one that is ending already, its reason stays what it was, and
+    /// [`ShutdownReport::overran`] has this.
     Downed(String),
     /// The cluster refused it for good: why.
     Refused(String),
@@ -298,7 +299,9 @@ impl End {
             if requested.is_none() && self.shared.node.life() == Life::Running {
                 return Awaits::Request;
             }
-            (self.began, self.requested) = (now, requested);
+            // Who asks behind the removal has not brought it about.
+            let removed = matches!(self.shared.node.life(), Life::Ended(Ending::Downed(_)));
+            (self.began, self.requested) = (now, requested.filter(|_| !removed));
             if let Life::Failed(why) = self.shared.node.life() {
                 tracing::error!(target: "wingbeat::engine", %why, "this node ends");
             }

@@ -19,7 +19,7 @@ table! {
         referee: Option<NodeAddr> = None, Spec::any().must_match();
         /// An oldest member that is cut off alone goes down itself; for keep-oldest.
         down_if_alone: bool = true, Spec::any().must_match();
-        /// A refused connection to the advertised port, seen by most monitors, proves that the process is gone; auto: where that address is a loopback's.
-        proof_of_death: AutoBool = AutoBool::Auto, Spec::any().cost("a firewall that refuses connections can kill a live node");
+        /// A refused connection to the advertised port, seen by most monitors, proves that the process is gone; auto: where this node listens itself at the loopback's address that it advertises.
+        proof_of_death: AutoBool = AutoBool::Auto, Spec::any().cost("a firewall or a forwarder that refuses connections can kill a live node");
     }
 }

@@ -113,7 +113,7 @@ pub enum AutoSpan {
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum AutoBool {
-    /// By where the node listens: known once it starts, `false` before that.
+    /// By where the node listens and what it advertises. That is known once it starts, and decided in the configuration that it runs with; `false` before.
     #[default]
     Auto,
     /// Fixed.

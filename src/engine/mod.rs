@@ -148,9 +148,10 @@ fn advertised(config: &Config, bound: SocketAddr) -> NodeAddr {
     }
 }
 
-/// The configuration, with what depends on where the node is: behind a loopback's address no firewall refuses in the name of a process that lives.
-fn decided(mut config: Arc<Config>, me: &NodeAddr) -> Arc<Config> {
-    let proof = config.downing.proof_of_death.or(me.is_loopback());
+/// The configuration, with what depends on where the node is. No firewall refuses in the name of a process that lives where that listens itself at the
+/// loopback's address that it advertises; a forwarder there may, and of a name nobody knows where else it leads.
+fn decided(mut config: Arc<Config>, me: &NodeAddr, bound: SocketAddr) -> Arc<Config> {
+    let proof = config.downing.proof_of_death.or(bound.ip().is_loopback() && *me == NodeAddr::from(bound));
     Arc::make_mut(&mut config).downing.proof_of_death = proof;
     config
 }
@@ -210,7 +211,7 @@ fn start_by<N: Carrier + Send + 'static>(
         source: e.source,
     })?;
     let me = Identity { addr: advertised(&config, sockets.local_addr()), incarnation: sys::random_u64() };
-    let config = decided(config, &me.addr);
+    let config = decided(config, &me.addr, sockets.local_addr());
     let workers = workers(config.node.workers);
     let mut net = Net::new(sockets, &config, &me, sys::random_u64()).map_err(StartError::Network)?;
     let doze = Doze::new().map_err(StartError::Network)?;
@@ -315,15 +316,27 @@ mod tests {
 
     #[test]
     fn a_refused_port_proves_a_death_where_only_this_machine_can_refuse() {
-        let proves = |text: &str, host: &str| {
+        let proves = |text: &str, host: &str, bound: &str| {
             let mut config = Config::default();
             config.set("downing.proof_of_death", text).unwrap();
-            decided(Arc::new(config), &NodeAddr::new(host, 7301)).downing.proof_of_death.holds()
+            decided(Arc::new(config), &NodeAddr::new(host, 7301), bound.parse().unwrap()).downing.proof_of_death.holds()
         };
         assert_eq!(Config::default().downing.proof_of_death, crate::config::AutoBool::Auto);
-        let hosts = ["127.0.0.1", "127.0.0.2", "::1", "localhost", "10.0.0.1", "node1", "localhost.example"];
-        assert_eq!(hosts.map(|host| proves("auto", host)), [true, true, true, true, false, false, false]);
-        assert!(hosts.iter().all(|host| proves("true", host) && !proves("false", host)), "what is set holds anywhere");
+        let places = [
+            ("127.0.0.1", "127.0.0.1:7301", true),
+            ("127.0.0.2", "127.0.0.2:7301", true),
+            ("::1", "[::1]:7301", true),
+            // A forwarder stands there, or may.
+            ("127.0.0.1", "127.0.0.1:7401", false),
+            ("127.0.0.1", "10.0.0.1:7301", false),
+            ("127.0.0.1", "0.0.0.0:7301", false),
+            ("localhost", "127.0.0.1:7301", false),
+            ("10.0.0.1", "10.0.0.1:7301", false),
+        ];
+        for (host, bound, expected) in places {
+            assert_eq!(proves("auto", host, bound), expected, "{host} at {bound}");
+            assert!(proves("true", host, bound) && !proves("false", host, bound), "what is set holds anywhere");
+        }
     }
 
     // failures: row 20
