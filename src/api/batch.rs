@@ -60,18 +60,34 @@ impl<T: EntityType> Default for Waiting<T> {
 }
 
 impl<T: EntityType> Waiting<T> {
-    /// Adds a message; `scratch` is room for the bytes of its key.
-    #[inline]
-    fn push(&mut self, id: T::Key, msg: T::Msg, scratch: &mut Vec<u8>) {
+    /// Adds a message, which is made where it is going to stand; `scratch` is room for the bytes of its key.
+    #[inline(always)]
+    fn push(&mut self, id: T::Key, msg: impl FnOnce() -> T::Msg, scratch: &mut Vec<u8>) {
         scratch.clear();
         id.write_to(scratch);
-        let (key, hash) = (&scratch[..], Key::hash_of(scratch));
+        match <[u8; 8]>::try_from(&scratch[..]) {
+            // Most keys are numbers: where their length is known, so is all that follows from it.
+            Ok(key) if Drafts::<T::Msg>::TAKES => self.drafts.push(&key, Key::hash_of(&key), msg()),
+            _ => self.push_any(scratch, msg()),
+        }
+        self.ids.push(id);
+    }
+
+    /// Adds a message, whose key is added next.
+    #[inline(never)]
+    fn push_any(&mut self, key: &[u8], msg: T::Msg) {
+        let hash = Key::hash_of(key);
         if Drafts::<T::Msg>::TAKES && bad_key(key).is_none() {
             self.drafts.push(key, hash, msg);
         } else {
             self.odd.push_back((self.ids.len(), Key::hashed(key, hash), msg));
         }
-        self.ids.push(id);
+    }
+
+    /// Adds a message that was refused for now.
+    #[inline(never)]
+    fn push_again(&mut self, id: T::Key, msg: T::Msg, scratch: &mut Vec<u8>) {
+        self.push(id, || msg, scratch);
     }
 
     /// Gives all back for that reason.
@@ -120,7 +136,7 @@ impl<T: EntityType> Batch<T> {
 
     /// Adds a message. Sends nothing.
     pub fn push(&mut self, key: impl IntoKey<T::Key>, msg: impl Message<T>) -> &mut Self {
-        self.waiting.push(key.into_key(), msg.into_msg(), &mut self.scratch);
+        self.waiting.push(key.into_key(), || msg.into_msg(), &mut self.scratch);
         self
     }
 
@@ -195,14 +211,16 @@ impl<T: EntityType> Batch<T> {
         stuck.clear();
         let sent = node.batch(|exits| {
             let Waiting { ids, drafts, odd } = &mut waiting;
-            let (mut at, mut ids) = (0, ids.drain(..));
-            loop {
-                if stuck.is_empty() && odd.is_empty() {
-                    let straight = exits.send_drafts(node, entry, drafts);
-                    ids.by_ref().take(straight).for_each(drop);
-                    (at, report.accepted) = (at + straight, report.accepted + straight);
-                }
-                let Some(id) = ids.next() else { break };
+            let mut at = if odd.is_empty() { exits.send_drafts(node, entry, drafts) } else { 0 };
+            report.accepted += at;
+            if at == ids.len() {
+                ids.clear();
+                drafts.clear();
+                return;
+            }
+            let mut ids = ids.drain(..);
+            ids.by_ref().take(at).for_each(drop);
+            while let Some(id) = ids.next() {
                 let stuck_by = if stuck.is_empty() { None } else { stuck.get(&id).cloned() };
                 let odd_one = next_odd(odd, at);
                 at += 1;
@@ -217,7 +235,14 @@ impl<T: EntityType> Batch<T> {
                     }
                 };
                 match sent {
-                    Ok(()) => report.accepted += 1,
+                    Ok(()) => {
+                        report.accepted += 1;
+                        if stuck.is_empty() && odd.is_empty() {
+                            let straight = exits.send_drafts(node, entry, drafts);
+                            ids.by_ref().take(straight).for_each(drop);
+                            (at, report.accepted) = (at + straight, report.accepted + straight);
+                        }
+                    }
                     Err((refusal, msg)) => {
                         let Some(msg) = msg else { continue };
                         // A long batch may last longer than the node.
@@ -225,7 +250,7 @@ impl<T: EntityType> Batch<T> {
                         let again = keep && is_for_now(&refusal);
                         stuck.insert(id.clone(), refusal.clone());
                         if again {
-                            kept.push(id, msg, scratch);
+                            kept.push_again(id, msg, scratch);
                         } else {
                             report.refused.push((id, TellError::new(refusal, msg)));
                         }

@@ -339,8 +339,8 @@ impl<M: Wire> Drafts<M> {
     /// Whether such messages can be drafted.
     pub const TAKES: bool = fits::<M>();
 
-    /// Adds a message to a key of at most 255 bytes.
-    #[inline]
+    /// Adds a message to a key of at most 255 bytes. In line, as all lengths are known where that of the key is.
+    #[inline(always)]
     pub fn push(&mut self, key: &[u8], hash: u64, message: M) {
         assert!(Self::TAKES && key.len() <= usize::from(u8::MAX), "only what stands in a letter is drafted");
         let nowhere = ShardKey { ty: TypeId(0), shard: ShardId(0) };
