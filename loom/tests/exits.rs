@@ -30,7 +30,7 @@ fn lane() -> (Producer, Consumer) {
     unsafe { ring(512, discard) }
 }
 
-fn put(lane: &Producer, record: Record) {
+fn put(lane: &mut Producer, record: Record) {
     // SAFETY: `discard` has nothing to do for such a record.
     assert!(unsafe { push::<Record>(lane, 0, 100, record) }.is_ok(), "a ring holds all that is ever sent");
 }
@@ -130,7 +130,7 @@ impl Consumers {
             return false;
         };
         for [kind, n, _] in ready {
-            put(&self.net_to_worker, if kind == LEAVE { [OPEN, n, 0] } else { [MSG, n, 0] });
+            put(&mut self.net_to_worker, if kind == LEAVE { [OPEN, n, 0] } else { [MSG, n, 0] });
             self.net_to_worker.publish();
         }
         true
@@ -146,7 +146,7 @@ impl Consumers {
         };
         for [kind, n, _] in ready {
             if kind == LEAVE {
-                put(&self.worker_to_net, [LEFT, n, 0]);
+                put(&mut self.worker_to_net, [LEFT, n, 0]);
                 self.worker_to_net.publish();
             } else {
                 assert_eq!(n, self.handled, "in the order in which they were sent");
@@ -160,7 +160,7 @@ impl Consumers {
 /// So many messages while the words are published one after the other, and the consumers take their turns in that pattern.
 fn change(messages: u64, words: &[Exit], turns: &[Turn], holds: bool) {
     let word = Arc::new(AtomicU64::new(Word::ELSEWHERE.bits()));
-    let ((to_net, from_client), (to_worker, shortcut)) = (lane(), lane());
+    let ((mut to_net, from_client), (mut to_worker, shortcut)) = (lane(), lane());
     let ((net_to_worker, from_net), (worker_to_net, from_worker)) = (lane(), lane());
     let (left, opened) = (Hold::default(), Hold::default());
     let mut consumers =
@@ -174,12 +174,12 @@ fn change(messages: u64, words: &[Exit], turns: &[Turn], holds: bool) {
             let plan = plans.plan(SHARD, word);
             for token in plan.tokens.into_iter().flatten() {
                 match token {
-                    Push::LeaveNetwork(k) => put(&to_net, [LEAVE, k.get(), 0]),
-                    Push::LeaveWorker(_, k) => put(&to_worker, [LEAVE, k.get(), 0]),
+                    Push::LeaveNetwork(k) => put(&mut to_net, [LEAVE, k.get(), 0]),
+                    Push::LeaveWorker(_, k) => put(&mut to_worker, [LEAVE, k.get(), 0]),
                     Push::Through(..) => unreachable!("all of this is within one stay"),
                 }
             }
-            let exit = if plan.exit.is_some() { &to_worker } else { &to_net };
+            let exit = if plan.exit.is_some() { &mut to_worker } else { &mut to_net };
             put(exit, [MSG, n, plan.enter.map_or(0, Epoch::get)]);
             plans.done(SHARD, word);
             to_net.publish();

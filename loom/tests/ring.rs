@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use loom::thread;
 use wingbeat_loom::{
     faults::{Fault, check, must_find},
-    ring::{Consumer, Producer, push, ring},
+    ring::{Consumer, Left, Producer, growing, push, ring},
 };
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -16,7 +16,7 @@ const MOST: u32 = 100;
 
 unsafe fn discard(_: u32, _: *mut u8) {}
 
-fn write<const WORDS: usize>(producer: &Producer, n: u64) -> bool {
+fn write<const WORDS: usize>(producer: &mut Producer, n: u64) -> bool {
     // SAFETY: `discard` has nothing to do for such a value, which is `Send`.
     unsafe { push::<[u64; WORDS]>(producer, 0, MOST, [n; WORDS]) }.is_ok()
 }
@@ -33,10 +33,10 @@ fn read<const WORDS: usize>(consumer: &mut Consumer) -> Option<u64> {
 /// The producer writes `records`, publishing behind each `batch`; the consumer takes them in order.
 fn passage<const WORDS: usize>(records: u64, batch: u64) {
     // SAFETY: all records are such values.
-    let (producer, mut consumer) = unsafe { ring(512, discard) };
+    let (mut producer, mut consumer) = unsafe { ring(512, discard) };
     let writer = thread::spawn(move || {
         for n in 0..records {
-            while !write::<WORDS>(&producer, n) {
+            while !write::<WORDS>(&mut producer, n) {
                 producer.publish();
                 thread::yield_now();
             }
@@ -71,14 +71,66 @@ fn records_come_out_whole_and_in_order_also_when_the_ring_goes_round() {
     check(Some(1), || passage::<15>(6, 1));
 }
 
+/// As [`passage`], of a ring that grows behind each of the first records in turn.
+fn passage_into_a_larger_one(records: u64, grows_behind: u64) {
+    // SAFETY: all records are such values.
+    let (mut producer, mut consumer) = unsafe { growing(1024, 1024, Left::new(1.into()), discard) };
+    let writer = thread::spawn(move || {
+        for n in 0..records {
+            assert!(write::<2>(&mut producer, n));
+            if n % 2 == 0 {
+                producer.publish();
+            }
+            if n == grows_behind {
+                producer.grow();
+            }
+        }
+    });
+    let mut next = 0;
+    while next < records {
+        match read::<2>(&mut consumer) {
+            Some(n) => {
+                assert_eq!(n, next);
+                next += 1;
+            }
+            None => thread::yield_now(),
+        }
+    }
+    writer.join().unwrap();
+    assert_eq!(read::<2>(&mut consumer), None);
+    assert!(consumer.is_empty());
+}
+
+#[test]
+fn records_come_out_in_order_where_the_producer_goes_on_in_a_larger_ring() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    (0..3).for_each(|grows_behind| check(Some(2), move || passage_into_a_larger_one(3, grows_behind)));
+    // What nobody took is dropped behind both ends, in both rings.
+    check(Some(2), || {
+        // SAFETY: all records are such values.
+        let (mut producer, mut consumer) = unsafe { growing(1024, 1024, Left::new(1.into()), discard) };
+        let writer = thread::spawn(move || {
+            assert!(write::<2>(&mut producer, 0));
+            producer.grow();
+            assert!(write::<2>(&mut producer, 1));
+        });
+        let first = read::<2>(&mut consumer);
+        assert!(first.is_none_or(|n| n == 0));
+        drop(consumer);
+        writer.join().unwrap();
+    });
+    must_find(Fault::NoRelease, Some(2), || passage_into_a_larger_one(2, 0));
+    must_find(Fault::NoAcquire, Some(2), || passage_into_a_larger_one(2, 0));
+}
+
 #[test]
 fn each_side_may_end_first_and_what_nobody_took_is_dropped_behind_both() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
     check(None, || {
         // SAFETY: all records are such values.
-        let (producer, mut consumer) = unsafe { ring(512, discard) };
+        let (mut producer, mut consumer) = unsafe { ring(512, discard) };
         let writer = thread::spawn(move || {
-            assert!(write::<WORDS>(&producer, 0) && write::<WORDS>(&producer, 1));
+            assert!(write::<WORDS>(&mut producer, 0) && write::<WORDS>(&mut producer, 1));
         });
         let first = read::<WORDS>(&mut consumer);
         assert!(first.is_none_or(|n| n == 0));

@@ -110,11 +110,11 @@ impl<T: EntityType> Region<T> {
             let sent = exits::with(&self.node, |exits| {
                 if to != Nodes::Here {
                     let frame = Frame::Cast { ty: self.entry.id, topic: 0, bytes: bytes.as_slice().into() };
-                    exits.to_network(ToNet::Cast(to, Box::new(frame)))?;
+                    exits.tell_network(ToNet::Cast(to, Box::new(frame)))?;
                 }
                 if here {
                     let bytes: Arc<[u8]> = bytes.into();
-                    let without_room = exits.to_workers(|| ToWorker::Broadcast(self.entry.id, bytes.clone()));
+                    let without_room = exits.tell_workers(|| ToWorker::Broadcast(self.entry.id, bytes.clone()));
                     self.node.metrics.shared.casts_unsent.add(without_room.len() as u64);
                 }
                 Ok(())

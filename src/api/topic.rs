@@ -93,7 +93,7 @@ impl<V: Wire + Clone> Topic<V> {
         }
         let cast = ToNet::Cast(Nodes::All, Box::new(Frame::Cast { ty: TypeId(0), topic: self.entry.id, bytes: bytes.into() }));
         // Room is made sure of first; the network thread takes its time, so subscribers here are first all the same.
-        exits::with(&self.node, |exits| exits.to_network(cast)).unwrap_or(Err(Refusal::Shutdown))?;
+        exits::with(&self.node, |exits| exits.tell_network(cast)).unwrap_or(Err(Refusal::Shutdown))?;
         self.entry.deliver(&self.node, &(Arc::new(value.clone()) as Value));
         Ok(())
     }

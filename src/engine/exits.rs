@@ -10,7 +10,7 @@ use std::{
 use crate::{
     Epoch, Refusal, ShardId, ShardKey, Time, TypeId, Wire,
     engine::{
-        lane::{Item, LaneSender},
+        lane::LaneSender,
         letter::{Address, Draft, Drafts, LETTER_MAX, fits},
         message::AnyMessage,
         node::{Node, ToNet, ToWorker},
@@ -148,7 +148,7 @@ impl Exits {
         if let Some((worker, tag)) = word.exit()
             && fits::<M>()
         {
-            let ring = &self.workers[usize::from(worker)];
+            let ring = &mut self.workers[usize::from(worker)];
             let sent = ring.letter(&Address { shard, tag, stream: None, key, hash, ask, reads }, msg);
             if self.held {
                 ring.wrote();
@@ -178,9 +178,11 @@ impl Exits {
         if let Some((worker, tag)) = word.exit()
             && stands
         {
-            let ring = &self.workers[usize::from(worker)];
+            let ring = &mut self.workers[usize::from(worker)];
             let sent = ring.draft(&mut draft, shard, tag);
-            self.bell(ring);
+            if !self.held {
+                ring.ring_bell();
+            }
             return if sent { Ok(()) } else { Err((Refusal::Full, draft.take())) };
         }
         if stands && word == Word::ELSEWHERE {
@@ -203,7 +205,8 @@ impl Exits {
         if self.senders.is_some() {
             return 0;
         }
-        let Some(last) = self.words_of(entry.id) else { return 0 };
+        let Self { network, workers, last, .. } = self;
+        let Some(last) = words_of(last, entry.id) else { return 0 };
         with_scratch(|scratch| {
             drafts.send_while(|draft| {
                 let (shard, word) = entry.route(draft.hash());
@@ -211,8 +214,8 @@ impl Exits {
                     return;
                 }
                 if let Some((worker, tag)) = word.exit() {
-                    self.workers[usize::from(worker)].draft(draft, shard, tag);
-                } else if word == Word::ELSEWHERE && self.encoded(node, &draft.abroad(shard), draft.message(), scratch) == Way::Sent {
+                    workers[usize::from(worker)].draft(draft, shard, tag);
+                } else if word == Word::ELSEWHERE && encoded(network, node, &draft.abroad(shard), draft.message(), scratch) == Way::Sent {
                     drop(draft.take());
                 }
             })
@@ -221,7 +224,7 @@ impl Exits {
 
     /// Whether those of the drafts, of which there are so many, that go by some exit would find room there, for a good part of them. `Err` says
     /// whether one of the exits without room is the network's. A look, as to offer them all again costs a hundred times as much.
-    pub fn look_for_room<M: Wire>(&self, entry: &TypeEntry, drafts: &Drafts<M>, count: usize) -> Result<(), Abroad> {
+    pub fn look_for_room<M: Wire>(&mut self, entry: &TypeEntry, drafts: &Drafts<M>, count: usize) -> Result<(), Abroad> {
         let (mut abroad, mut seen) = (false, None);
         for hash in drafts.hashes() {
             // Shards that have moved have words of their own, and share the ring.
@@ -247,31 +250,12 @@ impl Exits {
     /// Writes a message to a shard elsewhere, encoded, into the ring of the network thread, where the last one to that shard went too. One that
     /// is too long for that, or has no encoding, goes the long way, which says so.
     #[inline(never)]
-    fn send_encoded<M: Wire>(&self, node: &Node, address: &Address<'_>, message: &M) -> Way {
-        let way = with_scratch(|scratch| self.encoded(node, address, message, scratch));
-        if way != Way::Long {
-            self.bell(&self.network);
+    fn send_encoded<M: Wire>(&mut self, node: &Node, address: &Address<'_>, message: &M) -> Way {
+        let way = with_scratch(|scratch| encoded(&mut self.network, node, address, message, scratch));
+        if way != Way::Long && !self.held {
+            self.network.ring_bell();
         }
         way
-    }
-
-    /// As [`send_encoded`](Self::send_encoded), without the bell; `scratch` is room for the encoding.
-    #[inline(always)]
-    fn encoded<M: Wire>(&self, node: &Node, address: &Address<'_>, message: &M, scratch: &mut Vec<u8>) -> Way {
-        scratch.clear();
-        if address.ask.is_some() {
-            scratch.push(address.reads);
-        }
-        let encoded = message.encode(*M::VERSIONS.end(), scratch).is_ok();
-        // An encoder that took that byte away is told so on the long way.
-        let whole = address.ask.is_none() || scratch.first() == Some(&address.reads);
-        if !encoded || !whole || scratch.len() > LETTER_MAX.min(node.config.limits.message_bytes as usize) {
-            Way::Long
-        } else if self.network.encoded(address, scratch) {
-            Way::Sent
-        } else {
-            Way::Full
-        }
     }
 
     /// Sends a message as an item, which goes every way. On `Err` it is still in its place.
@@ -287,23 +271,7 @@ impl Exits {
     /// The word by which the last message to that shard went.
     #[inline]
     fn last_word(&self, entry: &TypeEntry, shard: ShardId) -> Option<Word> {
-        self.words_of(entry.id)?.get(shard.0 as usize).copied()
-    }
-
-    /// The words by which the last messages to the shards of that type went.
-    #[inline]
-    fn words_of(&self, ty: TypeId) -> Option<&[Word]> {
-        let (first, more) = self.last.split_first()?;
-        // Looked at without a loop: most threads send to one type, or most of their messages.
-        let found = if first.0 == ty { first } else { more.iter().find(|(of, _)| *of == ty)? };
-        Some(&found.1)
-    }
-
-    #[inline]
-    fn bell<T: Item>(&self, ring: &LaneSender<T>) {
-        if !self.held {
-            ring.ring_bell();
-        }
+        words_of(&self.last, entry.id)?.get(shard.0 as usize).copied()
     }
 
     /// Runs `f` with one bell for all that it sends.
@@ -322,28 +290,28 @@ impl Exits {
     }
 
     /// Wakes whoever has got something and sleeps.
-    pub fn ring_bells(&self) {
-        self.workers.iter().filter(|ring| ring.has_news()).for_each(|ring| _ = ring.ring_bell());
+    pub fn ring_bells(&mut self) {
+        self.workers.iter_mut().filter(|ring| ring.has_news()).for_each(|ring| _ = ring.ring_bell());
         if self.network.has_news() {
             self.network.ring_bell();
         }
     }
 
     /// The ring of the network thread.
-    pub fn network(&self) -> &LaneSender<ToNet> {
-        &self.network
+    pub fn network(&mut self) -> &mut LaneSender<ToNet> {
+        &mut self.network
     }
 
     /// Puts an item into the ring of each worker. Which of them had no room.
-    pub fn to_workers(&self, mut make: impl FnMut() -> ToWorker) -> Vec<usize> {
-        let mut takes = |ring: &LaneSender<ToWorker>| ring.has_room(1) && ring.push(make()).is_ok();
-        let full = self.workers.iter().enumerate().filter(|(_, ring)| !takes(ring)).map(|(worker, _)| worker).collect();
-        self.workers.iter().for_each(|ring| _ = ring.ring_bell());
+    pub fn tell_workers(&mut self, mut make: impl FnMut() -> ToWorker) -> Vec<usize> {
+        let mut takes = |ring: &mut LaneSender<ToWorker>| ring.has_room(1) && ring.push(make()).is_ok();
+        let full = (0..self.workers.len()).filter(|worker| !takes(&mut self.workers[*worker])).collect();
+        self.workers.iter_mut().for_each(|ring| _ = ring.ring_bell());
         full
     }
 
     /// Puts something for other nodes into the ring of the network thread. `Err`: it has no room.
-    pub fn to_network(&self, item: ToNet) -> Result<(), Refusal> {
+    pub fn tell_network(&mut self, item: ToNet) -> Result<(), Refusal> {
         if !self.network.has_room(1) {
             return Err(Refusal::Full);
         }
@@ -388,11 +356,10 @@ impl Exits {
         }
         let target = match plan.exit {
             Some((worker, tag)) => {
-                let ring = &self.workers[usize::from(worker)];
-                if !ring.has_room(3) {
+                if !self.workers[usize::from(worker)].has_room(3) {
                     return Err(Refusal::Full);
                 }
-                Target::Worker(ring, tag)
+                Target::Worker(worker, tag)
             }
             None => {
                 if !self.network.has_room(3) {
@@ -418,7 +385,8 @@ impl Exits {
         }
         let enter = plan.enter;
         let pushed = match target {
-            Target::Worker(ring, tag) => {
+            Target::Worker(worker, tag) => {
+                let ring = &mut self.workers[usize::from(worker)];
                 let parcel = slot.take().expect("it was looked at above");
                 let pushed = ring.push(ToWorker::Lane(LaneItem::Msg { shard, tag, enter, parcel }));
                 pushed.map_err(drop).map(|()| ring.ring_bell())
@@ -493,6 +461,34 @@ impl Exits {
     }
 }
 
+/// The words by which the last messages to the shards of that type went.
+#[inline]
+fn words_of(last: &[(TypeId, Box<[Word]>)], ty: TypeId) -> Option<&[Word]> {
+    let (first, more) = last.split_first()?;
+    // Looked at without a loop: most threads send to one type, or most of their messages.
+    let found = if first.0 == ty { first } else { more.iter().find(|(of, _)| *of == ty)? };
+    Some(&found.1)
+}
+
+/// Writes a message to a shard elsewhere, encoded, into the ring of the network thread, whose bell is not rung. `scratch` is room for the encoding.
+#[inline(always)]
+fn encoded<M: Wire>(network: &mut LaneSender<ToNet>, node: &Node, address: &Address<'_>, message: &M, scratch: &mut Vec<u8>) -> Way {
+    scratch.clear();
+    if address.ask.is_some() {
+        scratch.push(address.reads);
+    }
+    let encoded = message.encode(*M::VERSIONS.end(), scratch).is_ok();
+    // An encoder that took that byte away is told so on the long way.
+    let whole = address.ask.is_none() || scratch.first() == Some(&address.reads);
+    if !encoded || !whole || scratch.len() > LETTER_MAX.min(node.config.limits.message_bytes as usize) {
+        Way::Long
+    } else if network.encoded(address, scratch) {
+        Way::Sent
+    } else {
+        Way::Full
+    }
+}
+
 /// Encodes from a borrow, so that a refusal can give the message back as it was.
 fn encode(node: &Node, shard: ShardKey, parcel: &EngineParcel) -> Result<Envelope, Refusal> {
     let envelope = parcel.to_envelope(shard).map_err(Refusal::Encode)?;
@@ -518,9 +514,9 @@ impl Drop for Held<'_> {
     }
 }
 
-enum Target<'a> {
+enum Target {
     /// With the tag of the stay.
-    Worker(&'a LaneSender<ToWorker>, Epoch),
+    Worker(u16, Epoch),
     Network(Envelope),
 }
 
@@ -536,7 +532,7 @@ impl Drop for Owned {
     /// `End` is the last item of every ring of the lane (moves.md X7). Should a ring be full to the end of its reserve, the consumer
     /// keeps an idle lane: nothing else depends on it.
     fn drop(&mut self) {
-        for worker in &self.exits.workers {
+        for worker in &mut self.exits.workers {
             if worker.push(ToWorker::Lane(LaneItem::End)).is_ok() {
                 worker.ring_bell();
             }
@@ -659,7 +655,7 @@ mod tests {
         assert!(catch_unwind(batch).is_err());
         assert!(network.pop().is_some(), "what was sent before is seen");
         assert!(exits.network.push(ToNet::Quiet(0)).is_ok());
-        exits.bell(&exits.network);
+        exits.network.ring_bell();
         assert!(network.pop().is_some(), "and what is sent afterwards");
     }
 

@@ -55,6 +55,11 @@ const LETTER: u32 = 1;
 /// Bytes of a ring for each user item it is to hold: a message of 64 bytes to a short key, as a letter.
 const ITEM_BYTES: usize = 128;
 
+/// What the ring of a busy lane grows to: more than the cache of its own that a core has, on most processors, and a part of the one that it shares.
+const GROWN_BYTES: usize = 2 << 20;
+/// So many lanes of a consumer have grown at a time: where more are busy, what they pass through together leaves the caches anyway.
+const GROWN_MAX: u32 = 4;
+
 /// Unpublished records are shown, and their consumer woken, after so many bytes: a batch costs the other core's line once, and the consumer
 /// need not wait for the end of a long one.
 const PUBLISH_BYTES: u64 = 4096;
@@ -249,12 +254,12 @@ impl<T: Item> LaneSender<T> {
     const RESERVE_BYTES: usize = RESERVE * Self::RECORD;
 
     /// Whether `n` more items fit, the last of them a user message.
-    pub fn has_room(&self, n: usize) -> bool {
+    pub fn has_room(&mut self, n: usize) -> bool {
         self.outside() < OUTSIDE_MAX && self.producer.has_room(n * Self::RECORD, Self::RECORD, Self::RESERVE_BYTES, n as u32, self.items)
     }
 
     /// Whether `n` more items fit, or a quarter of all.
-    pub fn has_much_room(&self, n: usize) -> bool {
+    pub fn has_much_room(&mut self, n: usize) -> bool {
         self.has_room(n.min(self.items as usize / 4).max(1))
     }
 
@@ -264,15 +269,15 @@ impl<T: Item> LaneSender<T> {
     }
 
     /// Whether one that is no user message fits.
-    pub fn has_reserve(&self) -> bool {
+    pub fn has_reserve(&mut self) -> bool {
         self.producer.has_room(Self::RECORD, Self::RECORD, 0, 1, self.items + RESERVE as u32)
     }
 
     /// Appends, into the reserve too. `Err` gives the item back. Seen by the consumer after [`publish`](Self::publish) at the latest.
-    pub fn push(&self, item: T) -> Result<(), T> {
+    pub fn push(&mut self, item: T) -> Result<(), T> {
         let outside = item.outside();
         // SAFETY: `discard` and `Ring` expect a `T` under this kind, and a `T` is `Send`.
-        let pushed = unsafe { ring::push(&self.producer, ITEM, self.items + RESERVE as u32, item) };
+        let pushed = unsafe { ring::push(&mut self.producer, ITEM, self.items + RESERVE as u32, item) };
         if outside > 0 && pushed.is_ok() {
             // Before it is shown to the consumer, as that may be in `wrote` already.
             self.outside.fetch_add(outside, Ordering::Relaxed);
@@ -284,7 +289,7 @@ impl<T: Item> LaneSender<T> {
     /// Appends a letter with the value in `slot`, if user messages have room; else it stays there. Moved from there into the ring at once,
     /// because each move of it costs. [`wrote`](Self::wrote) comes next, or the bell.
     #[inline(always)]
-    pub fn letter<M: Wire>(&self, address: &Address<'_>, slot: &mut Option<M>) -> bool {
+    pub fn letter<M: Wire>(&mut self, address: &Address<'_>, slot: &mut Option<M>) -> bool {
         // Most keys are numbers: where their length is known, so is all that follows from it.
         match <&[u8; 8]>::try_from(address.key) {
             Ok(key) => self.letter_to(Address { key, ..*address }, slot),
@@ -294,12 +299,12 @@ impl<T: Item> LaneSender<T> {
 
     /// The address comes by value, as one whose place is known outside of a function has to stand in memory.
     #[inline(never)]
-    fn letter_to_any<M: Wire>(&self, address: Address<'_>, slot: &mut Option<M>) -> bool {
+    fn letter_to_any<M: Wire>(&mut self, address: Address<'_>, slot: &mut Option<M>) -> bool {
         self.letter_to(address, slot)
     }
 
     #[inline(always)]
-    fn letter_to<M: Wire>(&self, address: Address<'_>, slot: &mut Option<M>) -> bool {
+    fn letter_to<M: Wire>(&mut self, address: Address<'_>, slot: &mut Option<M>) -> bool {
         let Some(message) = slot.as_ref().filter(|_| fits::<M>()) else { return false };
         let (size, message) = (address.size(size_of::<M>()), &raw const *message);
         let Some(place) = self.producer.begin(size, Self::RESERVE_BYTES, self.items) else { return false };
@@ -315,7 +320,7 @@ impl<T: Item> LaneSender<T> {
 
     /// Appends a draft as a letter to that shard, if user messages have room; else it stays what it is.
     #[inline(always)]
-    pub fn draft<M: Wire>(&self, draft: &mut Draft<'_, M>, shard: ShardKey, tag: Epoch) -> bool {
+    pub fn draft<M: Wire>(&mut self, draft: &mut Draft<'_, M>, shard: ShardKey, tag: Epoch) -> bool {
         let size = draft.size();
         // SAFETY: `discard` and `Ring` expect a letter under this kind, whose value is `Send`, because it is `Wire`.
         let written =
@@ -326,7 +331,7 @@ impl<T: Item> LaneSender<T> {
 
     /// Appends a letter with an encoding, if user messages have room.
     #[inline]
-    pub fn encoded(&self, address: &Address<'_>, bytes: &[u8]) -> bool {
+    pub fn encoded(&mut self, address: &Address<'_>, bytes: &[u8]) -> bool {
         let size = address.size(bytes.len());
         // SAFETY: `discard` and `Ring` expect a letter under this kind, and bytes are `Send`.
         let written = bytes.len() <= LETTER_MAX
@@ -342,7 +347,7 @@ impl<T: Item> LaneSender<T> {
 
     /// Something was appended, and the bell is to be rung later: shows it to the consumer if it is much.
     #[inline]
-    pub fn wrote(&self) {
+    pub fn wrote(&mut self) {
         self.news.set(true);
         if self.producer.unpublished() >= PUBLISH_BYTES {
             self.ring_bell();
@@ -351,14 +356,14 @@ impl<T: Item> LaneSender<T> {
 
     /// Shows the consumer what was appended, and leaves it to the caller to wake it. True if there was anything.
     #[inline]
-    pub fn publish(&self) -> bool {
+    pub fn publish(&mut self) -> bool {
         self.producer.publish();
         self.news.replace(false)
     }
 
     /// Shows the consumer what was appended, and wakes it if it sleeps. Once per batch. True if a sleeper was woken.
     #[inline]
-    pub fn ring_bell(&self) -> bool {
+    pub fn ring_bell(&mut self) -> bool {
         self.news.set(false);
         self.producer.publish();
         !self.bell.is_awake() && wake(&self.bell, &self.late)
@@ -410,24 +415,37 @@ pub struct Door<T> {
     /// Its consumer has ended.
     closed: AtomicBool,
     bell: Arc<Bell>,
+    /// So many of its lanes may still grow.
+    may_grow: ring::Left,
 }
 
 impl<T: Item> Door<T> {
     /// The door of a consumer that `bell` wakes.
     pub fn new(bell: Arc<Bell>) -> Self {
         let late = Late { new: SegQueue::new(), left: Mutex::new(vec![]), give_up: OnceLock::new() };
-        Self { late: Arc::new(late), inbox: SegQueue::new(), closed: AtomicBool::new(false), bell }
+        Self {
+            late: Arc::new(late),
+            inbox: SegQueue::new(),
+            closed: AtomicBool::new(false),
+            bell,
+            may_grow: ring::Left::new(GROWN_MAX.into()),
+        }
     }
 
     /// Opens a lane for `capacity` user items. A ring passes through all of its bytes even if only one item is in use, so a large one falls
-    /// out of the caches of both cores.
+    /// out of the caches of both cores: it becomes one when it has much to carry.
     pub fn open(&self, id: LaneId, capacity: usize) -> LaneSender<T> {
         let items = u32::try_from(capacity.max(1)).expect("the setting is at most 2^20");
         let bytes = (items as usize * ITEM_BYTES).max(2 * LaneSender::<T>::RECORD * items.min(8) as usize)
             + LaneSender::<T>::RESERVE_BYTES
             + ring::ALIGN;
         // SAFETY: only `LaneSender` writes, and `discard` knows its kinds.
-        let (producer, consumer) = unsafe { ring::ring(bytes, discard::<T>) };
+        let (producer, consumer) = unsafe {
+            match bytes {
+                ..GROWN_BYTES => ring::growing(bytes, GROWN_BYTES, self.may_grow.clone(), discard::<T>),
+                _ => ring::ring(bytes, discard::<T>),
+            }
+        };
         let outside = Arc::new(AtomicUsize::new(0));
         let opened_by = thread::current().id();
         self.late.new.push(Ring { id, consumer, opened_by, own: false, taken: false, outside: outside.clone(), _items: PhantomData });
@@ -481,6 +499,9 @@ impl<T: Item> Door<T> {
     pub fn take_new(&self) -> Option<Ring<T>> {
         let mut ring = self.late.new.pop()?;
         ring.own = ring.opened_by == thread::current().id();
+        if ring.own {
+            ring.consumer.stay();
+        }
         Some(ring)
     }
 
@@ -565,7 +586,7 @@ mod tests {
         let (door, _) = door();
         let given_up = Arc::new(Mutex::new(vec![]));
         let taken = || std::mem::take(&mut *given_up.lock());
-        let (lane, unseen) = (door.open(LaneId(1), 8), door.open(LaneId(2), 8));
+        let (mut lane, mut unseen) = (door.open(LaneId(1), 8), door.open(LaneId(2), 8));
         let mut ring = door.take_new().unwrap();
         lane.push(1).unwrap();
         lane.ring_bell();
@@ -583,7 +604,7 @@ mod tests {
         assert_eq!(taken(), [3], "its consumer had not looked at that lane");
         assert!(!lane.ring_bell());
         assert_eq!(taken(), [2]);
-        let later = door.open(LaneId(3), 8);
+        let mut later = door.open(LaneId(3), 8);
         later.push(4).unwrap();
         later.publish();
         assert!(taken().is_empty(), "nobody was told");
@@ -595,7 +616,7 @@ mod tests {
     #[test]
     fn user_messages_leave_the_reserve_free() {
         let (door, _) = door();
-        let lane = door.open(LaneId(1), 2);
+        let mut lane = door.open(LaneId(1), 2);
         assert!(lane.has_room(2) && !lane.has_room(3));
         lane.push(1).unwrap();
         lane.push(2).unwrap();
@@ -616,7 +637,7 @@ mod tests {
     #[test]
     fn long_messages_are_bounded_by_their_bytes() {
         let (door, _) = door();
-        let lane = door.open(LaneId(1), 1000);
+        let mut lane = door.open(LaneId(1), 1000);
         let mut ring = door.take_new().unwrap();
         for n in [1, LONG, 2, LONG] {
             assert!(lane.has_room(1));
@@ -635,7 +656,7 @@ mod tests {
     #[test]
     fn items_and_letters_keep_their_order_and_letters_leave_the_reserve_free() {
         let (door, woken) = door();
-        let lane = door.open(LaneId(1), 100);
+        let mut lane = door.open(LaneId(1), 100);
         let address = address();
         let mut ring = door.take_new().unwrap();
         assert!(door.bell().announce_sleep());
@@ -661,10 +682,67 @@ mod tests {
         assert_eq!(next, 101);
     }
 
+    /// Letters and items pass through the lane, whose consumer is behind, in order.
+    fn flood(lane: &mut LaneSender<u32>, ring: &mut Ring<u32>) {
+        let (address, mut next) = (address(), 0);
+        let mut read = |ring: &mut Ring<u32>, most: u32| {
+            let upto = next + most;
+            while next < upto {
+                ring.letters(|letter| {
+                    assert_eq!(letter.take(), Some(next));
+                    next += 1;
+                    if next < upto { Look::Next } else { Look::Last }
+                });
+                if next < upto && next % 7 == 0 {
+                    assert_eq!(ring.pop(), Some(next));
+                    next += 1;
+                }
+            }
+            ring.release();
+            next
+        };
+        let (mut written, mut taken) = (0, 0);
+        while taken < 5_000 {
+            while written < 5_000 {
+                let sent = if written % 7 == 0 {
+                    lane.has_room(1) && lane.push(written).is_ok()
+                } else {
+                    lane.letter(&address, &mut Some(written))
+                };
+                if !sent {
+                    break;
+                }
+                written += 1;
+            }
+            lane.ring_bell();
+            taken = read(ring, (written - taken).div_ceil(2));
+        }
+    }
+
+    #[test]
+    fn the_rings_of_some_busy_lanes_grow_and_not_that_of_a_thread_to_itself() {
+        let (door, _) = door();
+        let mut lane = door.open(LaneId(0), 100);
+        flood(&mut lane, &mut door.take_new().unwrap());
+        let grown = || GROWN_MAX - door.may_grow.load(Ordering::Relaxed);
+        assert_eq!(grown(), 0, "both ends are this thread's");
+        let lanes: Vec<_> = (1..GROWN_MAX + 3)
+            .map(|n| {
+                let mut lane = thread::scope(|threads| threads.spawn(|| door.open(LaneId(n), 100)).join().unwrap());
+                let mut ring = door.take_new().unwrap();
+                flood(&mut lane, &mut ring);
+                assert_eq!(grown(), n.min(GROWN_MAX));
+                (lane, ring)
+            })
+            .collect();
+        drop(lanes);
+        assert_eq!(grown(), 0, "and others may");
+    }
+
     #[test]
     fn what_a_reader_had_that_panicked_does_not_come_again() {
         let (door, _) = door();
-        let lane = door.open(LaneId(1), 10);
+        let mut lane = door.open(LaneId(1), 10);
         let address = address();
         assert!(lane.letter(&address, &mut Some(1u32)));
         lane.push(2).unwrap();

@@ -10,12 +10,18 @@
 //!
 //! The consumer *releases*: what it has read is given back in batches.
 //!
+//! A ring may *grow*, once. Of a busy one, the lines that the producer comes to are still in the cache of the consumer's core, which has just read them, and
+//! each store waits until they have come from there. In one that is larger than that cache they have left it, however few records are under way. So a
+//! producer that finds the consumer behind most of the time puts the reading end of a larger ring into this one, as its last record, and goes on there.
+//! A ring that has little to carry stays small, and its lines near.
+//!
 //! Checked by `loom/tests/ring.rs`.
 
 use std::{
-    cell::{Cell, UnsafeCell},
-    mem::MaybeUninit,
+    cell::UnsafeCell,
+    mem::{self, MaybeUninit},
     ptr::{self, NonNull},
+    sync::{self, atomic},
 };
 
 use crossbeam::utils::CachePadded;
@@ -29,6 +35,10 @@ const HEADER: usize = 8;
 const SHARE_MAX: usize = 4;
 /// Fills the end of the buffer where the next record does not fit.
 const PAD: u32 = KIND_MASK;
+/// The reading end of the ring in which the producer has gone on: the last record.
+const NEXT: u32 = PAD - 1;
+/// A producer goes on in a larger ring if it has found the consumer behind so much more often than not. It looks about once while a ring goes round.
+const BEHIND: u32 = 8;
 /// A record's length leaves the lowest bits free for its kind.
 const KIND_MASK: u32 = ALIGN as u32 - 1;
 /// How far ahead of its records a producer asks for the lines that it will write to: four messages of 64 bytes.
@@ -82,6 +92,26 @@ struct Shared {
     head: CachePadded<Head>,
     /// Drops a payload of that kind.
     discard: unsafe fn(u32, *mut u8),
+    growth: Growth,
+    /// Not zero: the consumer wants it to stay as it is.
+    stays: AtomicU32,
+}
+
+/// How many rings more may grow. A bound, nothing that memory is handed over by: no order is needed.
+pub type Left = sync::Arc<atomic::AtomicU32>;
+
+fn take_one(left: &Left) -> bool {
+    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+}
+
+/// What a ring is.
+enum Growth {
+    /// As large as it will ever be.
+    Fixed,
+    /// One that may become as large as that.
+    May { bytes: usize, left: Left },
+    /// What became of one, for as long as it lives.
+    Has { left: Left },
 }
 
 // SAFETY: the bytes between `head` and what was published belong to the consumer, all others to the producer, but for the word where the next batch begins,
@@ -102,6 +132,22 @@ pub const fn record(payload: usize) -> usize {
 /// # Safety
 /// `discard` must be right for every kind and payload that is ever written.
 pub unsafe fn ring(bytes: usize, discard: unsafe fn(u32, *mut u8)) -> (Producer, Consumer) {
+    // SAFETY: the caller's promise.
+    unsafe { ends(bytes, discard, Growth::Fixed) }
+}
+
+/// As [`ring`], of one that may grow to so many bytes, once. Of all that share `left` so many can have grown at a time.
+///
+/// # Safety
+/// As that of [`ring`].
+pub unsafe fn growing(bytes: usize, to: usize, left: Left, discard: unsafe fn(u32, *mut u8)) -> (Producer, Consumer) {
+    // SAFETY: the caller's promise.
+    unsafe { ends(bytes, discard, Growth::May { bytes: to, left }) }
+}
+
+/// # Safety
+/// As that of [`ring`].
+unsafe fn ends(bytes: usize, discard: unsafe fn(u32, *mut u8), growth: Growth) -> (Producer, Consumer) {
     let buffer = Buffer::new(bytes.div_ceil(LINE).max(8));
     // SAFETY: the whole buffer is the producer's.
     unsafe { buffer.not_yet(0) };
@@ -110,15 +156,18 @@ pub unsafe fn ring(bytes: usize, discard: unsafe fn(u32, *mut u8)) -> (Producer,
         tail: CachePadded::new(AtomicU64::new(0)),
         head: CachePadded::new(Head { at: AtomicU64::new(0), items: AtomicU32::new(0) }),
         discard,
+        growth,
+        stays: AtomicU32::new(0),
     });
     let producer = Producer {
         longest: buffer.capacity / SHARE_MAX,
-        at: Cell::new(0),
-        offset: Cell::new(0),
-        published: Cell::new(0),
-        batch: Cell::new(0),
-        items: Cell::new(0),
-        seen: Cell::new((0, 0)),
+        at: 0,
+        offset: 0,
+        published: 0,
+        batch: 0,
+        items: 0,
+        seen: (0, 0),
+        behind: 0,
         buffer: buffer.clone(),
         shared: shared.clone(),
     };
@@ -198,12 +247,19 @@ impl Drop for Shared {
             let offset = (at % buffer.capacity as u64) as usize;
             // SAFETY: both ends are gone, so all that was published and not released is ours, record by record.
             let header = unsafe { buffer.header(offset) };
+            let payload = buffer.place(offset + HEADER);
             if header.kind != PAD {
                 buffer.noted.read(offset, header.len as usize);
                 // SAFETY: as above; nobody uses the payload afterwards.
-                unsafe { (self.discard)(header.kind, buffer.place(offset + HEADER)) };
+                match header.kind {
+                    NEXT => drop(unsafe { payload.cast::<Consumer>().read() }),
+                    kind => unsafe { (self.discard)(kind, payload) },
+                }
             }
             at += u64::from(header.len);
+        }
+        if let Growth::Has { left } = &self.growth {
+            left.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -212,14 +268,16 @@ impl Drop for Shared {
 pub struct Producer {
     /// Bytes of the longest record that can be written.
     longest: usize,
-    at: Cell<u64>,
-    offset: Cell<usize>,
-    published: Cell<u64>,
+    at: u64,
+    offset: usize,
+    published: u64,
     /// Where the batch begins that is being written.
-    batch: Cell<usize>,
-    items: Cell<u32>,
+    batch: usize,
+    items: u32,
     /// What the consumer was last seen to have given back: bytes and records.
-    seen: Cell<(u64, u32)>,
+    seen: (u64, u32),
+    /// How much more often the consumer was behind than not, when it was looked at.
+    behind: u32,
     buffer: Buffer,
     shared: Arc<Shared>,
 }
@@ -228,7 +286,7 @@ impl Producer {
     /// Whether `bytes` of records, the longest of them `longest`, fit and leave `spare` bytes, and `items` of them are not more than `most` in
     /// the ring then.
     #[inline]
-    pub fn has_room(&self, bytes: usize, longest: usize, spare: usize, items: u32, most: u32) -> bool {
+    pub fn has_room(&mut self, bytes: usize, longest: usize, spare: usize, items: u32, most: u32) -> bool {
         // In the worst case the longest one does not fit at the end of the buffer by one unit. Behind all of them is the word of the next batch.
         let need = (bytes + longest + spare + ALIGN) as u64;
         self.fits(need, items, most) || {
@@ -240,24 +298,37 @@ impl Producer {
     /// Whether there is room for so many bytes, and `items` more are not more than `most`, by what the consumer was last seen to have given back.
     #[inline(always)]
     fn fits(&self, need: u64, items: u32, most: u32) -> bool {
-        let (at, taken) = self.seen.get();
-        let free = self.buffer.capacity as u64 - (self.at.get() - at);
-        need <= free && u64::from(self.items.get().wrapping_sub(taken)) + u64::from(items) <= u64::from(most)
+        let (at, taken) = self.seen;
+        let free = self.buffer.capacity as u64 - (self.at - at);
+        need <= free && u64::from(self.items.wrapping_sub(taken)) + u64::from(items) <= u64::from(most)
     }
 
     /// Where the consumer is now.
     #[inline(never)]
-    fn look(&self) {
+    fn look(&mut self) {
         let head = &self.shared.head;
         let at = head.at.load(Ordering::Acquire);
-        self.seen.set((at, head.items.load(Ordering::Relaxed)));
+        if at != self.seen.0 {
+            self.behind = if at < self.published { self.behind + 1 } else { self.behind.saturating_sub(1) };
+        }
+        self.seen = (at, head.items.load(Ordering::Relaxed));
     }
 
     /// Comes to a place where a record of so many bytes fits, if `spare` bytes are left then and no more than `most` records are in the ring. False if not:
     /// then nothing has changed.
     #[inline(never)]
-    fn make_room(&self, len: usize, spare: usize, most: u32) -> bool {
-        let (offset, left) = (self.offset.get(), self.buffer.capacity - self.offset.get());
+    fn make_room(&mut self, len: usize, spare: usize, most: u32) -> bool {
+        let has_room = self.come_to(len, spare, most);
+        // Now that there is room, as a rule: a ring without any cannot say where it goes on.
+        if has_room && self.behind >= BEHIND && self.grow() {
+            return self.come_to(len, spare, most);
+        }
+        has_room
+    }
+
+    /// As [`make_room`](Self::make_room), in this ring.
+    fn come_to(&mut self, len: usize, spare: usize, most: u32) -> bool {
+        let (offset, left) = (self.offset, self.buffer.capacity - self.offset);
         let pad = if len > left { left } else { 0 };
         if len > self.longest || !self.has_room(len + pad, 0, spare, 1, most) {
             return false;
@@ -267,9 +338,39 @@ impl Producer {
             // SAFETY: the rest of the buffer is free, as was just seen, and at least one unit long, since a record that reached its end would have
             // set the offset to zero.
             unsafe { self.buffer.set_header(offset, Header { len: left as u32, kind: PAD }) };
-            self.at.set(self.at.get() + left as u64);
-            self.offset.set(0);
+            self.at += left as u64;
+            self.offset = 0;
         }
+        true
+    }
+
+    /// Goes on in a larger ring, if this one may grow, and has room to say so. Done by itself where the consumer is behind most of the time.
+    #[cold]
+    pub fn grow(&mut self) -> bool {
+        const { assert!(align_of::<Consumer>() <= ALIGN) };
+        let (shared, len) = (self.shared.clone(), record(size_of::<Consumer>()));
+        let may_grow = match &shared.growth {
+            Growth::May { bytes, left } if shared.stays.load(Ordering::Relaxed) == 0 => Some((*bytes, left)),
+            _ => None,
+        };
+        if may_grow.is_some() && !self.come_to(len, 0, u32::MAX) {
+            return false;
+        }
+        self.behind = 0;
+        let Some((bytes, left)) = may_grow.filter(|(_, left)| take_one(left)) else { return false };
+        // SAFETY: what is written there is what is written here.
+        let (mut next, consumer) = unsafe { ends(bytes, shared.discard, Growth::Has { left: left.clone() }) };
+        // Records that are under way here count there until the consumer has come to it: their bound is one for both.
+        (next.items, next.seen) = (self.items, (0, self.seen.1));
+        next.shared.head.items.store(self.seen.1, Ordering::Relaxed);
+        let offset = self.offset;
+        self.buffer.noted.write(offset, len);
+        // SAFETY: `len` bytes are free there, as was just seen, and do not reach beyond the end. The consumer takes it, or `Shared` drops it.
+        unsafe { self.buffer.place(offset + HEADER).cast::<Consumer>().write(consumer) };
+        // SAFETY: the payload was written.
+        unsafe { self.add(NEXT, len) };
+        self.publish();
+        *self = next;
         true
     }
 
@@ -280,7 +381,7 @@ impl Producer {
     /// `fill` gets `payload` bytes, aligned to [`ALIGN`], that hold nothing, and must make of them what the ring's `discard` and its consumer expect
     /// for `kind`. It must be `Send`.
     #[inline(always)]
-    pub unsafe fn write(&self, kind: u32, payload: usize, spare: usize, most: u32, fill: impl FnOnce(*mut u8)) -> bool {
+    pub unsafe fn write(&mut self, kind: u32, payload: usize, spare: usize, most: u32, fill: impl FnOnce(*mut u8)) -> bool {
         let Some(place) = self.begin(payload, spare, most) else { return false };
         fill(place);
         // SAFETY: begun just now, and filled by the caller.
@@ -291,14 +392,14 @@ impl Producer {
     /// Where the payload is to be written that is [appended](Self::append) next: the first half of [`write`](Self::write), which is for who has one place to
     /// write at. `None`: there is no room.
     #[inline(always)]
-    pub fn begin(&self, payload: usize, spare: usize, most: u32) -> Option<*mut u8> {
+    pub fn begin(&mut self, payload: usize, spare: usize, most: u32) -> Option<*mut u8> {
         let len = record(payload);
-        let stands_here = len <= self.longest && len <= self.buffer.capacity - self.offset.get();
+        let stands_here = len <= self.longest && len <= self.buffer.capacity - self.offset;
         let has_room = stands_here && self.fits((len + spare + ALIGN) as u64, 1, most);
         if !has_room && !self.make_room(len, spare, most) {
             return None;
         }
-        let offset = self.offset.get();
+        let offset = self.offset;
         self.buffer.noted.write(offset, len);
         let place = self.buffer.place(offset);
         // Two lines, as most messages have, or three, as requests do, that will be written soon. They are in the consumer's cache, and a store to one of those
@@ -317,36 +418,44 @@ impl Producer {
     /// # Safety
     /// It was [begun](Self::begin) with this length right before, and there stands now what [`write`](Self::write) wants of its `fill`.
     #[inline(always)]
-    pub unsafe fn append(&self, kind: u32, payload: usize) {
-        debug_assert!(kind < PAD);
-        let (offset, len) = (self.offset.get(), record(payload));
-        // SAFETY: the producer's, as `begin` has seen. The line where it begins is written to at last, as a consumer that waits looks at it.
+    pub unsafe fn append(&mut self, kind: u32, payload: usize) {
+        debug_assert!(kind < NEXT);
+        // SAFETY: the caller's promise.
+        unsafe { self.add(kind, record(payload)) };
+        self.items = self.items.wrapping_add(1);
+    }
+
+    /// # Safety
+    /// So many bytes are free here, and the payload was written.
+    #[inline(always)]
+    unsafe fn add(&mut self, kind: u32, len: usize) {
+        let offset = self.offset;
+        // SAFETY: the producer's, as it has seen. The line where it begins is written to at last, as a consumer that waits looks at it.
         unsafe { self.buffer.set_header(offset, Header { len: len as u32, kind }) };
-        self.at.set(self.at.get() + len as u64);
-        self.offset.set(if offset + len == self.buffer.capacity { 0 } else { offset + len });
-        self.items.set(self.items.get().wrapping_add(1));
+        self.at += len as u64;
+        self.offset = if offset + len == self.buffer.capacity { 0 } else { offset + len };
     }
 
     /// Bytes written and not published.
     #[inline]
     pub fn unpublished(&self) -> u64 {
-        self.at.get() - self.published.get()
+        self.at - self.published
     }
 
     /// Shows the consumer what was written. False if it has seen all.
     #[inline]
-    pub fn publish(&self) -> bool {
+    pub fn publish(&mut self) -> bool {
         let bytes = self.unpublished();
         if bytes > 0 {
-            let next = self.offset.get();
+            let next = self.offset;
             // SAFETY: this batch is not shown, so the consumer has come to its beginning at most; a unit behind its end was left free.
             let batch = unsafe {
                 self.buffer.not_yet(next);
-                self.buffer.batch(self.batch.replace(next))
+                self.buffer.batch(mem::replace(&mut self.batch, next))
             };
             batch.store(bytes as u32, Ordering::Release);
-            self.published.set(self.at.get());
-            self.shared.tail.store(self.at.get(), Ordering::Release);
+            self.published = self.at;
+            self.shared.tail.store(self.at, Ordering::Release);
         }
         bytes > 0
     }
@@ -386,11 +495,30 @@ impl Consumer {
             }
             // SAFETY: a published record that was not released begins here.
             let header = unsafe { self.buffer.header(self.offset) };
-            if header.kind != PAD {
-                return Some((header.kind, self.buffer.place(self.offset + HEADER)));
+            match header.kind {
+                PAD => self.skip(header.len),
+                NEXT => self.go_on(header.len),
+                kind => return Some((kind, self.buffer.place(self.offset + HEADER))),
             }
-            self.skip(header.len);
         }
+    }
+
+    /// The record at the front is the reading end of the ring in which the producer has gone on.
+    #[cold]
+    fn go_on(&mut self, len: u32) {
+        self.buffer.noted.read(self.offset, len as usize);
+        // SAFETY: the producer has moved it there, and it is not looked at again, as the record is given back right here.
+        let mut next = unsafe { self.buffer.place(self.offset + HEADER).cast::<Self>().read() };
+        self.skip(len);
+        self.release();
+        next.items = self.items;
+        *self = next;
+        self.give_back();
+    }
+
+    /// The ring is to stay as small as it is: both ends are of one thread, which has its lines anyway.
+    pub fn stay(&self) {
+        self.shared.stays.store(1, Ordering::Relaxed);
     }
 
     /// Payload of the oldest record, if that stands right here, was seen, and is of this kind. It stays, as in [`front`](Self::front).
@@ -483,10 +611,15 @@ impl Consumer {
     #[inline]
     pub fn release(&mut self) {
         if self.released != self.at {
-            (self.released, self.release_behind) = (self.at, self.at + quarter(&self.buffer));
-            self.shared.head.items.store(self.items, Ordering::Relaxed);
-            self.shared.head.at.store(self.at, Ordering::Release);
+            self.give_back();
         }
+    }
+
+    #[inline]
+    fn give_back(&mut self) {
+        (self.released, self.release_behind) = (self.at, self.at + quarter(&self.buffer));
+        self.shared.head.items.store(self.items, Ordering::Relaxed);
+        self.shared.head.at.store(self.at, Ordering::Release);
     }
 
     /// Bytes that wait, as last seen; looked at anew if there were none. Of the first of batches that were published one by one only that one's.
@@ -543,7 +676,7 @@ pub fn fetch_to_write(place: *mut u8) {
 ///
 /// # Safety
 /// As [`Producer::write`]; `T` needs at most the alignment of a payload.
-pub unsafe fn push<T>(producer: &Producer, kind: u32, most: u32, value: T) -> Result<(), T> {
+pub unsafe fn push<T>(producer: &mut Producer, kind: u32, most: u32, value: T) -> Result<(), T> {
     const { assert!(align_of::<T>() <= ALIGN) };
     let value = std::mem::ManuallyDrop::new(value);
     // SAFETY: the payload is as large and as aligned as a `T`; the value is moved there, and dropped here only if it was not.
@@ -572,7 +705,31 @@ mod tests {
         unsafe { ring(512, discard) }
     }
 
-    fn push_value(producer: &Producer, value: Arc<u64>) -> Result<(), Arc<u64>> {
+    fn that_grows(left: &Left) -> (Producer, Consumer) {
+        // SAFETY: as above.
+        unsafe { growing(512, 4096, left.clone(), discard) }
+    }
+
+    /// Records of 16 bytes, of which the consumer takes `most` at a time, until so many were written. How many were in the ring at most.
+    fn pass(producer: &mut Producer, consumer: &mut Consumer, records: std::ops::Range<u64>, most: usize) -> usize {
+        let (mut written, mut read, mut under_way) = (records.start, records.start, 0);
+        while read < records.end {
+            while written < records.end && push_value(producer, Arc::new(written)).is_ok() {
+                producer.publish();
+                written += 1;
+            }
+            under_way = under_way.max(written - read);
+            for _ in 0..most {
+                let Some(value) = take_value(consumer) else { break };
+                assert_eq!(*value, read, "in order");
+                read += 1;
+            }
+            consumer.release();
+        }
+        under_way as usize
+    }
+
+    fn push_value(producer: &mut Producer, value: Arc<u64>) -> Result<(), Arc<u64>> {
         // SAFETY: kind 0 is such a value.
         unsafe { push(producer, 0, MOST, value) }
     }
@@ -586,7 +743,7 @@ mod tests {
         Some(value)
     }
 
-    fn write_bytes(producer: &Producer, bytes: &[u8]) -> bool {
+    fn write_bytes(producer: &mut Producer, bytes: &[u8]) -> bool {
         // SAFETY: kind 1 is bytes: their number, then themselves.
         unsafe {
             producer.write(1, 8 + bytes.len(), 0, MOST, |place| {
@@ -607,11 +764,11 @@ mod tests {
 
     #[test]
     fn records_of_all_lengths_come_out_in_order_and_whole() {
-        let (producer, mut consumer) = small();
+        let (mut producer, mut consumer) = small();
         let (mut written, mut read) = (0u64, 0u64);
         let record = |n: u64| vec![n as u8; (n * 7 % 100) as usize];
         while read < 300 {
-            while written < 300 && write_bytes(&producer, &record(written)) {
+            while written < 300 && write_bytes(&mut producer, &record(written)) {
                 written += 1;
             }
             assert_eq!(consumer.front(), None, "nothing is seen before it was published");
@@ -626,13 +783,13 @@ mod tests {
 
     #[test]
     fn batches_come_out_one_by_one_and_many_at_a_time() {
-        let (producer, mut consumer) = small();
+        let (mut producer, mut consumer) = small();
         let (mut written, mut shown, mut read, mut random) = (0u64, 0, 0, 1u32);
         let record = |n: u64| vec![n as u8; (n * 13 % 70) as usize];
         for _ in 0..if cfg!(miri) { 1_000 } else { 100_000 } {
             random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             match random >> 29 {
-                0..3 => written += u64::from(write_bytes(&producer, &record(written))),
+                0..3 => written += u64::from(write_bytes(&mut producer, &record(written))),
                 3..5 => {
                     assert_eq!(producer.publish(), shown < written);
                     shown = written;
@@ -653,13 +810,13 @@ mod tests {
 
     #[test]
     fn it_is_bounded_in_bytes_and_in_records() {
-        let (producer, mut consumer) = small();
+        let (mut producer, mut consumer) = small();
         let mut n = 0;
-        while write_bytes(&producer, &[1; 24]) {
+        while write_bytes(&mut producer, &[1; 24]) {
             n += 1;
         }
         assert_eq!(n, 512 / 48, "32 bytes of payload, 8 of header, rounded to 16");
-        assert!(!write_bytes(&producer, &[0; 1000]), "longer than the ring");
+        assert!(!write_bytes(&mut producer, &[0; 1000]), "longer than the ring");
         producer.publish();
         while read_bytes(&mut consumer).is_some() {}
         assert!(producer.has_room(48, 48, 0, 3, 3) && !producer.has_room(48, 48, 0, 4, 3));
@@ -667,35 +824,121 @@ mod tests {
     }
 
     #[test]
+    fn a_ring_grows_once_when_its_consumer_is_behind() {
+        let left = Left::new(2.into());
+        let (mut producer, mut consumer) = that_grows(&left);
+        let few = pass(&mut producer, &mut consumer, 0..64, 12);
+        assert_eq!(left.load(Ordering::Relaxed), 2, "not at once");
+        pass(&mut producer, &mut consumer, 64..1_000, 12);
+        assert_eq!(left.load(Ordering::Relaxed), 1);
+        let many = pass(&mut producer, &mut consumer, 1_000..2_000, 12);
+        assert_eq!((few, many, left.load(Ordering::Relaxed)), (512 / 16 - 1, 4096 / 16 - 1, 1));
+        drop(producer);
+        assert_eq!(left.load(Ordering::Relaxed), 1, "its consumer may have something to read");
+        drop(consumer);
+        assert_eq!(left.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn a_ring_stays_small_whose_consumer_keeps_up_or_wants_it_so_or_that_is_one_too_many() {
+        let left = Left::new(1.into());
+        let (mut producer, mut consumer) = that_grows(&left);
+        for n in 0..1_000 {
+            push_value(&mut producer, Arc::new(n)).unwrap();
+            producer.publish();
+            assert_eq!(take_value(&mut consumer).as_deref(), Some(&n));
+            assert_eq!(take_value(&mut consumer), None);
+        }
+        assert_eq!(left.load(Ordering::Relaxed), 1, "it is never behind");
+        consumer.stay();
+        pass(&mut producer, &mut consumer, 0..1_000, 12);
+        assert_eq!(left.load(Ordering::Relaxed), 1, "both ends are of one thread");
+        let (mut first, mut second) = (that_grows(&left), that_grows(&left));
+        pass(&mut first.0, &mut first.1, 0..1_000, 12);
+        assert_eq!(pass(&mut second.0, &mut second.1, 0..1_000, 12), 512 / 16 - 1);
+        assert_eq!(left.load(Ordering::Relaxed), 0);
+        drop(first);
+        pass(&mut second.0, &mut second.1, 0..1_000, 12);
+        assert_eq!(pass(&mut second.0, &mut second.1, 0..1_000, 12), 4096 / 16 - 1, "now it may");
+        let left = Left::new(1.into());
+        let (mut producer, _consumer) = that_grows(&left);
+        let accepted = (0..1_000).filter(|_| push_value(&mut producer, Arc::new(1)).is_ok() && producer.publish()).count();
+        assert_eq!((accepted, left.load(Ordering::Relaxed)), (512 / 16 - 1, 1), "its consumer stands still, however often it is tried");
+    }
+
+    #[test]
+    fn records_are_bounded_in_number_while_a_ring_grows() {
+        let left = Left::new(1.into());
+        let (mut producer, mut consumer) = that_grows(&left);
+        let put = |producer: &mut Producer| {
+            // SAFETY: kind 0 is such a value.
+            unsafe { push(producer, 0, 10, Arc::new(0u64)) }.is_ok()
+        };
+        assert_eq!((0..20).filter(|_| put(&mut producer)).count(), 10);
+        producer.publish();
+        producer.grow();
+        assert_eq!(left.load(Ordering::Relaxed), 0);
+        assert!(!put(&mut producer), "there are ten in the small one");
+        (0..3).for_each(|_| drop(take_value(&mut consumer).unwrap()));
+        consumer.release();
+        assert!(!put(&mut producer), "what is given back there is seen when the consumer comes over");
+        (0..7).for_each(|_| drop(take_value(&mut consumer).unwrap()));
+        assert_eq!(take_value(&mut consumer), None);
+        assert_eq!((0..20).filter(|_| put(&mut producer)).count(), 10);
+        producer.publish();
+        assert_eq!(std::iter::from_fn(|| take_value(&mut consumer)).count(), 10);
+    }
+
+    #[test]
     fn what_nobody_took_is_dropped_once() {
         let value = Arc::new(7u64);
-        let (producer, mut consumer) = small();
+        let (mut producer, mut consumer) = small();
         for _ in 0..40 {
-            push_value(&producer, value.clone()).unwrap();
-            push_value(&producer, value.clone()).unwrap();
+            push_value(&mut producer, value.clone()).unwrap();
+            push_value(&mut producer, value.clone()).unwrap();
             producer.publish();
             assert_eq!(take_value(&mut consumer), Some(value.clone()));
             assert_eq!(take_value(&mut consumer), Some(value.clone()));
         }
-        (0..3).for_each(|_| push_value(&producer, value.clone()).unwrap());
+        (0..3).for_each(|_| push_value(&mut producer, value.clone()).unwrap());
         producer.publish();
         drop(take_value(&mut consumer));
         assert_eq!(Arc::strong_count(&value), 3);
         drop(consumer);
-        push_value(&producer, value.clone()).unwrap();
+        push_value(&mut producer, value.clone()).unwrap();
         assert_eq!(Arc::strong_count(&value), 4);
         drop(producer);
         assert_eq!(Arc::strong_count(&value), 1, "also what was published last");
     }
 
     #[test]
+    fn what_nobody_took_of_a_ring_that_has_grown_is_dropped_once() {
+        let value = Arc::new(7u64);
+        for taken in 0..=4 {
+            let left = Left::new(1.into());
+            let (mut producer, mut consumer) = that_grows(&left);
+            (0..2).for_each(|_| push_value(&mut producer, value.clone()).unwrap());
+            producer.grow();
+            (0..2).for_each(|_| push_value(&mut producer, value.clone()).unwrap());
+            producer.publish();
+            (0..taken).for_each(|_| drop(take_value(&mut consumer)));
+            assert_eq!(Arc::strong_count(&value), 5 - taken);
+            drop(consumer);
+            push_value(&mut producer, value.clone()).unwrap();
+            drop(producer);
+            assert_eq!((Arc::strong_count(&value), left.load(Ordering::Relaxed)), (1, 1));
+        }
+    }
+
+    #[test]
     fn two_threads_hand_over_what_was_written() {
         let rounds = if cfg!(miri) { 200 } else { 100_000u64 };
-        let (producer, mut consumer) = small();
+        let left = Left::new(1.into());
+        let (mut producer, mut consumer) = that_grows(&left);
         let writer = std::thread::spawn(move || {
             for n in 0..rounds {
                 let mut value = Arc::new(n);
-                while let Err(back) = push_value(&producer, value) {
+                while let Err(back) = push_value(&mut producer, value) {
                     producer.publish();
                     value = back;
                     std::thread::yield_now();

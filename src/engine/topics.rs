@@ -96,7 +96,7 @@ impl TopicEntry {
         let all = 0..self.entities.len();
         if self.entities_of(all.clone()) > 0 {
             let publish = || ToWorker::Publish(self.id, value.clone());
-            let without_room = exits::with(node, |exits| exits.to_workers(publish)).unwrap_or_else(|| all.collect());
+            let without_room = exits::with(node, |exits| exits.tell_workers(publish)).unwrap_or_else(|| all.collect());
             self.count_dropped(self.entities_of(without_room));
         }
     }

@@ -908,7 +908,7 @@ mod tests {
                 }
             };
             assert!(entry.set_host(crate::api::host_of::<Handler>(Arc::new(make), crate::proto::shard::TypeOptions::default())).is_ok());
-            let lane = node.workers[0].open(node.next_lane(), 1000);
+            let mut lane = node.workers[0].open(node.next_lane(), 1000);
             let commands = [ShardCommand::Host { ty: shard.ty }, ShardCommand::Assign { shard, epoch: Epoch(1), base: Epoch(1) }];
             let items = [ToWorker::Type(Arc::new(entry))].into_iter().chain(commands.map(ToWorker::Command));
             items.for_each(|item| assert!(lane.push(item).is_ok()));
@@ -923,11 +923,11 @@ mod tests {
             self.node.set_hosting_until(self.hand.now() + Duration::from_millis(ms));
         }
 
-        fn send(&self, message: SlowMsg) {
+        fn send(&mut self, message: SlowMsg) {
             self.send_to(b"k", message);
         }
 
-        fn send_to(&self, key: &[u8], message: SlowMsg) {
+        fn send_to(&mut self, key: &[u8], message: SlowMsg) {
             let hash = xxhash_rust::xxh3::xxh3_64(key);
             let address = Address { shard: self.shard, tag: Epoch(1), stream: None, key, hash, ask: None, reads: 0 };
             assert!(self.lane.letter(&address, &mut Some(message)), "there is room");
@@ -1109,16 +1109,16 @@ mod tests {
     fn what_a_workers_entities_ask_for_is_bounded_until_they_have_heard() {
         const ROOM: usize = 100;
         let mut bed = Bed::with(|config| config.limits.asks = ROOM as u32);
-        let ask = |bed: &Bed| (0..BATCH).for_each(|_| bed.send(SlowMsg::Wonder(Wonder, crate::ReplyTag::default())));
+        let ask = |bed: &mut Bed| (0..BATCH).for_each(|_| bed.send(SlowMsg::Wonder(Wonder, crate::ReplyTag::default())));
         let refused = |heard: Vec<(u64, u64)>| heard.iter().filter(|(refused, _)| *refused == 1).count();
-        ask(&bed);
+        ask(&mut bed);
         assert_eq!(refused(bed.turn()), 2 * BATCH - ROOM);
         // Their slots are free again, but their entities have not heard.
         for correlation in bed.node.slots.open_asks().collect::<Vec<_>>() {
             bed.node.complete(correlation, Answered::Wire(ReplyBody::NoReply));
         }
         assert_eq!((bed.node.slots.in_flight(), bed.worker.host.out.asks.len()), (0, ROOM));
-        ask(&bed);
+        ask(&mut bed);
         assert_eq!(refused(bed.turn()), 2 * BATCH);
         assert_eq!(bed.worker.host.out.asks.len(), 0, "and now they have");
     }
