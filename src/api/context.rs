@@ -41,8 +41,8 @@ use crate::{
 /// Timers, watches and the idle time end when the instance does: when it passivates, fails or is stopped. What it has stashed goes back to the
 /// front of the mailbox, for the next one.
 pub struct Cx<'a, E: Entity> {
-    // None of the first three stands beside another one that it stands beside in an `Env`: two words that were just written one by one and are
-    // copied as one wait until all that was written before has left for the cache.
+    // None of the first three stands beside another one that it stands beside in an `Env`, as they are laid out today: two words that were just written one
+    // by one and are copied as one wait until all that was written before has left for the cache.
     at: &'a Place,
     id: &'a KeyOf<E>,
     node: &'a Arc<Node>,

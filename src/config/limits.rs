@@ -14,8 +14,8 @@ table! {
         frame_bytes: u32 = 2 << 20, Spec::int(128 << 10, 256 << 20).unit("bytes").cost("memory per link");
         /// Messages that wait for one entity.
         mailbox: u32 = 10_000, Spec::int(1, 10_000_000).unit("messages").cost("memory, and latency of the last in the queue");
-        /// Messages in the ring between two threads, with 128 bytes for each: of long ones fewer. The rings of up to four busy threads to a worker, and to the
-        /// network thread, grow to 2 MiB, for as many messages.
+        /// Messages in the ring between two threads, with 128 bytes for each: of long ones fewer. The rings of up to two busy threads to each worker and to the
+        /// network thread grow to 2 MiB, for as many messages, and stay so until their threads end.
         ring_items: u32 = 2048, Spec::int(64, 1 << 20).unit("messages").cost("memory per pair of threads, and latency of the last in a full ring");
         /// Messages of one thread to one shard that are held while the way there changes.
         lane_items: u32 = 4096, Spec::int(64, 1 << 20).unit("messages").cost("memory: the messages themselves");

@@ -115,9 +115,8 @@ enum Growth {
 }
 
 // SAFETY: the bytes between `head` and what was published belong to the consumer, all others to the producer, but for the word where the next batch begins,
-// which both know as an atomic; each end is held by one thread at a time, because `Producer` and `Consumer` are not `Sync`, and hands bytes over by a
-// releasing store that the other end acquires. What the payloads
-// are made of is `Send`: whoever writes them vouches for that (`Producer::write`).
+// which both know as an atomic; each end is moved by one thread at a time, as whatever moves it takes it `&mut`, and hands bytes over by a releasing store that
+// the other end acquires. What the payloads are made of is `Send`: whoever writes them vouches for that (`Producer::write`).
 unsafe impl Send for Buffer {}
 // SAFETY: as above.
 unsafe impl Sync for Buffer {}
@@ -168,16 +167,14 @@ unsafe fn ends(bytes: usize, discard: unsafe fn(u32, *mut u8), growth: Growth) -
         items: 0,
         seen: (0, 0),
         behind: 0,
+        before: None,
         buffer: buffer.clone(),
         shared: shared.clone(),
     };
-    let release_behind = quarter(&buffer);
-    (producer, Consumer { at: 0, offset: 0, items: 0, released: 0, release_behind, seen: 0, row: 0, buffer, shared })
-}
-
-/// A consumer that has taken more than so many bytes gives them back.
-fn quarter(buffer: &Buffer) -> u64 {
-    (buffer.capacity / 4) as u64
+    let release_each = (buffer.capacity / 4) as u64;
+    let consumer =
+        Consumer { at: 0, offset: 0, items: 0, released: 0, release_behind: release_each, release_each, seen: 0, row: 0, buffer, shared };
+    (producer, consumer)
 }
 
 impl Buffer {
@@ -276,8 +273,10 @@ pub struct Producer {
     items: u32,
     /// What the consumer was last seen to have given back: bytes and records.
     seen: (u64, u32),
-    /// How much more often the consumer was behind than not, when it was looked at.
+    /// Goes up by one when the consumer is looked at and was behind, and down by two when it was not.
     behind: u32,
+    /// The ring that this has grown out of, until the consumer has come from there.
+    before: Option<Arc<Shared>>,
     buffer: Buffer,
     shared: Arc<Shared>,
 }
@@ -309,9 +308,17 @@ impl Producer {
         let head = &self.shared.head;
         let at = head.at.load(Ordering::Acquire);
         if at != self.seen.0 {
-            self.behind = if at < self.published { self.behind + 1 } else { self.behind.saturating_sub(1) };
+            self.behind = if at < self.published { self.behind + 1 } else { self.behind.saturating_sub(2) };
         }
-        self.seen = (at, head.items.load(Ordering::Relaxed));
+        let mut items = head.items.load(Ordering::Relaxed);
+        if at > 0 {
+            self.before = None;
+        } else if let Some(before) = &self.before {
+            // It has come over if more is given back here than there, and has not if less.
+            let there = before.head.items.load(Ordering::Acquire);
+            items = if items.wrapping_sub(there).cast_signed() > 0 { items } else { there };
+        }
+        self.seen = (at, items);
     }
 
     /// Comes to a place where a record of so many bytes fits, if `spare` bytes are left then and no more than `most` records are in the ring. False if not:
@@ -320,7 +327,8 @@ impl Producer {
     fn make_room(&mut self, len: usize, spare: usize, most: u32) -> bool {
         let has_room = self.come_to(len, spare, most);
         // Now that there is room, as a rule: a ring without any cannot say where it goes on.
-        if has_room && self.behind >= BEHIND && self.grow() {
+        if has_room && self.behind >= BEHIND {
+            self.grow();
             return self.come_to(len, spare, most);
         }
         has_room
@@ -344,7 +352,7 @@ impl Producer {
         true
     }
 
-    /// Goes on in a larger ring, if this one may grow, and has room to say so. Done by itself where the consumer is behind most of the time.
+    /// Goes on in a larger ring, if this one may grow, and has room to say so: whether it does. Done by itself where the consumer is behind most of the time.
     #[cold]
     pub fn grow(&mut self) -> bool {
         const { assert!(align_of::<Consumer>() <= ALIGN) };
@@ -360,8 +368,8 @@ impl Producer {
         let Some((bytes, left)) = may_grow.filter(|(_, left)| take_one(left)) else { return false };
         // SAFETY: what is written there is what is written here.
         let (mut next, consumer) = unsafe { ends(bytes, shared.discard, Growth::Has { left: left.clone() }) };
-        // Records that are under way here count there until the consumer has come to it: their bound is one for both.
-        (next.items, next.seen) = (self.items, (0, self.seen.1));
+        // Records that are under way here count there: their bound is one for both.
+        (next.items, next.seen, next.before) = (self.items, (0, self.seen.1), Some(shared.clone()));
         next.shared.head.items.store(self.seen.1, Ordering::Relaxed);
         let offset = self.offset;
         self.buffer.noted.write(offset, len);
@@ -473,8 +481,9 @@ pub struct Consumer {
     offset: usize,
     items: u32,
     released: u64,
-    /// Behind that it gives back what it has read, also in the middle of a row of records.
+    /// Behind that it gives back what it has read, also in the middle of a row of records: so many bytes behind the last time.
     release_behind: u64,
+    release_each: u64,
     /// Up to where the producer was last seen to have published.
     seen: u64,
     /// So many batches were found one behind the other.
@@ -511,7 +520,8 @@ impl Consumer {
         let mut next = unsafe { self.buffer.place(self.offset + HEADER).cast::<Self>().read() };
         self.skip(len);
         self.release();
-        next.items = self.items;
+        // As few records may be under way there as here, so they are given back as often.
+        (next.items, next.release_each) = (self.items, self.release_each);
         *self = next;
         self.give_back();
     }
@@ -562,7 +572,7 @@ impl Consumer {
         unsafe { self.buffer.batch(self.offset) }.load(Ordering::Acquire)
     }
 
-    /// Shows `f` kind and payload of the records at the front, the oldest first, until it has seen enough. They stay there.
+    /// Shows `f` kind and payload of the records at the front, the oldest first, until it has seen enough, or all of this ring's. They stay there.
     #[inline]
     pub fn ahead(&mut self, mut f: impl FnMut(u32, *mut u8) -> bool) {
         if self.at == self.seen {
@@ -572,7 +582,7 @@ impl Consumer {
         while at != self.seen {
             // SAFETY: a published record that was not released begins here.
             let header = unsafe { self.buffer.header(offset) };
-            if header.kind != PAD && !f(header.kind, self.buffer.place(offset + HEADER)) {
+            if header.kind == NEXT || (header.kind != PAD && !f(header.kind, self.buffer.place(offset + HEADER))) {
                 return;
             }
             at += u64::from(header.len);
@@ -617,7 +627,7 @@ impl Consumer {
 
     #[inline]
     fn give_back(&mut self) {
-        (self.released, self.release_behind) = (self.at, self.at + quarter(&self.buffer));
+        (self.released, self.release_behind) = (self.at, self.at + self.release_each);
         self.shared.head.items.store(self.items, Ordering::Relaxed);
         self.shared.head.at.store(self.at, Ordering::Release);
     }
@@ -876,17 +886,39 @@ mod tests {
         };
         assert_eq!((0..20).filter(|_| put(&mut producer)).count(), 10);
         producer.publish();
-        producer.grow();
-        assert_eq!(left.load(Ordering::Relaxed), 0);
+        assert!(producer.grow() && !producer.grow(), "once");
         assert!(!put(&mut producer), "there are ten in the small one");
-        (0..3).for_each(|_| drop(take_value(&mut consumer).unwrap()));
-        consumer.release();
-        assert!(!put(&mut producer), "what is given back there is seen when the consumer comes over");
-        (0..7).for_each(|_| drop(take_value(&mut consumer).unwrap()));
-        assert_eq!(take_value(&mut consumer), None);
-        assert_eq!((0..20).filter(|_| put(&mut producer)).count(), 10);
-        producer.publish();
+        for taken in [3, 7, 10, 1, 9, 10] {
+            (0..taken).for_each(|_| drop(take_value(&mut consumer).unwrap()));
+            consumer.release();
+            assert_eq!((0..20).filter(|_| put(&mut producer)).count(), taken, "what is given back is seen at once, there and here");
+            producer.publish();
+        }
         assert_eq!(std::iter::from_fn(|| take_value(&mut consumer)).count(), 10);
+    }
+
+    #[test]
+    fn who_looks_ahead_sees_no_more_than_the_small_ring() {
+        let (mut producer, mut consumer) = that_grows(&Left::new(1.into()));
+        let ahead = |consumer: &mut Consumer| {
+            let mut kinds = vec![];
+            consumer.ahead(|kind, _| {
+                kinds.push(kind);
+                true
+            });
+            kinds
+        };
+        push_value(&mut producer, Arc::new(1)).unwrap();
+        assert!(producer.grow());
+        push_value(&mut producer, Arc::new(2)).unwrap();
+        push_value(&mut producer, Arc::new(3)).unwrap();
+        producer.publish();
+        assert_eq!(ahead(&mut consumer), [0]);
+        assert_eq!(take_value(&mut consumer).as_deref(), Some(&1));
+        assert!(ahead(&mut consumer).is_empty(), "where it goes on is no record");
+        assert!(!consumer.is_empty());
+        assert_eq!(take_value(&mut consumer).as_deref(), Some(&2));
+        assert_eq!(ahead(&mut consumer), [0]);
     }
 
     #[test]
@@ -918,7 +950,7 @@ mod tests {
             let left = Left::new(1.into());
             let (mut producer, mut consumer) = that_grows(&left);
             (0..2).for_each(|_| push_value(&mut producer, value.clone()).unwrap());
-            producer.grow();
+            assert!(producer.grow());
             (0..2).for_each(|_| push_value(&mut producer, value.clone()).unwrap());
             producer.publish();
             (0..taken).for_each(|_| drop(take_value(&mut consumer)));

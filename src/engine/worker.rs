@@ -231,6 +231,9 @@ impl Worker {
         let now = began.now;
         let door = &self.node.workers[usize::from(self.index)];
         while let Some(mut lane) = door.take_new() {
+            if lane.own {
+                lane.stay_small();
+            }
             // Where one thread does everybody's work, its messages go the ways that they go on threads of their own.
             lane.own &= !self.node.clock.is_virtual();
             self.lanes.push(lane);

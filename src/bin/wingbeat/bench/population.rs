@@ -12,7 +12,7 @@ use wingbeat::{Cluster, EntityRef, HostOptions, Region, ShutdownReason, config::
 
 use super::{
     BenchArgs, alloc,
-    entity::{Bench, BenchEntity},
+    entity::{Bench, BenchEntity, Count},
     limits,
     report::{Report, Run},
     rig::{self, Error, PATIENCE},
@@ -50,11 +50,15 @@ impl Drop for Ground {
 }
 
 impl Ground {
-    /// Tells each new entity something, and waits until the last is started.
+    /// Tells each new entity something, and waits until the last is started. By a thread that ends, so that its rings do, which are no entities'.
     fn populate(&self, single: bool) -> Result<Duration, Error> {
         let (before, began) = (self.started.load(Ordering::Relaxed), Instant::now());
-        let mut teller = rig::Teller::new(&self.new, (!single).then(|| self.region.batch()));
-        teller.tell(self.new.len() as u64)?;
+        let tell = || {
+            let mut teller = rig::Teller::new(&self.new, (!single).then(|| self.region.batch()));
+            teller.tell(self.new.len() as u64).map_err(|error| error.to_string())
+        };
+        // Joined, which waits for the end of what belongs to the thread.
+        std::thread::scope(|threads| threads.spawn(tell).join()).map_err(|_| "the thread that tells entities has panicked")??;
         while self.started.load(Ordering::Relaxed) - before < self.new.len() as u64 {
             if began.elapsed() > PATIENCE {
                 return Err(format!(
@@ -67,6 +71,11 @@ impl Ground {
             std::thread::yield_now();
         }
         Ok(began.elapsed())
+    }
+
+    /// Waits until the worker has seen that the thread that told entities has ended: it looks into all lanes between two answers.
+    fn settle(&self) -> Result<(), Error> {
+        (0..2).try_for_each(|_| self.region.get(0).ask(Count, PATIENCE).map(drop).map_err(Error::from))
     }
 
     /// Fails unless each entity has handled the one message that it was told.
@@ -121,7 +130,7 @@ pub fn memory(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
         },
         || {
             let ground = ground(args)?;
-            let (done, bytes) = alloc::weighed(|| ground.populate(args.single));
+            let (done, bytes) = alloc::weighed(|| ground.populate(args.single).and_then(|_| ground.settle()));
             done?;
             ground.check()?;
             let each = bytes as f64 / args.entities() as f64;
