@@ -41,12 +41,10 @@ use crate::{
 /// Timers, watches and the idle time end when the instance does: when it passivates, fails or is stopped. What it has stashed goes back to the
 /// front of the mailbox, for the next one.
 pub struct Cx<'a, E: Entity> {
-    // None of the first three stands beside another one that it stands beside in an `Env`, as they are laid out today: two words that were just written one
-    // by one and are copied as one wait until all that was written before has left for the cache.
-    at: &'a Place,
     id: &'a KeyOf<E>,
-    node: &'a Arc<Node>,
     cause: StartCause,
+    node: &'a Arc<Node>,
+    at: &'a Place,
     out: &'a mut Out,
     /// Who waits for an answer, and has none yet.
     ask: Option<&'a Ask>,
@@ -60,7 +58,7 @@ impl<'a, E: Entity> Cx<'a, E> {
     /// All by reference: for many turns nobody looks at most of it.
     #[inline]
     pub(crate) fn new(id: &'a KeyOf<E>, cause: StartCause, ask: Option<&'a Ask>, reads: u8, env: &'a mut Env<'_>) -> Self {
-        Self { at: env.at, id, node: env.node, cause, out: env.out, ask, reads, turn: Turn::Continue, _entity: PhantomData }
+        Self { id, cause, node: env.node, at: env.at, out: env.out, ask, reads, turn: Turn::Continue, _entity: PhantomData }
     }
 
     /// Ends the turn: an ask that nobody answered gets `NoReply` at once.

@@ -244,22 +244,19 @@ impl<'a> Letter<'a> {
     }
 
     /// Gives the value of the letter to `f`, if there is a letter and its value is an `M` that was not taken; else what `or` finds. One call of `f` for
-    /// both, so that the compiler takes it in; and one place, as a value that comes from two is put together of pieces that are written with other lengths
-    /// than they are read, and each such reading waits until all that was written before has left for the cache.
+    /// both, so that the compiler takes it in.
     #[inline(always)]
     pub fn hand_to<M: Wire, R, E>(
         mut letter: Option<&mut Self>,
         f: impl FnOnce(M) -> R,
         or: impl FnOnce(Option<&mut Self>) -> Result<M, E>,
     ) -> Result<R, E> {
-        let mut place = MaybeUninit::<M>::uninit();
-        match letter.as_mut().and_then(|letter| letter.give_away::<M>()) {
+        let message = match letter.as_mut().and_then(|letter| letter.give_away::<M>()) {
             // SAFETY: an `M` stands there, which nobody has taken before, and nobody will again.
-            Some(value) => unsafe { place.as_mut_ptr().copy_from_nonoverlapping(value, 1) },
-            None => put(&mut place, || or(letter))?,
-        }
-        // SAFETY: it was put there just now.
-        Ok(f(unsafe { place.assume_init_read() }))
+            Some(value) => unsafe { value.read() },
+            None => or(letter)?,
+        };
+        Ok(f(message))
     }
 
     /// Where the value stands, which the caller has from now on, if it is an `M` that was not taken.
@@ -306,13 +303,6 @@ impl<'a> Letter<'a> {
             }
         })
     }
-}
-
-/// A function of its own, so that the place is one.
-#[inline(never)]
-fn put<M, E>(place: &mut MaybeUninit<M>, make: impl FnOnce() -> Result<M, E>) -> Result<(), E> {
-    place.write(make()?);
-    Ok(())
 }
 
 impl Drop for Letter<'_> {

@@ -55,7 +55,7 @@ pub enum Mail<'m, 'r> {
 }
 
 /// The message, if it is a parcel, or encoded.
-#[inline]
+#[inline(never)]
 fn read<M: Wire>(letter: Option<&mut Letter<'_>>, parcel: Option<&mut Option<EngineParcel>>) -> Result<M, CodecError> {
     let encoded = match (letter, &parcel) {
         (Some(letter), _) => letter.message(),
