@@ -30,21 +30,8 @@ fn read<const WORDS: usize>(consumer: &mut Consumer) -> Option<u64> {
     Some(value[0])
 }
 
-/// The producer writes `records`, publishing behind each `batch`; the consumer takes them in order.
-fn passage<const WORDS: usize>(records: u64, batch: u64) {
-    // SAFETY: all records are such values.
-    let (mut producer, mut consumer) = unsafe { ring(512, discard) };
-    let writer = thread::spawn(move || {
-        for n in 0..records {
-            while !write::<WORDS>(&mut producer, n) {
-                producer.publish();
-                thread::yield_now();
-            }
-            if (n + 1) % batch == 0 {
-                producer.publish();
-            }
-        }
-    });
+/// The consumer takes so many records in order, and then there is nothing left of what the writer has written.
+fn take_all<const WORDS: usize>(mut consumer: Consumer, records: u64, writer: thread::JoinHandle<()>) {
     let mut next = 0;
     while next < records {
         match read::<WORDS>(&mut consumer) {
@@ -57,6 +44,24 @@ fn passage<const WORDS: usize>(records: u64, batch: u64) {
     }
     writer.join().unwrap();
     assert!(consumer.is_empty());
+}
+
+/// The producer writes `records`, publishing behind each `batch`; the consumer takes them in order.
+fn passage<const WORDS: usize>(records: u64, batch: u64) {
+    // SAFETY: all records are such values.
+    let (mut producer, consumer) = unsafe { ring(512, discard) };
+    let writer = thread::spawn(move || {
+        for n in 0..records {
+            while !write::<WORDS>(&mut producer, n) {
+                producer.publish();
+                thread::yield_now();
+            }
+            if (n + 1) % batch == 0 {
+                producer.publish();
+            }
+        }
+    });
+    take_all::<WORDS>(consumer, records, writer);
 }
 
 #[test]
@@ -74,7 +79,7 @@ fn records_come_out_whole_and_in_order_also_when_the_ring_goes_round() {
 /// As [`passage`], of a ring that grows in front of a record.
 fn passage_into_a_larger_one(records: u64, grows_at: u64) {
     // SAFETY: all records are such values.
-    let (mut producer, mut consumer) = unsafe { growing(1024, 1024, Left::new(1.into()), discard) };
+    let (mut producer, consumer) = unsafe { growing(1024, 1024, Left::new(1.into()), discard) };
     let writer = thread::spawn(move || {
         for n in 0..records {
             if n == grows_at {
@@ -86,18 +91,7 @@ fn passage_into_a_larger_one(records: u64, grows_at: u64) {
             }
         }
     });
-    let mut next = 0;
-    while next < records {
-        match read::<2>(&mut consumer) {
-            Some(n) => {
-                assert_eq!(n, next);
-                next += 1;
-            }
-            None => thread::yield_now(),
-        }
-    }
-    writer.join().unwrap();
-    assert!(consumer.is_empty());
+    take_all::<2>(consumer, records, writer);
 }
 
 #[test]
