@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use loom::thread;
 use wingbeat_loom::{
     faults::{Fault, check, must_find},
-    ring::{Consumer, Left, Producer, growing, push, ring},
+    ring::{Consumer, Left, Producer, copy_past, growing, push, ring},
 };
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -92,6 +92,46 @@ fn passage_into_a_larger_one(records: u64, grows_at: u64) {
         }
     });
     take_all::<2>(consumer, records, writer);
+}
+
+/// As [`passage`], past the caches behind the first record of each batch.
+fn passage_past(records: u64, batch: u64) {
+    // SAFETY: all records are such values.
+    let (mut producer, consumer) = unsafe { ring(512, discard) };
+    let writer = thread::spawn(move || {
+        for n in 0..records {
+            // SAFETY: `discard` has nothing to do for such a value, which is `Send`, and has whole words; nothing but the copy is done with either.
+            let written = |producer: &mut Producer| unsafe {
+                let value = Value([n; WORDS]);
+                producer.write_past(0, size_of::<[u64; WORDS]>(), 0, MOST, |place, past| match past {
+                    true => copy_past(place, (&raw const value).cast(), WORDS),
+                    false => place.cast::<[u64; WORDS]>().write(value.0),
+                })
+            };
+            while !written(&mut producer) {
+                producer.publish();
+                thread::yield_now();
+            }
+            if (n + 1) % batch == 0 {
+                producer.publish();
+            }
+        }
+        producer.publish();
+    });
+    take_all::<WORDS>(consumer, records, writer);
+}
+
+#[repr(align(16))]
+struct Value([u64; WORDS]);
+
+#[test]
+fn records_written_past_the_caches_come_out_whole_and_in_order() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    check(Some(2), || passage_past(3, 3));
+    check(Some(1), || passage_past(6, 2));
+    check(Some(1), || passage_past(7, 3));
+    must_find(Fault::NoRelease, Some(2), || passage_past(2, 2));
+    must_find(Fault::NoAcquire, Some(2), || passage_past(2, 2));
 }
 
 #[test]

@@ -15,7 +15,9 @@ use crate::{
         message::AnyMessage,
         node::{Node, ToNet, ToWorker},
         parcel::{EngineParcel, Key, message_of, with_scratch},
+        past::Past,
         senders::Senders,
+        sys,
         types::TypeEntry,
     },
     proto::{
@@ -37,6 +39,8 @@ pub struct Exits {
     held: bool,
     /// Of a worker's entities, if this is a worker's.
     senders: Option<Box<Senders>>,
+    /// By which way batches are written.
+    writing: Past,
 }
 
 /// A message, its entity, and who waits for the answer.
@@ -103,6 +107,7 @@ impl Exits {
             last: vec![],
             held: false,
             senders: None,
+            writing: if node.clock.is_virtual() { Past::never() } else { Past::default() },
         }
     }
 
@@ -179,7 +184,7 @@ impl Exits {
             && stands
         {
             let ring = &mut self.workers[usize::from(worker)];
-            let sent = ring.draft(&mut draft, shard, tag);
+            let sent = ring.draft::<M, false>(&mut draft, shard, tag);
             if !self.held {
                 ring.ring_bell();
             }
@@ -199,12 +204,28 @@ impl Exits {
 
     /// Sends those of the drafts at the front for which nothing has changed since the last message to their shards, as
     /// [`send_draft`](Self::send_draft) would: how many. In a loop of its own, as they are nearly all. None of an entity's, which are looked at one by one.
-    #[inline(never)]
     pub fn send_drafts<M: Wire>(&mut self, node: &Node, entry: &TypeEntry, drafts: &mut Drafts<M>) -> usize {
         debug_assert!(self.held, "who sends many rings the bells at the end");
         if self.senders.is_some() {
             return 0;
         }
+        let bytes = drafts.bytes();
+        let writing = self.writing.begin(bytes, sys::ticks);
+        let sent = if writing.past {
+            let sent = self.send_drafts_by::<M, true>(node, entry, drafts);
+            // Here, as it is a part of what this way costs.
+            self.workers.iter_mut().for_each(LaneSender::settle);
+            sent
+        } else {
+            self.send_drafts_by::<M, false>(node, entry, drafts)
+        };
+        self.writing.end(writing, bytes - drafts.bytes(), sys::ticks);
+        sent
+    }
+
+    /// `PAST`: past the caches.
+    #[inline(never)]
+    fn send_drafts_by<M: Wire, const PAST: bool>(&mut self, node: &Node, entry: &TypeEntry, drafts: &mut Drafts<M>) -> usize {
         let Self { network, workers, last, .. } = self;
         let Some(last) = words_of(last, entry.id) else { return 0 };
         with_scratch(|scratch| {
@@ -214,7 +235,7 @@ impl Exits {
                     return;
                 }
                 if let Some((worker, tag)) = word.exit() {
-                    workers[usize::from(worker)].draft(draft, shard, tag);
+                    workers[usize::from(worker)].draft::<M, PAST>(draft, shard, tag);
                 } else if word == Word::ELSEWHERE && encoded(network, node, &draft.abroad(shard), draft.message(), scratch) == Way::Sent {
                     drop(draft.take());
                 }
@@ -600,7 +621,7 @@ mod tests {
     use super::*;
     use crate::{
         CodecError, ShardId,
-        engine::lane::{Front, Ring},
+        engine::lane::{Front, Look, Ring},
     };
 
     const SHARDS: u32 = 300;
@@ -686,6 +707,28 @@ mod tests {
             "of a slow peer's shard the network says when"
         );
         assert_eq!(bed.exits.look_for_room(&bed.entry, &Drafts::<u64>::default(), 0), Err(Abroad(false)));
+    }
+
+    #[test]
+    fn batches_keep_their_order_while_both_ways_of_writing_them_are_tried() {
+        let mut bed = Bed::new();
+        let key = Key::new(&[7; 8]);
+        bed.publish(Word::local(0, Epoch(1)));
+        assert!(bed.send(&key, 0u64).is_ok() && bed.worker.pop().is_some());
+        let (mut drafts, mut past, mut n) = (Drafts::default(), 0, 0);
+        for _ in 0..200 {
+            (n..n + 20).for_each(|n| drafts.push(key.bytes(), key.hash, n));
+            let Bed { node, exits, worker, entry, .. } = &mut bed;
+            past += u32::from(exits.writing.begin(drafts.bytes(), sys::ticks).past);
+            assert_eq!(exits.batch(|exits| exits.send_drafts(node, entry, &mut drafts)), 20);
+            drafts.clear();
+            worker.letters(|letter| {
+                assert_eq!(letter.take::<u64>(), Some(n));
+                n += 1;
+                Look::Next
+            });
+        }
+        assert!(n == 4_000 && past > 0, "{n} {past}");
     }
 
     #[test]

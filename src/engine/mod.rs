@@ -16,7 +16,7 @@
 //! Turns of the network are the network thread's, or of whoever waits for it: see [duty]. Who waits and sleeps is woken by the link: see [window].
 //!
 //! A [`Batch`](crate::Batch) writes its messages as [drafts](letter::Drafts) of letters; `exits::Exits::send_drafts` finds their
-//! rings and copies them.
+//! rings and copies them, through the caches or [past](past) them.
 //!
 //! What cannot go the short way (a route that changes, an entity that is not live, or one with something in its mailbox) is made a
 //! [parcel](parcel) where that turns out, and goes on by `NodeCore::handle_lane`, `ShardCore::handle_lane` and the host's `handle`, which know
@@ -51,6 +51,7 @@ pub mod node;
 pub mod out;
 pub mod panics;
 pub mod parcel;
+pub mod past;
 pub mod port;
 pub mod ring;
 pub mod senders;

@@ -15,6 +15,10 @@
 //! producer that finds the consumer behind most of the time puts the reading end of a larger ring into this one, as its last record, and goes on there.
 //! A ring that has little to carry stays small, and its lines near.
 //!
+//! Where the lines of the other core are far, each store to one waits for its whole way back. Records that the sender has in its own memory already, as
+//! those of a batch, can be copied *past* the caches instead: the line is written whole, and nobody's copy of it is asked for. The consumer has it from the memory then, one
+//! line behind the other, which a processor does well. Where the lines are near that is slower, so it is [measured](super::past).
+//!
 //! Checked by `loom/tests/ring.rs`.
 
 use std::{
@@ -47,6 +51,8 @@ const AHEAD: usize = 512;
 const ROW: u32 = 2;
 /// Bytes of a line of the cache.
 const LINE: usize = 64;
+/// What is written past the caches at once at least.
+pub const WORD: usize = size_of::<u64>();
 
 #[repr(C, align(64))]
 struct Line(UnsafeCell<MaybeUninit<[u8; LINE]>>);
@@ -165,9 +171,11 @@ unsafe fn ends(bytes: usize, discard: unsafe fn(u32, *mut u8), growth: Growth) -
         published: 0,
         batch: 0,
         items: 0,
-        seen: (0, 0),
+        seen: 0,
+        taken: 0,
         behind: 0,
         before: None,
+        past: false,
         buffer: buffer.clone(),
         shared: shared.clone(),
     };
@@ -271,12 +279,16 @@ pub struct Producer {
     /// Where the batch begins that is being written.
     batch: usize,
     items: u32,
-    /// What the consumer was last seen to have given back: bytes and records.
-    seen: (u64, u32),
+    /// Bytes that the consumer was last seen to have given back,
+    seen: u64,
+    /// and records.
+    taken: u32,
     /// Goes up by one when the consumer is looked at and was behind, and down by two when it was not.
     behind: u32,
     /// The ring that this has grown out of, until the consumer has come from there.
     before: Option<Arc<Shared>>,
+    /// Something was written past the caches and not published.
+    past: bool,
     buffer: Buffer,
     shared: Arc<Shared>,
 }
@@ -297,9 +309,8 @@ impl Producer {
     /// Whether there is room for so many bytes, and `items` more are not more than `most`, by what the consumer was last seen to have given back.
     #[inline(always)]
     fn fits(&self, need: u64, items: u32, most: u32) -> bool {
-        let (at, taken) = self.seen;
-        let free = self.buffer.capacity as u64 - (self.at - at);
-        need <= free && u64::from(self.items.wrapping_sub(taken)) + u64::from(items) <= u64::from(most)
+        let free = self.buffer.capacity as u64 - (self.at - self.seen);
+        need <= free && u64::from(self.items.wrapping_sub(self.taken)) + u64::from(items) <= u64::from(most)
     }
 
     /// Where the consumer is now.
@@ -307,7 +318,7 @@ impl Producer {
     fn look(&mut self) {
         let head = &self.shared.head;
         let at = head.at.load(Ordering::Acquire);
-        if at != self.seen.0 {
+        if at != self.seen {
             self.behind = if at < self.published { self.behind + 1 } else { self.behind.saturating_sub(2) };
         }
         let mut items = head.items.load(Ordering::Relaxed);
@@ -318,7 +329,7 @@ impl Producer {
             let there = before.head.items.load(Ordering::Acquire);
             items = if items.wrapping_sub(there).cast_signed() > 0 { items } else { there };
         }
-        self.seen = (at, items);
+        (self.seen, self.taken) = (at, items);
     }
 
     /// Comes to a place where a record of so many bytes fits, if `spare` bytes are left then and no more than `most` records are in the ring. False if not:
@@ -369,8 +380,8 @@ impl Producer {
         // SAFETY: what is written there is what is written here.
         let (mut next, consumer) = unsafe { ends(bytes, shared.discard, Growth::Has { left: left.clone() }) };
         // Records that are under way here count there: their bound is one for both.
-        (next.items, next.seen, next.before) = (self.items, (0, self.seen.1), Some(shared.clone()));
-        next.shared.head.items.store(self.seen.1, Ordering::Relaxed);
+        (next.items, next.taken, next.before) = (self.items, self.taken, Some(shared.clone()));
+        next.shared.head.items.store(self.taken, Ordering::Relaxed);
         let offset = self.offset;
         self.buffer.noted.write(offset, len);
         // SAFETY: `len` bytes are free there, as was just seen, and do not reach beyond the end. The consumer takes it, or `Shared` drops it.
@@ -401,24 +412,71 @@ impl Producer {
     /// write at. `None`: there is no room.
     #[inline(always)]
     pub fn begin(&mut self, payload: usize, spare: usize, most: u32) -> Option<*mut u8> {
+        let place = self.reach(payload, spare, most)?;
+        // Two lines, as most messages have, or three, as requests do, that will be written soon. They are in the consumer's cache, and a store to one of those
+        // would wait for the way between the cores, and all stores behind it as well. Behind the end of the buffer that is for nothing, as it is where the
+        // ring is all but full.
+        (0..2).for_each(|line| fetch_to_write(place.wrapping_add(AHEAD + line * LINE)));
+        if record(payload) > 2 * LINE {
+            fetch_to_write(place.wrapping_add(AHEAD + 2 * LINE));
+        }
+        // SAFETY: the record has a payload.
+        Some(unsafe { place.add(HEADER) })
+    }
+
+    /// Where a record with such a payload can be written.
+    #[inline(always)]
+    fn reach(&mut self, payload: usize, spare: usize, most: u32) -> Option<*mut u8> {
         let len = record(payload);
         let stands_here = len <= self.longest && len <= self.buffer.capacity - self.offset;
         let has_room = stands_here && self.fits((len + spare + ALIGN) as u64, 1, most);
         if !has_room && !self.make_room(len, spare, most) {
             return None;
         }
-        let offset = self.offset;
-        self.buffer.noted.write(offset, len);
-        let place = self.buffer.place(offset);
-        // Two lines, as most messages have, or three, as requests do, that will be written soon. They are in the consumer's cache, and a store to one of those
-        // would wait for the way between the cores, and all stores behind it as well. Behind the end of the buffer that is for nothing, as it is where the
-        // ring is all but full.
-        (0..2).for_each(|line| fetch_to_write(place.wrapping_add(AHEAD + line * LINE)));
-        if len > 2 * LINE {
-            fetch_to_write(place.wrapping_add(AHEAD + 2 * LINE));
+        // `len` bytes are free there, and do not reach beyond the end.
+        self.buffer.noted.write(self.offset, len);
+        Some(self.buffer.place(self.offset))
+    }
+
+    /// As [`write`](Self::write), past the caches, with `copy` for `fill`, which is told whether to go that way: what a batch begins with goes through them, as
+    /// both ends look at the word that stands in front of it.
+    ///
+    /// # Safety
+    /// As [`write`](Self::write). If it is told to go past the caches `copy` writes by [`word_past`] and [`copy_past`] alone, `payload` rounded up to whole
+    /// words, which are its own. It is this thread that goes on with the producer until [`settle`](Self::settle) or [`publish`](Self::publish).
+    #[inline(always)]
+    pub unsafe fn write_past(&mut self, kind: u32, payload: usize, spare: usize, most: u32, copy: impl FnOnce(*mut u8, bool)) -> bool {
+        // So that what is left behind the payload is no or one word, which is written as well: lines are written whole.
+        const { assert!(HEADER == WORD && ALIGN == 2 * WORD) };
+        debug_assert!(kind < NEXT);
+        let Some(place) = self.reach(payload, spare, most) else { return false };
+        let (past, offset) = (self.unpublished() > 0, self.offset);
+        let (len, end) = (record(payload), HEADER + payload.next_multiple_of(WORD));
+        // SAFETY: `len` bytes are free there. Where no batch begins nobody looks at the word of one.
+        unsafe {
+            copy(place.add(HEADER), past);
+            if !past {
+                self.append(kind, payload);
+                return true;
+            }
+            word_past(place, [0, len as u32 | kind]);
+            if end < len {
+                word_past(place.add(end), [0, 0]);
+            }
         }
-        // SAFETY: `len` bytes are free there, and do not reach beyond the end.
-        Some(unsafe { place.add(HEADER) })
+        self.past = true;
+        self.go_by(offset, len);
+        self.items = self.items.wrapping_add(1);
+        true
+    }
+
+    /// What was written past the caches waits no more in front of them.
+    #[inline]
+    pub fn settle(&mut self) {
+        if self.past {
+            self.past = false;
+            fence_past();
+        }
     }
 
     /// Appends the record whose payload was written.
@@ -440,6 +498,12 @@ impl Producer {
         let offset = self.offset;
         // SAFETY: the producer's, as it has seen. The line where it begins is written to at last, as a consumer that waits looks at it.
         unsafe { self.buffer.set_header(offset, Header { len: len as u32, kind }) };
+        self.go_by(offset, len);
+    }
+
+    /// A record of so many bytes was written here. `offset` was read before that, as the compiler cannot know that a record is no part of this.
+    #[inline(always)]
+    fn go_by(&mut self, offset: usize, len: usize) {
         self.at += len as u64;
         self.offset = if offset + len == self.buffer.capacity { 0 } else { offset + len };
     }
@@ -456,6 +520,7 @@ impl Producer {
         let bytes = self.unpublished();
         if bytes > 0 {
             let next = self.offset;
+            self.settle();
             // SAFETY: this batch is not shown, so the consumer has come to its beginning at most; a unit behind its end was left free.
             let batch = unsafe {
                 self.buffer.not_yet(next);
@@ -682,6 +747,62 @@ pub fn fetch_to_write(place: *mut u8) {
     let _ = place;
 }
 
+/// Writes a word, of two halves, past the caches. Others see such words in any order, so [`Producer::publish`] has a fence in front of what shows them.
+///
+/// # Safety
+/// The word there is the caller's to write, and aligned.
+#[inline(always)]
+pub unsafe fn word_past(place: *mut u8, word: [u32; 2]) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: the caller's word; every processor of this kind has the instruction.
+    unsafe {
+        let word = mem::transmute::<[u32; 2], u64>(word);
+        std::arch::asm!("movnti [{}], {}", in(reg) place, in(reg) word, options(nostack, preserves_flags));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    // SAFETY: the caller's word.
+    unsafe {
+        place.cast::<[u32; 2]>().write(word);
+    }
+}
+
+/// Copies so many words past the caches, as [`word_past`].
+///
+/// # Safety
+/// They can be read at `from`, where they need not have a value, and are the caller's to write at `place`; both are aligned to [`ALIGN`], and apart.
+#[inline(always)]
+pub unsafe fn copy_past(place: *mut u8, from: *const u8, words: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: the caller's words. What has no value is copied by the processor's own instructions, for which there is no such thing.
+    unsafe {
+        for unit in 0..words / 2 {
+            let (place, from) = (place.add(unit * ALIGN), from.add(unit * ALIGN));
+            std::arch::asm!("movaps {what}, [{from}]", "movntps [{place}], {what}", what = out(xmm_reg) _, from = in(reg) from, place = in(reg) place,
+                options(nostack, preserves_flags));
+        }
+        if words % 2 == 1 {
+            let (place, from) = (place.add((words - 1) * WORD), from.add((words - 1) * WORD));
+            std::arch::asm!("mov {what}, [{from}]", "movnti [{place}], {what}", what = out(reg) _, from = in(reg) from, place = in(reg) place,
+                options(nostack, preserves_flags));
+        }
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    // SAFETY: the caller's words.
+    unsafe {
+        place.cast::<MaybeUninit<u64>>().copy_from_nonoverlapping(from.cast(), words);
+    }
+}
+
+/// What was written past the caches is seen by all before what is stored behind this.
+#[inline]
+fn fence_past() {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a fence; every processor of this kind has it.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+}
+
 /// Writes a value as the payload of a record.
 ///
 /// # Safety
@@ -763,6 +884,22 @@ mod tests {
         }
     }
 
+    /// As [`write_bytes`], past the caches.
+    fn write_bytes_past(producer: &mut Producer, bytes: &[u8]) -> bool {
+        let words = 1 + bytes.len().div_ceil(WORD);
+        let mut record = vec![0u128; words.div_ceil(2)];
+        let from = record.as_mut_ptr().cast::<u8>();
+        // SAFETY: as many words as the record begins, at `from` and of the ring's.
+        unsafe {
+            from.cast::<u64>().write(bytes.len() as u64);
+            from.add(WORD).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            producer.write_past(1, WORD + bytes.len(), 0, MOST, |place, past| match past {
+                true => copy_past(place, from, words),
+                false => place.copy_from_nonoverlapping(from, WORD + bytes.len()),
+            })
+        }
+    }
+
     fn read_bytes(consumer: &mut Consumer) -> Option<Vec<u8>> {
         let (kind, place) = consumer.front()?;
         assert_eq!((kind, place as usize % ALIGN), (1, 0));
@@ -778,7 +915,11 @@ mod tests {
         let (mut written, mut read) = (0u64, 0u64);
         let record = |n: u64| vec![n as u8; (n * 7 % 100) as usize];
         while read < 300 {
-            while written < 300 && write_bytes(&mut producer, &record(written)) {
+            // Each length both ways, as a hundred lengths are no multiple of three.
+            let write = |producer: &mut Producer, n| {
+                if n % 3 > 0 { write_bytes_past(producer, &record(n)) } else { write_bytes(producer, &record(n)) }
+            };
+            while written < 300 && write(&mut producer, written) {
                 written += 1;
             }
             assert_eq!(consumer.front(), None, "nothing is seen before it was published");
@@ -799,7 +940,8 @@ mod tests {
         for _ in 0..if cfg!(miri) { 1_000 } else { 100_000 } {
             random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             match random >> 29 {
-                0..3 => written += u64::from(write_bytes(&mut producer, &record(written))),
+                0..2 => written += u64::from(write_bytes(&mut producer, &record(written))),
+                2 => written += u64::from(write_bytes_past(&mut producer, &record(written))),
                 3..5 => {
                     assert_eq!(producer.publish(), shown < written);
                     shown = written;
@@ -960,6 +1102,49 @@ mod tests {
             drop(producer);
             assert_eq!((Arc::strong_count(&value), left.load(Ordering::Relaxed)), (1, 1));
         }
+    }
+
+    /// What neither loom nor an interpreter sees: that stores past the caches, which keep no order, are there before they are shown.
+    #[test]
+    fn what_was_written_past_the_caches_is_there_for_another_core() {
+        const WORDS: usize = 13;
+        #[repr(align(16))]
+        struct Value([u64; WORDS]);
+        let (batches, batch) = if cfg!(miri) { (40, 5) } else { (100_000, 5) };
+        // SAFETY: `discard` has nothing to do for such a value.
+        let (mut producer, mut consumer) = unsafe { ring(16 << 10, |_, _| {}) };
+        let writer = std::thread::spawn(move || {
+            for n in 0..batches * batch {
+                let value = Value([n; WORDS]);
+                let mut written = || {
+                    // SAFETY: kind 0 is such a value, which has whole words.
+                    unsafe {
+                        producer.write_past(0, size_of::<[u64; WORDS]>(), 0, MOST, |place, past| match past {
+                            true => copy_past(place, (&raw const value).cast(), WORDS),
+                            false => place.cast::<[u64; WORDS]>().write(value.0),
+                        })
+                    }
+                };
+                while !written() {
+                    std::thread::yield_now();
+                }
+                if (n + 1) % batch == 0 {
+                    producer.publish();
+                }
+            }
+        });
+        for n in 0..batches * batch {
+            let place = loop {
+                match consumer.front() {
+                    Some((_, place)) => break place,
+                    None => std::thread::yield_now(),
+                }
+            };
+            // SAFETY: kind 0 is such a value.
+            assert_eq!(unsafe { place.cast::<[u64; WORDS]>().read() }, [n; WORDS]);
+            consumer.advance();
+        }
+        writer.join().unwrap();
     }
 
     #[test]
