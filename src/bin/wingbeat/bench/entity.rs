@@ -200,6 +200,8 @@ impl Entity for BenchEntity {
         Ok(())
     }
 
+    // As its documentation says where nanoseconds count.
+    #[inline]
     fn handle(&mut self, msg: BenchMsg, cx: &mut Cx<'_, Self>) {
         match msg {
             BenchMsg::Note(Note(p)) => {
