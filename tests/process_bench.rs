@@ -67,7 +67,7 @@ fn heartbeats_are_timed_on_both_nodes() {
 #[test]
 fn messages_of_serde_and_requests_on_one_core_arrive() {
     assert!(number(&measured(&["remote-tell", "--serde", "--entities", "10"]), "/throughput_per_s") > 0.0);
-    let said = measured(&["remote-ask", "--one-core", "--entities", "10"]);
+    let said = measured(&["remote-ask", "--one-core", "--direct", "--entities", "10"]);
     // A request that is alone in flight is written alone.
     assert!(number(&said, "/details/writes_per_message") >= 1.0 && number(&said, "/details/reads_per_message") >= 1.0, "{said}");
     assert!(number(&said, "/latency_ns/p50") > 0.0 && said["limit"]["name"].as_str().unwrap().starts_with("R_same"), "{said}");
@@ -90,17 +90,12 @@ fn neither_the_envelope_nor_what_it_is_compared_with_allocates() {
 
 #[test]
 fn what_does_not_exist_is_refused_by_name() {
-    for (args, named) in [
-        (&["journal"][..], "no journal"),
-        (&["store"], "no replicated store"),
-        (&["remote-tell", "--tls"], "--tls"),
-        (&["remote-ask", "--direct"], "--direct"),
-    ] {
+    for (args, named) in [(&["journal"][..], "no journal"), (&["store"], "no replicated store"), (&["remote-tell", "--tls"], "--tls")] {
         let done = run(&[&["bench"], args].concat());
         assert_eq!((done.code, done.out.as_str()), (Some(1), ""), "{args:?}");
         assert!(done.err.contains("error[E-CLI-053]") && done.err.contains(named), "{args:?}: {}", done.err);
     }
-    for args in [["timer", "--one-core"], ["local-ask", "--serde"]] {
+    for args in [["timer", "--one-core"], ["local-ask", "--serde"], ["local-ask", "--direct"]] {
         let done = run(&[&["bench"], &args[..]].concat());
         assert!(done.code == Some(1) && done.err.contains("error[E-CLI-052]") && done.err.contains(args[1]), "{args:?}: {}", done.err);
     }

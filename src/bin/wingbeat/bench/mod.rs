@@ -100,8 +100,9 @@ pub struct BenchArgs {
     /// All threads of all nodes on one core, for messages and requests
     #[arg(long)]
     one_core: bool,
-    /// A request that is alone in flight is written to the socket by its caller
-    #[arg(long, hide = true)]
+    /// A request that is alone in flight is written to the socket by its caller, for `remote-ask`: so they are anyway, as who waits for another node does the
+    /// network's work meanwhile, so it changes nothing
+    #[arg(long, conflicts_with = "rate")]
     direct: bool,
     /// Encrypted links
     #[arg(long, hide = true)]
@@ -258,7 +259,6 @@ impl BenchArgs {
         let (what, why) = match self.name {
             Name::Journal => ("journal", "this build has no journal"),
             Name::Store => ("store", "this build has no replicated store"),
-            _ if self.direct => ("--direct", "in this build the network thread alone writes to sockets"),
             _ if self.tls => ("--tls", "links of this build are not encrypted"),
             _ => return None,
         };
@@ -291,6 +291,11 @@ impl BenchArgs {
         }
         if self.inside && !matches!(self.name, Name::LocalTell | Name::LocalAsk) {
             return Some(format!("--inside is for local-tell and local-ask; what {name} measures is sent from elsewhere"));
+        }
+        if self.direct && (self.name != Name::RemoteAsk || self.window > 1) {
+            return Some(
+                "--direct is for remote-ask with one request in flight; others go in rows, which one thread writes for all".into(),
+            );
         }
         if self.serde && !matches!(self.name, Name::RemoteTell | Name::Peer) {
             return Some(format!("--serde is for remote-tell, which writes a message each time; {name} has no such messages"));
@@ -452,7 +457,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
 
 fn report(args: &BenchArgs) -> Report {
     let config = serde_json::json!({
-        "secs": args.name.has_time().then(|| args.secs()), "runs": args.runs(), "window": args.window, "entities": args.entities(), "single": args.single,
+        "secs": args.name.has_time().then(|| args.secs()), "runs": args.runs(), "window": args.window, "entities": args.entities(), "single": args.single, "direct": args.direct,
         "inside": args.inside, "serde": args.serde, "one_core": args.one_core,
         "rate": args.rate.map(|rate| rate.to_string()), "idle": args.idle(),
         "set": args.set.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>(), "payload_bytes": entity::PAYLOAD_BYTES,

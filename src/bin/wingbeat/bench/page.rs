@@ -19,7 +19,7 @@ pub struct Step {
 }
 
 /// Rows of the targets that no row here measures.
-const ABSENT: &str = "Not measured by this command: TLS, the direct write, peers beside us, soak.";
+const ABSENT: &str = "Not measured by this command: TLS, peers beside us, soak.";
 
 /// The page, in Markdown. `pictures` are file names beside it, each with its title; `commit` is what was built, if that is known; `left` rows
 /// are still to come.
