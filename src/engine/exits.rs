@@ -203,7 +203,7 @@ impl Exits {
     }
 
     /// Sends those of the drafts at the front for which nothing has changed since the last message to their shards, as
-    /// [`send_draft`](Self::send_draft) would: how many. In a loop of its own, as they are nearly all. None of an entity's, which are looked at one by one.
+    /// [`send_draft`](Self::send_draft) would: how many. None of an entity's, which are looked at one by one.
     pub fn send_drafts<M: Wire>(&mut self, node: &Node, entry: &TypeEntry, drafts: &mut Drafts<M>) -> usize {
         debug_assert!(self.held, "who sends many rings the bells at the end");
         if self.senders.is_some() {
@@ -223,7 +223,7 @@ impl Exits {
         sent
     }
 
-    /// `PAST`: past the caches.
+    /// In a loop of its own, as they are nearly all. `PAST`: past the caches.
     #[inline(never)]
     fn send_drafts_by<M: Wire, const PAST: bool>(&mut self, node: &Node, entry: &TypeEntry, drafts: &mut Drafts<M>) -> usize {
         let Self { network, workers, last, .. } = self;
@@ -621,7 +621,10 @@ mod tests {
     use super::*;
     use crate::{
         CodecError, ShardId,
-        engine::lane::{Front, Look, Ring},
+        engine::{
+            lane::{Front, Look, Ring},
+            ring::SETTLED,
+        },
     };
 
     const SHARDS: u32 = 300;
@@ -716,6 +719,7 @@ mod tests {
         bed.publish(Word::local(0, Epoch(1)));
         assert!(bed.send(&key, 0u64).is_ok() && bed.worker.pop().is_some());
         let (mut drafts, mut past, mut n) = (Drafts::default(), 0, 0);
+        SETTLED.set(0);
         for _ in 0..200 {
             (n..n + 20).for_each(|n| drafts.push(key.bytes(), key.hash, n));
             let Bed { node, exits, worker, entry, .. } = &mut bed;
@@ -728,7 +732,8 @@ mod tests {
                 Look::Next
             });
         }
-        assert!(n == 4_000 && past > 0, "{n} {past}");
+        assert!(n == 4_000 && past > 0 && past < 200, "{n} {past}");
+        assert_eq!(SETTLED.get(), past, "batches went that way when it was their turn");
     }
 
     #[test]

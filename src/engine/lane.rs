@@ -329,7 +329,7 @@ impl<T: Item> LaneSender<T> {
     pub fn draft<M: Wire, const PAST: bool>(&mut self, draft: &mut Draft<'_, M>, shard: ShardKey, tag: Epoch) -> bool {
         let (size, spare, most) = (draft.size(), Self::RESERVE_BYTES, self.items);
         // SAFETY: `discard` and `Ring` expect a letter under this kind, whose value is `Send`, because it is `Wire`. What `move_past` writes are the words that
-        // there is room for; lanes stay with the thread that sends by them.
+        // there is room for; who sends batches settles them, or rings their bells where that unwinds, before another thread can have the lane.
         let written = unsafe {
             if PAST {
                 self.producer.write_past(LETTER, size, spare, most, |place, past| match past {

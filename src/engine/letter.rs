@@ -619,14 +619,14 @@ mod tests {
         let mut drafts = Drafts::default();
         for round in 0..3u64 {
             for n in 0..10u64 {
-                let key = vec![n as u8; n as usize + 1];
+                let key = vec![n as u8; 3 * n as usize + 1];
                 drafts.push(&key, n, tests::Counted::<3>(alive.clone(), [round, n, 3]));
             }
             assert_eq!(Arc::strong_count(&alive), 11);
             assert!(drafts.hashes().eq(0..10));
             for n in 0..8u64 {
                 let mut draft = drafts.next().unwrap();
-                assert_eq!((draft.hash(), draft.key()), (n, &vec![n as u8; n as usize + 1][..]));
+                assert_eq!((draft.hash(), draft.key()), (n, &vec![n as u8; 3 * n as usize + 1][..]));
                 match n % 3 {
                     0 => assert_eq!(draft.take().unwrap().1, [round, n, 3]),
                     1 => {

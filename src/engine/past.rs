@@ -3,13 +3,14 @@
 //! Through them a batch is where its consumer finds it soonest, and each of its lines has to come from the consumer's core first. Where the cores share a
 //! cache that is for nothing; where a line's way takes longer than a message, the sender does nothing but wait for lines. Which of the two it is changes
 //! with the cores that the system gives to the threads, and that a virtual machine is given, so it is measured all the time: now and then some batches go the
-//! other way, and the faster one is kept. It has to be much faster, as the consumer waits for the memory then, which the sender does not see.
+//! other way, and the faster one is kept. It has to be much faster, as the consumer waits for the memory then, which the sender does not see. Small batches
+//! always go through the caches.
 
 /// Batches that take less are not looked at: reading the counter would be a part of it.
 const BYTES_MIN: usize = 1024;
 /// So many batches go the way that is known as the faster one, at the end of which it is measured,
 const BETWEEN: u32 = 1024;
-/// fewer of them at first,
+/// fewer of them at first and where a trial says something else than the one before,
 const FIRST: u32 = 32;
 /// and so many then go the other way. What the first of them find in the caches is of the way before.
 const TRIAL: u32 = 8;
@@ -23,7 +24,7 @@ pub struct Past {
     from: usize,
     /// The one that is taken is past the caches.
     on: bool,
-    /// That one is faster by the last trial. Two of them have to say so, as not all batches are alike.
+    /// That one is faster by the last trial. Two in a row have to say so, as not all batches are alike.
     faster: bool,
     /// Batches until the next decision, the trial among them.
     left: u32,
@@ -86,13 +87,18 @@ impl Past {
     #[cold]
     fn decide(&mut self) {
         let [through, past] = self.ticks;
+        // Batches that found no room are not measured, and of what was not nothing is known.
+        if self.ticks.contains(&u64::MAX) {
+            *self = Self { from: self.from, on: self.on, faster: self.on, left: BETWEEN + TRIAL, ..Self::default() };
+            return;
+        }
         // What is past them stays there until it is not even half as fast again, so that two ways that are nearly alike do not take turns.
         let times = |ticks: u64, n: u64| ticks.saturating_mul(n);
         let faster = if self.on { times(past, 3) < times(through, 2) } else { times(past, 2) < through };
         let on = if faster == self.faster { faster } else { self.on };
         // The next one soon, where this one was the first to say so.
         let left = if faster == on { BETWEEN } else { FIRST } + TRIAL;
-        *self = Self { on, faster, left, ..Self::default() };
+        *self = Self { from: self.from, on, faster, left, ..Self::default() };
     }
 }
 
@@ -179,6 +185,20 @@ mod tests {
         (0..FIRST).for_each(|_| past.end(past.begin(8192, || Some(0)), 8192, || Some(2_000)));
         assert!(past.begin(8192, || Some(0)).past && !past.begin(BYTES_MIN - 1, || Some(0)).past);
         assert_eq!(past_of(&mut Past::never(), 8192, slow_through), 0);
+    }
+
+    #[test]
+    fn a_way_that_was_not_measured_is_not_the_slower_one() {
+        // Of those through the caches none finds room.
+        let mut past = Past::default();
+        for on in [false, true] {
+            past.on = on;
+            for _ in 0..4 * (BETWEEN + TRIAL) {
+                let writing = past.begin(8192, || Some(0));
+                past.end(writing, if writing.past { 8192 } else { 64 }, || Some(2_000));
+            }
+            assert_eq!(past.on, on);
+        }
     }
 
     #[test]

@@ -16,8 +16,8 @@
 //! A ring that has little to carry stays small, and its lines near.
 //!
 //! Where the lines of the other core are far, each store to one waits for its whole way back. Records that the sender has in its own memory already, as
-//! those of a batch, can be copied *past* the caches instead: the line is written whole, and nobody's copy of it is asked for. The consumer has it from the memory then, one
-//! line behind the other, which a processor does well. Where the lines are near that is slower, so it is [measured](super::past).
+//! those of a batch, can be copied *past* the caches instead: the line is written whole, and nobody's copy of it is asked for. The consumer has it from
+//! the memory then, one line behind the other, which a processor does well. Where the lines are near that is slower, so it is [measured](super::past).
 //!
 //! Checked by `loom/tests/ring.rs`.
 
@@ -287,7 +287,7 @@ pub struct Producer {
     behind: u32,
     /// The ring that this has grown out of, until the consumer has come from there.
     before: Option<Arc<Shared>>,
-    /// Something was written past the caches and not published.
+    /// Something was written past the caches, and no fence has come since.
     past: bool,
     buffer: Buffer,
     shared: Arc<Shared>,
@@ -476,6 +476,8 @@ impl Producer {
         if self.past {
             self.past = false;
             fence_past();
+            #[cfg(test)]
+            SETTLED.set(SETTLED.get() + 1);
         }
     }
 
@@ -791,6 +793,12 @@ pub unsafe fn copy_past(place: *mut u8, from: *const u8, words: usize) {
     unsafe {
         place.cast::<MaybeUninit<u64>>().copy_from_nonoverlapping(from.cast(), words);
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has found something past the caches that was to be settled.
+    pub static SETTLED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
 /// What was written past the caches is seen by all before what is stored behind this.
@@ -1145,6 +1153,33 @@ mod tests {
             consumer.advance();
         }
         writer.join().unwrap();
+    }
+
+    #[test]
+    fn what_was_written_past_the_caches_is_settled_before_it_is_shown() {
+        let left = Left::new(1.into());
+        let (mut producer, _consumer) = that_grows(&left);
+        let settled = || SETTLED.replace(0);
+        settled();
+        assert!(write_bytes(&mut producer, &[1]) && write_bytes(&mut producer, &[2]) && producer.publish());
+        assert_eq!(settled(), 0, "there is nothing past the caches");
+        assert!(write_bytes_past(&mut producer, &[1]) && producer.publish());
+        assert_eq!(settled(), 0, "a batch begins through them");
+        assert!(
+            write_bytes(&mut producer, &[1])
+                && write_bytes_past(&mut producer, &[2])
+                && write_bytes_past(&mut producer, &[3])
+                && producer.publish()
+        );
+        assert_eq!(settled(), 1, "by what shows it");
+        assert!(write_bytes_past(&mut producer, &[1]) && write_bytes_past(&mut producer, &[2]));
+        producer.settle();
+        assert!(settled() == 1 && producer.publish() && settled() == 0, "once");
+        assert!(write_bytes_past(&mut producer, &[1]) && write_bytes_past(&mut producer, &[2]) && producer.grow());
+        assert_eq!(settled(), 1, "by what goes on elsewhere");
+        assert!(write_bytes_past(&mut producer, &[1]) && write_bytes_past(&mut producer, &[2]));
+        drop(producer);
+        assert_eq!(settled(), 1, "by its end");
     }
 
     #[test]

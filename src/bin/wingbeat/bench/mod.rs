@@ -100,8 +100,8 @@ pub struct BenchArgs {
     /// All threads of all nodes on one core, for messages and requests
     #[arg(long)]
     one_core: bool,
-    /// A request that is alone in flight is written to the socket by its caller, for `remote-ask`: so they are anyway, as who waits for another node does the
-    /// network's work meanwhile, so it changes nothing
+    /// A request that is alone in flight is written to the socket by its caller, for `remote-ask`: so they are anyway, unless another thread is at the network's
+    /// work at that moment, so it changes nothing
     #[arg(long, conflicts_with = "rate")]
     direct: bool,
     /// Encrypted links
@@ -293,9 +293,9 @@ impl BenchArgs {
             return Some(format!("--inside is for local-tell and local-ask; what {name} measures is sent from elsewhere"));
         }
         if self.direct && (self.name != Name::RemoteAsk || self.window > 1) {
-            return Some(
-                "--direct is for remote-ask with one request in flight; others go in rows, which one thread writes for all".into(),
-            );
+            return Some(format!(
+                "--direct is for remote-ask with one request in flight; many are written in rows, and what {name} measures otherwise has no such requests"
+            ));
         }
         if self.serde && !matches!(self.name, Name::RemoteTell | Name::Peer) {
             return Some(format!("--serde is for remote-tell, which writes a message each time; {name} has no such messages"));
