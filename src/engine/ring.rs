@@ -420,11 +420,11 @@ impl Producer {
         if record(payload) > 2 * LINE {
             fetch_to_write(place.wrapping_add(AHEAD + 2 * LINE));
         }
-        // SAFETY: the record has a payload.
+        // SAFETY: the whole record lies within the buffer, and its payload stands behind its header.
         Some(unsafe { place.add(HEADER) })
     }
 
-    /// Where a record with such a payload can be written.
+    /// Where a record with such a payload can be written, header first. `None`: there is no room.
     #[inline(always)]
     fn reach(&mut self, payload: usize, spare: usize, most: u32) -> Option<*mut u8> {
         let len = record(payload);
