@@ -265,7 +265,7 @@ impl<'a> Letter<'a> {
         // SAFETY: a letter stands there, and begins with its head.
         let table = unsafe { (*self.place.cast::<Head>()).table };
         // The table was written together with an `M`.
-        let given = !*self.taken && table.is_some_and(Table::is_of::<M>);
+        let given = !*self.taken && Table::is_for::<M>(table);
         given.then(|| {
             *self.taken = true;
             self.body().cast_const().cast()

@@ -76,22 +76,23 @@ impl<P> Side<P> {
 /// Entities for which room is made at once.
 const RESERVED_MAX: usize = 1 << 16;
 
-/// All entities of one shard.
+/// All entities of one shard. What a message looks at comes first.
+#[repr(C)]
 pub(super) struct Entities<H: Host> {
-    pub(super) slots: Vec<Option<Slot<H>>>,
-    free: Vec<u32>,
     pub(super) index: Index,
-    pub(super) keys: Keys,
-    live: u32,
+    pub(super) slots: Vec<Option<Slot<H>>>,
     /// Messages handled since the last report.
     pub(super) handled: u64,
+    pub(super) keys: Keys,
     /// In the list of shards to report on.
     pub(super) dirty: bool,
     /// A sweep is due some time, and where it goes on.
     pub(super) sweeping: bool,
-    pub(super) swept: usize,
     /// Some entity has watched a node.
     pub(super) watching: bool,
+    live: u32,
+    free: Vec<u32>,
+    pub(super) swept: usize,
     /// Moved in, and not started.
     pub(super) coming: Option<Box<Coming>>,
 }
@@ -99,16 +100,16 @@ pub(super) struct Entities<H: Host> {
 impl<H: Host> Default for Entities<H> {
     fn default() -> Self {
         Self {
-            slots: vec![],
-            free: vec![],
             index: Index::default(),
-            keys: Keys::default(),
-            live: 0,
+            slots: vec![],
             handled: 0,
+            keys: Keys::default(),
             dirty: false,
             sweeping: false,
-            swept: 0,
             watching: false,
+            live: 0,
+            free: vec![],
+            swept: 0,
             coming: None,
         }
     }

@@ -34,6 +34,7 @@ pub(super) struct Index {
 pub(super) fn tag(hash: u64, secret: u64) -> Tag {
     let product = u128::from(hash ^ secret) * 0x9e37_79b9_7f4a_7c15_u128;
     let folded = (product >> 64) as u64 ^ product as u64;
+    // Both halves, as one alone moves by what is known where two hashes differ in their upper half.
     (folded >> 32) as u32 ^ folded as u32
 }
 

@@ -9,28 +9,39 @@ const DIRECT_TYPES: usize = 64;
 
 const NONE: u32 = u32::MAX;
 
+/// Places by the numbers of their shards.
+struct Direct {
+    ty: TypeId,
+    places: Vec<u32>,
+}
+
 /// From shards to places.
-#[derive(Default)]
 pub(super) struct Numbers {
-    direct: Vec<(TypeId, Vec<u32>)>,
+    /// Of the first type there was, and empty before that. Apart, as most workers have one type, or one that gets most messages.
+    first: Direct,
+    more: Vec<Direct>,
     others: Index,
     len: usize,
 }
 
+impl Default for Numbers {
+    fn default() -> Self {
+        Self { first: Direct { ty: TypeId(0), places: vec![] }, more: vec![], others: Index::default(), len: 0 }
+    }
+}
+
 impl Numbers {
-    /// As [`find`](Self::find), where that takes no search; of a shard that is not in here perhaps a place that there is not. Most workers have one
-    /// type, or one that gets most messages, so that a loop would be for nothing.
+    /// As [`find`](Self::find), where that takes no search; of a shard that is not in here perhaps a place that there is not.
     #[inline(always)]
     pub fn at_hand(&self, shard: ShardKey) -> Option<u32> {
-        let (ty, places) = self.direct.first()?;
-        if *ty == shard.ty { places.get(shard.shard.0 as usize).copied() } else { None }
+        if self.first.ty == shard.ty { self.first.places.get(shard.shard.0 as usize).copied() } else { None }
     }
 
     /// The place of a shard. `tag` is that of its name, and `is` says whether it stands at a place.
     #[inline]
     pub fn find(&self, shard: ShardKey, tag: impl FnOnce() -> Tag, is: impl FnMut(u32) -> bool) -> Option<u32> {
         if shard.shard.0 < DIRECT_SHARDS
-            && let Some((_, places)) = self.direct.iter().find(|(ty, _)| *ty == shard.ty)
+            && let Some(Direct { places, .. }) = self.types().find(|direct| direct.ty == shard.ty)
         {
             return places.get(shard.shard.0 as usize).copied().filter(|at| *at != NONE);
         }
@@ -39,17 +50,17 @@ impl Numbers {
 
     /// Adds a shard that is not in here.
     pub fn insert(&mut self, shard: ShardKey, tag: Tag, at: u32) {
+        if self.len == 0 {
+            self.first.ty = shard.ty;
+        }
         self.len += 1;
-        let known = self.direct.iter().position(|(ty, _)| *ty == shard.ty);
-        let place = known.or_else(|| {
-            (self.direct.len() < DIRECT_TYPES).then(|| {
-                self.direct.push((shard.ty, vec![]));
-                self.direct.len() - 1
-            })
-        });
-        match place {
-            Some(place) if shard.shard.0 < DIRECT_SHARDS => {
-                let (places, index) = (&mut self.direct[place].1, shard.shard.0 as usize);
+        if self.types().all(|direct| direct.ty != shard.ty) && self.types().count() < DIRECT_TYPES {
+            self.more.push(Direct { ty: shard.ty, places: vec![] });
+        }
+        let direct = std::iter::once(&mut self.first).chain(&mut self.more).find(|direct| direct.ty == shard.ty);
+        match direct {
+            Some(Direct { places, .. }) if shard.shard.0 < DIRECT_SHARDS => {
+                let index = shard.shard.0 as usize;
                 if index >= places.len() {
                     places.resize(index + 1, NONE);
                 }
@@ -57,6 +68,10 @@ impl Numbers {
             }
             _ => self.others.insert(tag, at),
         }
+    }
+
+    fn types(&self) -> impl Iterator<Item = &Direct> {
+        std::iter::once(&self.first).chain(&self.more)
     }
 
     /// How many there are.
@@ -86,6 +101,6 @@ mod tests {
         assert!(all.iter().all(|shard| numbers.at_hand(*shard).is_none_or(|at| find(&numbers, *shard) == Some(at))));
         assert_eq!(find(&numbers, ShardKey { ty: TypeId(3), shard: ShardId(u32::MAX) }), None);
         assert_eq!(find(&numbers, ShardKey { ty: TypeId(300), shard: ShardId(0) }), None);
-        assert!(numbers.direct.len() == DIRECT_TYPES && numbers.others.len() > 0);
+        assert!(numbers.types().count() == DIRECT_TYPES && numbers.others.len() > 0);
     }
 }

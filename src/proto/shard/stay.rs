@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    mem::offset_of,
     sync::Arc,
 };
 
@@ -72,13 +73,17 @@ struct Incoming {
     cargo: Cargo,
 }
 
-/// One shard, as this worker knows it.
+/// One shard, as this worker knows it. What a message looks at comes first, with that of its entities behind it, in three lines of the cache.
+#[repr(C, align(64))]
 pub(super) struct Shard<H: Host> {
-    pub(super) key: ShardKey,
-    pub(super) number: u32,
     pub(super) state: State,
-    pub(super) start: Epoch,
     pub(super) cur: Epoch,
+    /// Runs here by the record, but not in fact: what came with it, and from whom.
+    parked: Option<Box<(Cargo, NodeId)>>,
+    pub(super) key: ShardKey,
+    pub(super) start: Epoch,
+    pub(super) entities: Entities<H>,
+    pub(super) number: u32,
     /// Highest epoch acted on: never forgotten (A5).
     pub(super) seen: Epoch,
     pub(super) base: Epoch,
@@ -97,22 +102,22 @@ pub(super) struct Shard<H: Host> {
     /// When the first message in there is given up: its home does not come to run, or the one before it does not stop (failures, row 47).
     gives_up_at: Option<(Time, TimerId)>,
     incoming: Option<Box<Incoming>>,
-    /// Runs here by the record, but not in fact: what came with it, and from whom.
-    parked: Option<Box<(Cargo, NodeId)>>,
     /// Hand-off lanes whose front waits for a removal (CE-9).
     stalled: BTreeMap<NodeId, VecDeque<HandoffItem>>,
     stalled_bytes: usize,
-    pub(super) entities: Entities<H>,
 }
 
 impl<H: Host> Shard<H> {
     pub fn new(key: ShardKey, number: u32) -> Self {
+        const { assert!(offset_of!(Self, entities) + offset_of!(Entities<H>, dirty) < 3 * 64, "what a message looks at") };
         Self {
-            key,
-            number,
             state: State::None,
-            start: Epoch::ZERO,
             cur: Epoch::ZERO,
+            parked: None,
+            key,
+            start: Epoch::ZERO,
+            entities: Entities::default(),
+            number,
             seen: Epoch::ZERO,
             base: Epoch::ZERO,
             refused: None,
@@ -125,10 +130,8 @@ impl<H: Host> Shard<H> {
             awaiting_bytes: 0,
             gives_up_at: None,
             incoming: None,
-            parked: None,
             stalled: BTreeMap::new(),
             stalled_bytes: 0,
-            entities: Entities::default(),
         }
     }
 
