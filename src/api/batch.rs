@@ -135,6 +135,9 @@ impl<T: EntityType> Batch<T> {
     }
 
     /// Adds a message. Sends nothing.
+    // Taken in wherever it is called, so that the message is made where it is going to stand: handed over, it is written in one way and read in another,
+    // which waits until all stores before it have left for the cache.
+    #[inline(always)]
     pub fn push(&mut self, key: impl IntoKey<T::Key>, msg: impl Message<T>) -> &mut Self {
         self.waiting.push(key.into_key(), || msg.into_msg(), &mut self.scratch);
         self
