@@ -11,7 +11,10 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::context::{read_answer, resolve};
+use super::{
+    context::{read_answer, resolve},
+    reference::newest,
+};
 use crate::{
     AskError, Deadline, EntityRef, EntityType, Refusal, Request, TellError, Wire,
     engine::{completion::Completions, panics, parcel::Answered, slot::Waiter},
@@ -122,6 +125,7 @@ impl<T: EntityType> EntityRef<T> {
     /// # Errors
     /// [`TellError`] with the [`Refusal`] and the message; nothing was queued, and no answer comes. [`Refusal::Full`] also if the queue owes as
     /// many answers as it has room for.
+    #[inline(always)]
     pub fn ask_into<R: Request<T>>(
         &self,
         req: R,
@@ -129,13 +133,25 @@ impl<T: EntityType> EntityRef<T> {
         tag: u64,
         queue: &AskQueue<R::Reply>,
     ) -> Result<(), TellError<T::Msg>> {
-        let Some(room) = queue.inner.reserve() else {
-            self.count_refusal();
-            return Err(TellError::new(Refusal::Full, req.into_msg()));
-        };
-        queue.inner.asked_by(&self.node, self.is_abroad());
-        let asked = self.open_or_back(req, resolve(&self.node, deadline), Waiter::Queue(room, tag));
-        asked.map(drop).inspect_err(|_| self.count_refusal())
+        let mut msg = Some(req.into_msg());
+        match self.ask_into_made(&mut msg, newest::<R::Reply>(), deadline.into(), tag, &queue.inner) {
+            Ok(()) => Ok(()),
+            Err(refusal) => Err(self.refused(refusal, msg)),
+        }
+    }
+
+    #[inline(never)]
+    fn ask_into_made(
+        &self,
+        msg: &mut Option<T::Msg>,
+        reads: u8,
+        deadline: Deadline,
+        tag: u64,
+        queue: &Arc<Completions>,
+    ) -> Result<(), Refusal> {
+        let room = queue.reserve().ok_or(Refusal::Full)?;
+        queue.asked_by(&self.node, self.is_abroad());
+        self.open_or_back(msg, reads, resolve(&self.node, deadline), Waiter::Queue(room, tag)).map(drop)
     }
 
     /// Asks; the answer is a future of the standard library, for any runtime: it needs no timer of the runtime's and no feature. The request
@@ -159,7 +175,7 @@ impl<T: EntityType> EntityRef<T> {
         let theirs = shared.clone();
         // On the thread that brings the answer: it wakes, no more. Decoding is left to who polls.
         let waiter = Waiter::Call(Box::new(move |answered| finish(&theirs, Ok(answered))));
-        if let Err(error) = self.open(req, resolve(&self.node, deadline), waiter) {
+        if let Err(error) = self.open(&mut Some(req.into_msg()), newest::<R::Reply>(), resolve(&self.node, deadline), waiter) {
             finish(&shared, Err(error));
         }
         AskFuture { shared, _value: PhantomData }

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::hosting::key_of;
+use super::{hosting::key_of, reference::newest};
 use crate::{
     AskError, ClusterView, CodecError, Deadline, DropReason, Entity, EntityId, EntityRef, EntityType, Epoch, Failure, Handoff, KeyOf,
     Message, MsgOf, NodeAddr, NodeId, Refusal, Region, ReplyTag, Request, ShardId, StartCause, TellError, Time, Topic, Wire,
@@ -204,7 +204,7 @@ impl<'a, E: Entity> Cx<'a, E> {
         let deadline = deadline.into().resolve(self.at.now);
         let key = key_of(self.id);
         let asked = match self.out.may_ask() {
-            true => to.open_for(self.node, self.out.index, req, deadline),
+            true => to.open_for(self.node, self.out.index, &mut Some(req.into_msg()), newest::<R::Reply>(), deadline),
             false => {
                 to.count_refusal();
                 Err(AskError::Refused(Refusal::Overloaded))

@@ -13,7 +13,7 @@ use crate::{
         clock::Clock,
         exits::{Nobody, Outgoing},
         node::Node,
-        parcel::{Key, version_byte},
+        parcel::{Answered, Key, version_byte},
         slot::Waiter,
         slot_table::UNTIMED,
         sys,
@@ -133,6 +133,8 @@ impl<T: EntityType> EntityRef<T> {
     ///
     /// # Errors
     /// [`TellError`] with the [`Refusal`] and the message; nothing was queued.
+    // Taken in where it is called, as the other ways to send are: so the message is written once, from where `move_made` takes it.
+    #[inline(always)]
     pub fn tell(&self, msg: impl Message<T>) -> Result<(), TellError<T::Msg>> {
         let mut msg = Some(msg.into_msg());
         match self.offer(&mut msg) {
@@ -142,7 +144,7 @@ impl<T: EntityType> EntityRef<T> {
     }
 
     #[cold]
-    fn refused(&self, refusal: Refusal, msg: Option<T::Msg>) -> TellError<T::Msg> {
+    pub(super) fn refused(&self, refusal: Refusal, msg: Option<T::Msg>) -> TellError<T::Msg> {
         self.count_refusal();
         TellError::new(refusal, msg.expect(REFUSED_STAYS))
     }
@@ -168,6 +170,7 @@ impl<T: EntityType> EntityRef<T> {
     ///
     /// # Errors
     /// [`TellError`] with the [`Refusal`] and the message; nothing was queued.
+    #[inline(always)]
     pub fn tell_within(&self, msg: impl Message<T>, deadline: impl Into<Deadline>) -> Result<(), TellError<T::Msg>> {
         let mut msg = Some(msg.into_msg());
         let refusal = if on_engine_thread() { Some(Refusal::WouldDeadlock) } else { self.offer(&mut msg).err() };
@@ -197,14 +200,21 @@ impl<T: EntityType> EntityRef<T> {
     ///
     /// # Errors
     /// [`AskError`]; its `ran()` tells whether the request was handled.
+    #[inline(always)]
     pub fn ask<R: Request<T>>(&self, req: R, deadline: impl Into<Deadline>) -> Result<R::Reply, AskError> {
+        self.ask_made(&mut Some(req.into_msg()), newest::<R::Reply>(), deadline.into()).and_then(read_answer)
+    }
+
+    /// Asks with the request that was made of `msg`, whose answer is read up to that version.
+    #[inline(never)]
+    fn ask_made(&self, msg: &mut Option<T::Msg>, reads: u8, deadline: Deadline) -> Result<Answered, AskError> {
         if on_engine_thread() {
             return Err(AskError::WouldDeadlock);
         }
         let now = self.node.now();
-        let deadline = deadline.into().resolve(now);
+        let deadline = deadline.resolve(now);
         let mut asker = Asker::take(self.node.config.node.idle);
-        let (correlation, untold) = match self.open_and_wait(req, deadline, &mut asker) {
+        let (correlation, untold) = match self.open_and_wait(msg, reads, deadline, &mut asker) {
             Ok(opened) => opened,
             Err(error) => {
                 asker.keep();
@@ -227,7 +237,7 @@ impl<T: EntityType> EntityRef<T> {
         asker.keep();
         // For the next ask.
         self.node.slots.fetch(correlation);
-        answered.map_or(Err(AskError::Timeout { maybe_ran: true }), read_answer)
+        answered.ok_or(AskError::Timeout { maybe_ran: true })
     }
 
     /// Asks; `then` runs exactly once, on the helper thread.
@@ -244,7 +254,7 @@ impl<T: EntityType> EntityRef<T> {
             let then = once.lock().take().expect("a slot is answered at most once");
             node.help(Box::new(move || then(read_answer(answered))));
         }));
-        let asked = self.open(req, deadline, waiter);
+        let asked = self.open(&mut Some(req.into_msg()), newest::<R::Reply>(), deadline, waiter);
         if let Err(error) = asked
             && let Some(then) = then.lock().take()
         {
@@ -305,21 +315,15 @@ impl<T: EntityType> EntityRef<T> {
     }
 
     /// Asks; the number of the ask. On `Err` nothing was sent, and `waiter` is dropped unanswered.
-    pub(crate) fn open<R: Request<T>>(&self, req: R, deadline: Time, waiter: Waiter) -> Result<u64, AskError> {
-        let opened = self.send_ask(
-            &mut Some(req.into_msg()),
-            newest::<R::Reply>(),
-            || self.node.open_ask(deadline, waiter),
-            |letter| self.node.send_letter(&self.entry, letter),
-        );
-        opened.map(|(correlation, ())| correlation).inspect_err(|_| self.count_refusal()).map_err(AskError::Refused)
+    pub(crate) fn open(&self, msg: &mut Option<T::Msg>, reads: u8, deadline: Time, waiter: Waiter) -> Result<u64, AskError> {
+        self.open_or_back(msg, reads, deadline, waiter).inspect_err(|_| self.count_refusal()).map_err(AskError::Refused)
     }
 
     /// As `open`, by a thread that watches the deadline and waits next: also whether the network thread has got something it was not told of.
-    fn open_and_wait<R: Request<T>>(&self, req: R, deadline: Time, asker: &mut Asker) -> Result<(u64, bool), AskError> {
+    fn open_and_wait(&self, msg: &mut Option<T::Msg>, reads: u8, deadline: Time, asker: &mut Asker) -> Result<(u64, bool), AskError> {
         let opened = self.send_ask(
-            &mut Some(req.into_msg()),
-            newest::<R::Reply>(),
+            msg,
+            reads,
             || asker.open(&self.node).map(|correlation| Ask { node: self.node.id, correlation, deadline }),
             |letter| self.node.send_and_wait(&self.entry, letter),
         );
@@ -328,9 +332,16 @@ impl<T: EntityType> EntityRef<T> {
 
     /// As `open` with a deadline that the node watches, for an entity of that worker of `asker`; the number is one of `asker`'s. A reference of
     /// another node (of this process) answers through a slot of its own.
-    pub(crate) fn open_for<R: Request<T>>(&self, asker: &Arc<Node>, worker: u16, req: R, deadline: Time) -> Result<u64, AskError> {
+    pub(crate) fn open_for(
+        &self,
+        asker: &Arc<Node>,
+        worker: u16,
+        msg: &mut Option<T::Msg>,
+        reads: u8,
+        deadline: Time,
+    ) -> Result<u64, AskError> {
         if Arc::ptr_eq(&self.node, asker) {
-            return self.open(req, deadline, Waiter::Entity(worker));
+            return self.open(msg, reads, deadline, Waiter::Entity(worker));
         }
         let Some(mine) = asker.slots.open(Waiter::Entity(worker), UNTIMED) else {
             self.count_refusal();
@@ -339,19 +350,14 @@ impl<T: EntityType> EntityRef<T> {
         let slot = Unsent { node: asker, correlation: mine };
         let home = asker.clone();
         let waiter = Waiter::Call(Box::new(move |answered| home.complete(mine, answered)));
-        self.open(req, deadline, waiter).map(|_| slot.sent())
+        self.open(msg, reads, deadline, waiter).map(|_| slot.sent())
     }
 
-    /// As `open` with a deadline that the node watches, but gives the message back, and counts no refusal.
-    pub(crate) fn open_or_back<R: Request<T>>(&self, req: R, deadline: Time, waiter: Waiter) -> Result<u64, TellError<T::Msg>> {
-        let mut msg = Some(req.into_msg());
-        let opened = self.send_ask(
-            &mut msg,
-            newest::<R::Reply>(),
-            || self.node.open_ask(deadline, waiter),
-            |letter| self.node.send_letter(&self.entry, letter),
-        );
-        opened.map(|(correlation, ())| correlation).map_err(|refusal| TellError::new(refusal, msg.expect(REFUSED_STAYS)))
+    /// As `open`, but what is refused stays in its place, and is not counted.
+    pub(crate) fn open_or_back(&self, msg: &mut Option<T::Msg>, reads: u8, deadline: Time, waiter: Waiter) -> Result<u64, Refusal> {
+        let opened =
+            self.send_ask(msg, reads, || self.node.open_ask(deadline, waiter), |letter| self.node.send_letter(&self.entry, letter));
+        opened.map(|(correlation, ())| correlation)
     }
 
     #[inline]
@@ -503,9 +509,10 @@ mod tests {
         let fuse = EntityRef::<Fuse>::new(node.clone(), entry, 7);
         // The first message to a shard goes another way than those behind it.
         for set in [true, false, true] {
-            let asked = catch_unwind(AssertUnwindSafe(|| fuse.open(Charge(set), Time::MAX, Waiter::Entity(0)).unwrap()));
+            let asked = catch_unwind(AssertUnwindSafe(|| fuse.open(&mut Some(Charge(set)), 0, Time::MAX, Waiter::Entity(0)).unwrap()));
             assert_eq!(asked.is_err(), set);
-            let queued = catch_unwind(AssertUnwindSafe(|| fuse.open_or_back(Charge(set), Time::MAX, Waiter::Entity(0)).ok().unwrap()));
+            let queued =
+                catch_unwind(AssertUnwindSafe(|| fuse.open_or_back(&mut Some(Charge(set)), 0, Time::MAX, Waiter::Entity(0)).unwrap()));
             assert_eq!(queued.is_err(), set);
             for correlation in asked.into_iter().chain(queued) {
                 assert!(node.slots.take(correlation).is_some());
@@ -525,7 +532,7 @@ mod tests {
         let entry = Arc::new(TypeEntry::new("fuse", 8, RustTypeId::of::<Fuse>()));
         let fuse = EntityRef::<Fuse>::new(node.clone(), entry, 7);
         for set in [true, false, true] {
-            let asked = catch_unwind(AssertUnwindSafe(|| fuse.open_for(&asker, 0, Charge(set), Time::MAX).unwrap()));
+            let asked = catch_unwind(AssertUnwindSafe(|| fuse.open_for(&asker, 0, &mut Some(Charge(set)), 0, Time::MAX).unwrap()));
             assert_eq!(asked.is_err(), set);
             assert_eq!((asker.slots.in_flight(), node.slots.in_flight()), (usize::from(!set), usize::from(!set)));
             node.end_asks();

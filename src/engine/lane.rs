@@ -317,7 +317,7 @@ impl<T: Item> LaneSender<T> {
         // SAFETY: so many bytes were just begun there, and are written; `discard` and `Ring` expect a letter under this kind, whose value is `Send`, because it
         // is `Wire`, and `fits`. That has moved into the ring then, so the slot is overwritten without a look at it.
         unsafe {
-            address.write_value::<M>(place, message);
+            address.write_made::<M>(place, message);
             self.producer.append(LETTER, size);
             (&raw mut *slot).write(None);
         }
