@@ -80,6 +80,11 @@ fn a_node_without_descriptors_refuses_connections_and_keeps_those_it_has() {
     assert!(matches!(&closed, Ok(0)) || closed.as_ref().is_err_and(|e| e.kind() == ErrorKind::ConnectionReset), "{closed:?}");
     assert!(metric(&mut own, "wingbeat_http_refused_total{reason=\"connections\"}") > 0);
     drop(strangers);
+    // It sees a moment later that they have gone, and resets who asks until then.
+    until_holds("it has descriptors again", || {
+        let mut clients: Vec<_> = (0..8).map(|_| poor.client()).collect();
+        clients.iter_mut().all(|client| client.get("/healthz/live").is_ok())
+    });
     cluster.add(&[]);
     cluster.wait_formed();
 }
