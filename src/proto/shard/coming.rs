@@ -47,7 +47,7 @@ impl<H: Host> Entities<H> {
     /// These moved in.
     pub fn expect(&mut self, t: &mut Turns<'_, H>, states: States, from: NodeId) {
         debug_assert!(self.coming.is_none(), "a stay begins with one transfer");
-        self.reserve(states.len(), states.key_bytes());
+        self.reserve(states.len());
         let most = states.len().saturating_sub(COMING_MAX).max(SOME);
         self.coming = Some(Box::new(Coming { states, from, next: 0, searched: 0 }));
         self.take_in(t, most);

@@ -25,7 +25,7 @@ pub(super) struct Slot<H: Host> {
 }
 
 // A million of them are a million times this.
-const _: () = assert!(size_of::<Option<SizeOfSlot>>() == 32);
+const _: () = assert!(size_of::<Option<SizeOfSlot>>() == 40);
 /// What a slot holds in production, whose entities are boxes.
 type SizeOfSlot = (KeyAt, u32, Option<Box<dyn std::any::Any>>, Option<Box<u8>>);
 
@@ -128,13 +128,13 @@ impl<H: Host> Entities<H> {
 
     /// Keys of the live instances.
     pub fn live_keys(&self) -> impl Iterator<Item = &[u8]> {
-        self.slots.iter().flatten().filter(|s| s.entity.is_some()).map(|s| self.keys.get(s.key))
+        self.slots.iter().flatten().filter(|s| s.entity.is_some()).map(|s| self.keys.get(&s.key))
     }
 
     /// The slot of `key`.
     #[inline]
     pub fn find(&self, tag: Tag, key: &[u8]) -> Option<u32> {
-        self.index.find(tag, |slot| self.slots[slot as usize].as_ref().is_some_and(|s| self.keys.is(s.key, key)))
+        self.index.find(tag, |slot| self.slots[slot as usize].as_ref().is_some_and(|s| self.keys.is(&s.key, key)))
     }
 
     /// All slots by number, used or not.
@@ -147,11 +147,10 @@ impl<H: Host> Entities<H> {
         self.slots.get_mut(slot as usize)?.as_mut()
     }
 
-    /// Makes room for so many more, with so many bytes of keys; for no more than a bound, as it is another node that says so.
-    pub(super) fn reserve(&mut self, count: usize, keys: usize) {
-        let (count, keys) = (count.min(RESERVED_MAX), keys.min(RESERVED_MAX * 16));
+    /// Makes room for so many more; for no more than a bound, as it is another node that says so.
+    pub(super) fn reserve(&mut self, count: usize) {
+        let count = count.min(RESERVED_MAX);
         self.slots.reserve_exact(count.saturating_sub(self.free.len()));
-        self.keys.reserve(count + keys);
         self.index.reserve(count);
     }
 
@@ -179,14 +178,17 @@ impl<H: Host> Entities<H> {
     pub(super) fn remove(&mut self, env: &Env, at: u32) {
         let Some(slot) = self.slots[at as usize].take() else { return };
         debug_assert!(slot.entity.is_none(), "a live entity is stopped first");
-        self.index.remove(env.tag(xxhash_rust::xxh3::xxh3_64(self.keys.get(slot.key))), at);
-        self.keys.forget(slot.key);
+        self.index.remove(env.tag(xxhash_rust::xxh3::xxh3_64(self.keys.get(&slot.key))), at);
+        self.keys.forget(&slot.key);
         self.free.push(at);
         if self.is_empty() {
             (self.slots, self.free, self.keys) = (vec![], vec![], Keys::default());
         } else if self.keys.is_half_empty() {
             let old = std::mem::take(&mut self.keys);
-            self.slots.iter_mut().flatten().for_each(|slot| slot.key = self.keys.add(old.get(slot.key)));
+            for slot in self.slots.iter_mut().flatten() {
+                let key = slot.key;
+                slot.key = self.keys.add(old.get(&key));
+            }
         }
     }
 
@@ -216,7 +218,7 @@ impl<H: Host> Entities<H> {
     pub(super) fn stop_one(&mut self, t: &mut Turns<'_, H>, at: u32, why: StopReason) -> bool {
         let Some(slot) = self.slots.get_mut(at as usize).and_then(Option::as_mut) else { return false };
         let Some(entity) = slot.entity.take() else { return false };
-        t.host.stop(&t.place(), self.keys.get(slot.key), entity, why);
+        t.host.stop(&t.place(), self.keys.get(&slot.key), entity, why);
         t.env.ran = true;
         discard_wishes(t);
         self.count_live(t.env, t.number, false);
@@ -252,7 +254,7 @@ impl<H: Host> Entities<H> {
         let Self { slots, keys, coming, .. } = self;
         for (slot, at) in slots.iter_mut().zip(0..) {
             let Some(slot) = slot else { continue };
-            let key = keys.get(slot.key);
+            let key = keys.get(&slot.key);
             if let Some(entity) = &mut slot.entity {
                 let added = states.add(key, |out| t.host.hand_over(&place, key, entity, out));
                 let wishes = if t.host.has_wishes() { t.host.take_wishes() } else { vec![] };
@@ -283,13 +285,13 @@ impl<H: Host> Entities<H> {
         self.coming = None;
         for mut slot in std::mem::take(&mut self.slots).into_iter().flatten() {
             if let Some(entity) = slot.entity {
-                t.host.stop(&place, self.keys.get(slot.key), entity, why);
+                t.host.stop(&place, self.keys.get(&slot.key), entity, why);
                 t.env.ran = true;
                 discard_wishes(t);
                 self.count_live(t.env, t.number, false);
             }
             if let Some(side) = &mut slot.side {
-                let watchers = side.end_own(t.env, self.keys.get(slot.key), cargo.as_deref_mut());
+                let watchers = side.end_own(t.env, self.keys.get(&slot.key), cargo.as_deref_mut());
                 watchers.into_iter().for_each(|watch| t.host.watched_ended(watch));
             }
             let Some(side) = slot.side else { continue };

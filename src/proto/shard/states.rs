@@ -12,7 +12,6 @@ const TAKEN: u8 = 0;
 pub(super) struct States {
     bytes: Vec<u8>,
     count: usize,
-    key_bytes: usize,
     /// Where the record begins that was added last.
     last: usize,
 }
@@ -41,7 +40,7 @@ impl States {
             given = Err(format!("it has {} bytes, and no more than {TRANSFER_BYTES} move at once", self.bytes.len() - behind).into());
         }
         if given == Ok(true) {
-            (self.count, self.key_bytes, self.last) = (self.count + 1, self.key_bytes + key.len(), before);
+            (self.count, self.last) = (self.count + 1, before);
             self.set_length(behind);
         } else {
             self.bytes.truncate(before);
@@ -61,7 +60,7 @@ impl States {
     pub fn take_front(&mut self, bytes: &[u8]) -> usize {
         let mut end = 0;
         while let Some(record) = Record::at(bytes, end).filter(|record| !record.taken) {
-            (self.count, self.key_bytes, self.last) = (self.count + 1, self.key_bytes + record.key.len(), self.bytes.len() + end);
+            (self.count, self.last) = (self.count + 1, self.bytes.len() + end);
             end += record.bytes.len();
         }
         self.bytes.extend_from_slice(&bytes[..end]);
@@ -96,11 +95,6 @@ impl States {
     /// How many were added.
     pub fn len(&self) -> usize {
         self.count
-    }
-
-    /// Of their keys alone.
-    pub fn key_bytes(&self) -> usize {
-        self.key_bytes
     }
 
     /// All records, as many as fit into so many bytes at a time; one that is larger comes alone. For those of which none was taken.

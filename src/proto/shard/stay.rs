@@ -50,7 +50,7 @@ struct Incoming {
     cargo: Cargo,
 }
 
-/// One shard, as this worker knows it. What a message looks at comes first, with that of its entities behind it, in three lines of the cache.
+/// One shard, as this worker knows it. What a message looks at comes first, with that of its entities behind it, in two lines of the cache.
 #[repr(C, align(64))]
 pub(super) struct Shard<H: Host> {
     pub(super) state: State,
@@ -86,7 +86,7 @@ pub(super) struct Shard<H: Host> {
 
 impl<H: Host> Shard<H> {
     pub fn new(key: ShardKey, number: u32) -> Self {
-        const { assert!(offset_of!(Self, entities) + offset_of!(Entities<H>, dirty) < 3 * 64, "what a message looks at") };
+        const { assert!(offset_of!(Self, entities) + offset_of!(Entities<H>, handled) < 2 * 64, "what a message looks at") };
         Self {
             state: State::None,
             cur: Epoch::ZERO,

@@ -119,7 +119,7 @@ impl<H: Host> Entities<H> {
     #[inline(always)]
     pub fn fetch_entity(&self, at: u32) {
         if let Some(Some(Slot { key, entity: Some(entity), .. })) = self.slots.get(at as usize) {
-            self.keys.first(*key).inspect(|key| H::fetch(*key));
+            self.keys.first(key).inspect(|key| H::fetch(*key));
             H::fetch_entity(entity);
         }
     }
@@ -139,16 +139,24 @@ impl<H: Host> Entities<H> {
         let Some(Some(slot)) = self.slots.get_mut(at as usize) else { return Err(NoShortWay) };
         let Some(entity) = &mut slot.entity else { return Err(NoShortWay) };
         // `None` in the steady state.
-        if !self.keys.is(slot.key, key) || slot.side.as_ref().is_some_and(|side| !side.mailbox.is_empty()) {
+        if !self.keys.is(&slot.key, key) || slot.side.as_ref().is_some_and(|side| !side.mailbox.is_empty()) {
             return Err(NoShortWay);
         }
         let turn = turn(host, place, entity);
         slot.used = own::stamp(env.now);
         let has_side = slot.side.is_some();
+        if self.handled == 0 {
+            self.first_handled(env, number);
+        }
         self.handled += 1;
-        self.touch(env, number);
         let plain = !has_side && turn == Turn::Continue && !host.has_wishes();
         Ok((!plain).then_some(turn))
+    }
+
+    /// Something is handled, for the first time since the last report: this is in the list for the next one.
+    #[cold]
+    fn first_handled(&mut self, env: &mut Env, number: u32) {
+        self.touch(env, number);
     }
 
     /// What a turn has led to, and what it had put aside: that may stand in the mailbox now.
@@ -294,7 +302,7 @@ impl<H: Host> Entities<H> {
         let side = slot.side.as_deref();
         let waited = side.and_then(|side| side.adopted.as_ref()).map(|(state, from)| (state.as_slice(), *from));
         let brings = match (brings, coming) {
-            (None, Some(coming)) if waited.is_none() => coming.take(keys.get(slot.key)),
+            (None, Some(coming)) if waited.is_none() => coming.take(keys.get(&slot.key)),
             _ => brings,
         };
         let state = brings.or(waited);
@@ -303,7 +311,7 @@ impl<H: Host> Entities<H> {
             0 => StartCause::FirstMessage,
             _ => StartCause::Restarted,
         };
-        let started = t.host.start(&place, keys.get(slot.key), cause, state);
+        let started = t.host.start(&place, keys.get(&slot.key), cause, state);
         t.env.ran = true;
         match started {
             Ok(entity) => {
@@ -325,7 +333,7 @@ impl<H: Host> Entities<H> {
                 let side = slot.side.get_or_insert_default();
                 side.start_failures += 1;
                 if side.start_failures == STARTS_MAX {
-                    t.host.circuit_opened(&place, keys.get(slot.key), &why);
+                    t.host.circuit_opened(&place, keys.get(&slot.key), &why);
                 }
                 if let Some((state, from)) = brings {
                     side.adopted = Some((state.to_vec(), from));
