@@ -15,6 +15,8 @@ pub const PACE: usize = 16;
 const SLOW: Duration = Duration::from_millis(1);
 /// Less than that, of the processor's counter: what goes fast needs no reading of the clock.
 const SOON_TICKS: u64 = 1 << 20;
+/// Some twenty microseconds.
+const TURN_TICKS: u64 = 1 << 16;
 
 /// A reading of the clock.
 #[derive(Copy, Clone, Debug)]
@@ -46,8 +48,18 @@ impl Moment {
     /// Whether it was hardly any time ago, which costs less than to read the clock.
     #[inline]
     pub fn is_soon(self, clock: &Clock) -> bool {
+        self.is_within(SOON_TICKS, clock)
+    }
+
+    /// Whether it was less time ago than a turn may take without harm.
+    pub fn is_just_now(self, clock: &Clock) -> bool {
+        self.is_within(TURN_TICKS, clock)
+    }
+
+    #[inline]
+    fn is_within(self, ticks: u64, clock: &Clock) -> bool {
         match clock {
-            Clock::Machine => self.ticks.zip(sys::ticks()).is_some_and(|(then, now)| now.wrapping_sub(then) < SOON_TICKS),
+            Clock::Machine => self.ticks.zip(sys::ticks()).is_some_and(|(then, now)| now.wrapping_sub(then) < ticks),
             Clock::Virtual(time) => time.now() == self.now,
         }
     }

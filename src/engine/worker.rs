@@ -38,6 +38,8 @@ use crate::{
 
 /// Items taken from one lane before the next one has its turn.
 const BATCH: usize = 64;
+/// So many times that, where that takes hardly any time and nobody else waits: what a turn costs beside what is handled in it is for more of it then.
+const BATCHES: usize = 8;
 /// Refused asks and messages to itself that entities get in a turn: who reacts to a refusal by trying again has no more turns than that between those of the
 /// lanes, which make the room.
 const LATERS: usize = 16 * BATCH;
@@ -78,6 +80,17 @@ impl Row<'_> {
         self.upto = self.most.min(self.done + PACE);
         self.fast && self.done < self.upto && self.moment.is_soon(self.clock)
     }
+}
+
+/// What a turn took from the lanes.
+#[derive(Default)]
+struct Took {
+    /// Something.
+    worked: bool,
+    /// Word that the worker is to end.
+    quit: bool,
+    /// The last item of those lanes.
+    ended: Vec<LaneId>,
 }
 
 /// A worker without its thread: the work of one is a row of [`turn`](Self::turn)s, each a function of the moment and of what came in.
@@ -244,34 +257,22 @@ impl Worker {
         }
         self.host.moments.begin(began);
         self.look_at_right();
-        let mut worked = false;
-        let mut quit = false;
+        let mut took = Took::default();
         let abroad = std::mem::take(&mut self.abroad);
-        let mut ended = vec![];
         let mut lanes = std::mem::take(&mut self.lanes);
         let clogged = self.host.out.is_clogged();
-        for lane in lanes.iter_mut().filter(|_| !clogged) {
-            let (id, mut left) = (lane.id, BATCH);
-            if lane.is_empty() || !self.core.has_room(id, BATCH) {
-                continue;
+        for at in 0..if clogged { 0 } else { lanes.len() } {
+            let mut batches = 1;
+            while self.batch(&mut lanes[at], &mut took)
+                && batches < BATCHES
+                && began.is_just_now(&self.node.clock)
+                && self.goes_on(&lanes, at)
+            {
+                batches += 1;
             }
-            loop {
-                let handled = self.letters(lane, left);
-                (worked, left) = (worked | (handled > 0), left - handled);
-                let next = if left > 0 { long_way(lane) } else { None };
-                let Some(item) = next else { break };
-                (worked, left) = (true, left - 1);
-                match item {
-                    ToWorker::Quit => quit = true,
-                    ToWorker::Lane(LaneItem::End) => {
-                        ended.push(id);
-                        self.item(id, ToWorker::Lane(LaneItem::End));
-                    }
-                    item => self.item(id, item),
-                }
-            }
-            lane.release();
+            lanes[at].release();
         }
+        let Took { mut worked, mut quit, ended } = took;
         self.lanes = lanes;
         // Answers free the room of their asks before they come here, so that a turn takes all that can have been asked for until now: were it fewer, entities
         // that ask in each turn would leave more and more behind.
@@ -342,6 +343,38 @@ impl Worker {
             (_, _, true) => Step::Timers,
             _ => Step::Idle,
         }
+    }
+
+    /// Takes the oldest items from a lane: whether as many as a lane has before the next one.
+    fn batch(&mut self, lane: &mut Ring<ToWorker>, took: &mut Took) -> bool {
+        let (id, mut left) = (lane.id, BATCH);
+        if lane.is_empty() || !self.core.has_room(id, BATCH) {
+            return false;
+        }
+        loop {
+            let handled = self.letters(lane, left);
+            (took.worked, left) = (took.worked | (handled > 0), left - handled);
+            let next = if left > 0 { long_way(lane) } else { None };
+            let Some(item) = next else { return left == 0 };
+            (took.worked, left) = (true, left - 1);
+            match item {
+                ToWorker::Quit => took.quit = true,
+                ToWorker::Lane(LaneItem::End) => {
+                    took.ended.push(id);
+                    self.item(id, ToWorker::Lane(LaneItem::End));
+                }
+                item => self.item(id, item),
+            }
+        }
+    }
+
+    /// Nobody waits for the end of the turn, as far as is known, but that lane.
+    fn goes_on(&self, lanes: &[Ring<ToWorker>], at: usize) -> bool {
+        let out = &self.host.out;
+        !out.used
+            && out.answers() + out.laters() == 0
+            && lanes.iter().enumerate().all(|(other, lane)| other == at || lane.is_empty())
+            && self.node.workers[usize::from(self.index)].is_quiet()
     }
 
     /// The lanes of the calling thread are this worker's, whose entities send by them.
@@ -931,10 +964,14 @@ mod tests {
         }
 
         fn send_to(&mut self, key: &[u8], message: SlowMsg) {
+            Self::send_by(&mut self.lane, self.shard, key, message);
+        }
+
+        fn send_by(lane: &mut LaneSender<ToWorker>, shard: ShardKey, key: &[u8], message: SlowMsg) {
             let hash = xxhash_rust::xxh3::xxh3_64(key);
-            let address = Address { shard: self.shard, tag: Epoch(1), stream: None, key, hash, ask: None, reads: 0 };
-            assert!(self.lane.letter(&address, &mut Some(message)), "there is room");
-            self.lane.publish();
+            let address = Address { shard, tag: Epoch(1), stream: None, key, hash, ask: None, reads: 0 };
+            assert!(lane.letter(&address, &mut Some(message)), "there is room");
+            lane.publish();
         }
 
         /// What a turn has handled.
@@ -961,6 +998,25 @@ mod tests {
             (0..10).for_each(|_| all.extend(bed.turn()));
             assert_eq!(all.iter().map(|(number, _)| *number).collect::<Vec<_>>(), (1..=count).collect::<Vec<_>>(), "in order, and once");
         }
+    }
+
+    #[test]
+    fn a_lane_goes_on_while_nobody_else_waits_and_that_takes_no_time() {
+        let mut bed = Bed::new();
+        let work = |takes, number| SlowMsg::Work(Work { takes, number });
+        (1..=900).for_each(|number| bed.send(work(0, number)));
+        assert_eq!(bed.turn().len(), BATCH * BATCHES);
+        let mut other = bed.node.workers[0].open(bed.node.next_lane(), 1000);
+        (1001..=1100).for_each(|number| Bed::send_by(&mut other, bed.shard, b"k", work(0, number)));
+        let from_other = |done: &[(u64, u64)]| done.iter().filter(|(number, _)| *number > 1000).count();
+        let done = bed.turn();
+        assert_eq!((done.len(), from_other(&done)), (2 * BATCH, BATCH), "each has its turn");
+        let done = bed.turn();
+        assert_eq!((done.len(), from_other(&done)), (100, 100 - BATCH), "the first has its turn, and the other its rest");
+        let rest = 900 - BATCH * (BATCHES + 2);
+        assert_eq!(bed.turn().len(), rest);
+        (0..200).for_each(|number| bed.send(work(1, number)));
+        assert_eq!(bed.turn().len(), BATCH, "timers and others wait for the end of a turn");
     }
 
     #[test]
