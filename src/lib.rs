@@ -33,6 +33,7 @@ pub use api::*;
 pub use config::{Config, ConfigError, ConfigErrors};
 pub use crossbeam::channel;
 pub use id::{BadAddr, Epoch, NodeAddr, NodeId, ShardId, ShardKey, Term, TypeId, address_order};
+pub use metrics::Latency;
 pub use proto::{
     handoff::DropReason,
     membership::{ClusterView, Event, Member, MemberInfo, MemberStatus, Members, Observers},

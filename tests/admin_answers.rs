@@ -51,6 +51,16 @@ fn every_question_has_its_shape() {
             "age_ms": 12}]})
     );
     assert_eq!(node.get("/api/v1/drops").json(), json!({"drops": {"link_lost": 1, "mailbox_full": 2}, "total": 3}));
+    assert_eq!(
+        node.get("/api/v1/slow").json(),
+        json!({"slow": [
+            {"type": "counter", "key": "a", "shard": 4, "worker": 1, "took_ms": 700, "ended_ms_ago": null},
+            {"type": "counter", "key": "b", "shard": 4, "worker": 1, "took_ms": 700, "ended_ms_ago": 9},
+        ]})
+    );
+    let latency = node.get("/api/v1/latency").json();
+    assert_eq!(latency["latency"][0], json!({"of": "ask", "count": 0, "p50_ns": null, "p99_ns": null, "p999_ns": null, "max_ns": null}));
+    assert!(latency["latency"].as_array().unwrap().iter().any(|row| row["of"] == "http" && row["p50_ns"].as_u64() > Some(0)));
     let config = node.get("/api/v1/config").json();
     assert_eq!((&config["config"][0]["value"], &config["config"][1]["value"]), (&"\"c\"".into(), &"(hidden)".into()));
     for probe in ["alive", "ready", "startup"] {

@@ -15,6 +15,7 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
+use serde_json::Value;
 use support::{PATIENCE, http::Client, until_holds};
 use wingbeat::{
     ActError, Addressed, AskError, Cluster, Config, Cx, DropReason, Entity, EntityRef, Event, HostOptions, Message, Promise, QueryError,
@@ -176,6 +177,24 @@ fn pair(name: &str, change: impl Fn(&mut Config)) -> (Cluster, Cluster, Region<J
 
 fn ask(entity: &EntityRef<Job>) -> u64 {
     entity.ask(Count, PATIENCE).unwrap()
+}
+
+#[test]
+fn what_takes_time_is_measured() {
+    let (home, sender, region, _) = pair("latency", |_| {});
+    let of = |node: &Cluster, name| node.latency().into_iter().find(|measured| measured.of == name).unwrap();
+    assert_eq!((of(&home, "ask").count, of(&home, "handoff").max), (0, Duration::ZERO));
+    let entity = region.get("a");
+    (1..=200).for_each(|n| assert_eq!(ask(&entity), n));
+    let asked = of(&sender, "ask");
+    let wingbeat::Latency { count, p50, p99, p999, max, .. } = asked;
+    assert!(count >= 3 && Duration::ZERO < p50 && p50 <= p99 && p99 <= p999 && p999 <= max && max < PATIENCE, "{asked:?}");
+    until_holds("turns are measured where they are taken", || of(&home, "worker_turn").count > 0 && of(&home, "network_turn").count > 0);
+    assert_eq!(of(&home, "ask").count, 0, "nobody asked there");
+    host(&sender, &Arc::default()).wait_ready(PATIENCE).unwrap();
+    let shard = region.shard_of(&"a".to_owned()).unwrap();
+    until_holds("a move begins", || home.admin().move_shard::<Job>(shard, sender.id()).is_ok());
+    until_holds("moves are measured by who coordinates them", || of(&home, "handoff").max > Duration::ZERO);
 }
 
 // failures: row 4
@@ -367,6 +386,16 @@ fn a_handler_that_does_not_return_is_named_and_its_shard_runs_nowhere_else() {
         warnings.contains(&format!("entity `stuck` of type `test.job`, shard {}", shard.0)) && warnings.contains(" s: ")
     });
     assert!(get("/metrics").text().contains("\nwingbeat_workers_stuck 1\n"));
+    let slow_turns = || {
+        let all = get("/api/v1/slow").json()["slow"].as_array().unwrap().clone();
+        let ours = |turn: &Value| turn["type"] == "test.job" && turn["key"] == "stuck" && turn["shard"] == shard.0 && turn["worker"] == 0;
+        all.into_iter().filter(ours).collect::<Vec<_>>()
+    };
+    let under_way = slow_turns();
+    assert!(
+        under_way.len() == 1 && under_way[0]["ended_ms_ago"].is_null() && under_way[0]["took_ms"].as_u64() >= Some(500),
+        "{under_way:?}"
+    );
 
     let again = Arc::new(Shared::default());
     let mut third = config("stuck");
@@ -403,6 +432,8 @@ fn a_handler_that_does_not_return_is_named_and_its_shard_runs_nowhere_else() {
     let slow =
         page.split("\nwingbeat_worker_slow_turns_total{worker=\"0\"} ").nth(1).and_then(|rest| rest.lines().next()?.parse::<u64>().ok());
     assert!(slow >= Some(1), "{slow:?}");
+    let over = slow_turns();
+    assert!(over.len() == 1 && over[0]["ended_ms_ago"].is_u64() && over[0]["took_ms"].as_u64() >= Some(700), "{over:?}");
     assert!(
         page.contains("\nwingbeat_worker_turns_total{worker=\"0\"} ") && !page.contains("wingbeat_worker_turns_total{worker=\"0\"} 0\n")
     );

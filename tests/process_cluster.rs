@@ -206,6 +206,7 @@ fn acts_of_the_command_line_reach_the_cluster() {
         &["handoffs"],
         &["events"],
         &["drops"],
+        &["latency"],
         &["config"],
         &["config", "--diff"],
     ] {

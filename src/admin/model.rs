@@ -2,6 +2,8 @@
 //!
 //! Nodes are written as `host:port`. What a node does not know at the moment is `null`, never a made-up number.
 
+use std::time::Duration;
+
 use serde::{Serialize, Serializer};
 
 use crate::NodeAddr;
@@ -220,6 +222,49 @@ pub struct Handoff {
     pub state: String,
     /// Since when it moves, in milliseconds; `None` if not known here.
     pub age_ms: Option<u64>,
+}
+
+/// One row of `/api/v1/latency`: how long something took, of which there are many. `None` where nothing was measured.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct LatencyRow {
+    /// What was measured, as in [`Latency::of`](crate::metrics::Latency::of).
+    pub of: &'static str,
+    /// How many were measured since the node began.
+    pub count: u64,
+    /// Median, in nanoseconds.
+    pub p50_ns: Option<u64>,
+    /// 99th percentile.
+    pub p99_ns: Option<u64>,
+    /// 99.9th percentile.
+    pub p999_ns: Option<u64>,
+    /// Longest.
+    pub max_ns: Option<u64>,
+}
+
+impl From<&crate::metrics::Latency> for LatencyRow {
+    fn from(latency: &crate::metrics::Latency) -> Self {
+        let ns = |took: Duration| (latency.count > 0).then(|| u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+        let crate::metrics::Latency { of, count, p50, p99, p999, max } = *latency;
+        Self { of, count, p50_ns: ns(p50), p99_ns: ns(p99), p999_ns: ns(p999), max_ns: ns(max) }
+    }
+}
+
+/// One row of `/api/v1/slow`: a turn of an entity's code that took long, during which nothing else on its worker ran.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct SlowTurn {
+    /// Name of the entity type.
+    #[serde(rename = "type")]
+    pub ty: String,
+    /// The entity's key; of a long one that has not ended, its beginning.
+    pub key: String,
+    /// Number of its shard.
+    pub shard: u32,
+    /// Number of the worker.
+    pub worker: u16,
+    /// How long it took, or has taken by now, at least.
+    pub took_ms: u64,
+    /// How long ago it ended; `None` if it has not.
+    pub ended_ms_ago: Option<u64>,
 }
 
 /// One row of `/api/v1/config`.

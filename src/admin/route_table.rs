@@ -24,6 +24,8 @@ pub(super) enum Route {
     Move,
     Handoffs,
     Drops,
+    Latency,
+    Slow,
     Events,
     Config,
     Metrics,
@@ -48,6 +50,8 @@ pub(super) const ROUTES: &[(Method, &str, Route)] = &[
     (Method::Post, "/api/v1/shards/{type}/{shard}/move", Route::Move),
     (Method::Get, "/api/v1/handoffs", Route::Handoffs),
     (Method::Get, "/api/v1/drops", Route::Drops),
+    (Method::Get, "/api/v1/latency", Route::Latency),
+    (Method::Get, "/api/v1/slow", Route::Slow),
     (Method::Get, "/api/v1/events", Route::Events),
     (Method::Get, "/api/v1/config", Route::Config),
     (Method::Get, "/metrics", Route::Metrics),
@@ -61,8 +65,6 @@ pub(super) const ROUTES: &[(Method, &str, Route)] = &[
 const ABSENT: &[(&str, &str)] = &[
     ("/api/v1/partitions", "partitions"),
     ("/api/v1/leaders", "leaderships"),
-    ("/api/v1/latency", "view of latencies"),
-    ("/api/v1/slow", "view of slow turns"),
     ("/api/v1/store/{name}/{key}", "replicated store"),
     ("/api/v1/rebalance", "rebalancing on request"),
 ];
@@ -213,7 +215,7 @@ mod tests {
     fn what_does_not_exist_yet_is_not_taken_for_misspelt() {
         for (method, path) in [
             (Method::Get, "/api/v1/leaders"),
-            (Method::Get, "/api/v1/latency"),
+            (Method::Get, "/api/v1/partitions"),
             (Method::Post, "/api/v1/rebalance"),
             (Method::Delete, "/api/v1/store/prices/a%2Fb"),
         ] {

@@ -9,7 +9,7 @@ use super::{
     entities,
     events::EventRing,
     http::{JSON, Method, Request, Response},
-    model::{Check, Setting},
+    model::{Check, LatencyRow, Setting},
     patience::Patience,
     problem::{Problem, shorten},
     query::{Query, check_key},
@@ -90,6 +90,11 @@ impl Api {
             }
             Route::Handoffs => self.source.handoffs(answer(responder, |handoffs| wrapped("handoffs", handoffs))),
             Route::Drops => responder.respond(drops(&self.source.drops())),
+            Route::Latency => {
+                let rows: Vec<LatencyRow> = self.metrics.latencies().iter().map(LatencyRow::from).collect();
+                responder.respond(wrapped("latency", rows));
+            }
+            Route::Slow => responder.respond(wrapped("slow", self.source.slow_turns())),
             Route::Events => {
                 let asked = need!(Query::parse(&request.query, &["last_event_id"]).and_then(|query| query.last_event_id()));
                 // A header that is no number is from somebody else's stream: as if none was given.

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::model::{Check, Handoff, Link, Location, Member, Setting, ShardRow, Status, TypeRow};
+use super::model::{Check, Handoff, Link, Location, Member, Setting, ShardRow, SlowTurn, Status, TypeRow};
 use crate::{NodeAddr, metrics::Prometheus};
 
 /// What is called with the answer, once, from any thread. Cheap: the answer is put into JSON on the admin thread.
@@ -29,6 +29,8 @@ pub trait Source: Send + Sync + 'static {
     fn config(&self) -> Vec<Setting>;
     /// Accepted and not handled messages, by label of the reason.
     fn drops(&self) -> Vec<(&'static str, u64)>;
+    /// Turns of entities that took long: those that have not ended, then the last that have, the newest first.
+    fn slow_turns(&self) -> Vec<SlowTurn>;
     /// Adds what the node measures beside [`crate::metrics::Metrics`], which the surface prints itself.
     fn metrics(&self, out: &mut Prometheus);
     /// The entity types that HTTP can address, with their operations. Called once per request.

@@ -26,6 +26,7 @@ use crate::{
         types::TypeEntry,
     },
     error::codes,
+    metrics::Latency,
     net::Net,
     proto::{
         handoff::DropReason,
@@ -171,6 +172,11 @@ impl Cluster {
     /// A bounded stream of the messages that are accepted and then given up on this node, from now on.
     pub fn dead_letters(&self) -> Receiver<DeadLetter> {
         self.node().dead_letters()
+    }
+
+    /// What this node measures in time, since it began: how long requests of its threads and turns of its workers take, and how late its timers are.
+    pub fn latency(&self) -> Vec<Latency> {
+        self.node().metrics.latencies()
     }
 
     /// Hosts `E` here, or gives a proxy where [`HostOptions::on_role`] names a role that this node lacks. The factory runs on the worker that

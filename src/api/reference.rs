@@ -234,6 +234,9 @@ impl<T: EntityType> EntityRef<T> {
                 None => asker.wait_on(&self.node.clock),
             }
         });
+        if answered.is_some() && asker.is_sampled() {
+            self.node.metrics.ask.record(self.node.now().since(now));
+        }
         asker.keep();
         // For the next ask.
         self.node.slots.fetch(correlation);

@@ -13,11 +13,14 @@ use crate::{
     AskError, Config, EntityType, Epoch, Event, NodeAddr, NodeId, Refusal, Region, Request, ShardId, ShardKey, StartError, TypeId,
     admin::{
         Done, EntityCall, EntityOutcome, Listening, Mode, Probe, ServerHandle, Source, SourceError,
-        model::{self, Check, Handoff, Host, Incarnation, Life as NodeLife, Link, Location, Rtt, Setting, ShardRow, Status, TypeRow},
+        model::{
+            self, Check, Handoff, Host, Incarnation, Life as NodeLife, Link, Location, Rtt, Setting, ShardRow, SlowTurn, Status, TypeRow,
+        },
     },
     api::reference::is_for_now,
     engine::{
         node::{Life, Node},
+        slow_turns::Inside,
         types::{Standing, TypeEntry, show_bytes},
     },
     metrics::Prometheus,
@@ -270,6 +273,13 @@ fn unanswered(config: &Config, view: &ClusterView) -> SourceError {
 }
 
 impl Surface {
+    /// Type and key of the entity whose turn it is, for people.
+    fn name(&self, turn: &Inside) -> (String, String) {
+        let entry = self.node.type_entry(turn.shard.ty);
+        let ty = entry.as_ref().map_or_else(|| format!("{:08x}", turn.shard.ty.0), |entry| entry.name.to_string());
+        (ty, turn.key(|key| entry.map_or_else(|| show_bytes(key), |entry| entry.show_key(key))))
+    }
+
     fn entry(&self, name: &str) -> Result<Arc<TypeEntry>, SourceError> {
         let known = || {
             let mut names: Vec<String> = self.node.all_types().iter().map(|e| e.name.to_string()).collect();
@@ -399,10 +409,8 @@ impl Source for Surface {
         if node.core_counters().protocol.iter().any(|(name, now)| *name == BLOCKED_NOW && *now > 0) {
             warnings.push("udp_blocked: no datagrams come, so gossip and heartbeats go over TCP; open UDP on the port".into());
         }
-        for inside in node.stuck_turns() {
-            let entry = node.type_entry(inside.shard.ty);
-            let ty = entry.as_ref().map_or_else(|| format!("{:08x}", inside.shard.ty.0), |entry| entry.name.to_string());
-            let key = inside.key(|key| entry.map_or_else(|| show_bytes(key), |entry| entry.show_key(key)));
+        for (_, inside) in node.stuck_turns() {
+            let (ty, key) = self.name(&inside);
             warnings.push(format!(
                 "entity `{key}` of type `{ty}`, shard {}, has not come out of its code for {:.1} s: what else lives on its worker waits",
                 inside.shard.shard.0,
@@ -483,6 +491,24 @@ impl Source for Surface {
 
     fn drops(&self) -> Vec<(&'static str, u64)> {
         self.node.metrics.drops.all()
+    }
+
+    fn slow_turns(&self) -> Vec<SlowTurn> {
+        let (node, now) = (&self.node, self.node.now());
+        let ms = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        let stuck = node.stuck_turns().into_iter().map(|(worker, inside)| {
+            let (ty, key) = self.name(&inside);
+            SlowTurn { ty, key, shard: inside.shard.shard.0, worker, took_ms: ms(inside.took), ended_ms_ago: None }
+        });
+        let ended = node.slow_turns.all().into_iter().rev().map(|turn| SlowTurn {
+            ty: turn.entity_type,
+            key: turn.key,
+            shard: turn.shard.0,
+            worker: turn.worker,
+            took_ms: ms(turn.took),
+            ended_ms_ago: Some(ms(now.since(turn.ended))),
+        });
+        stuck.chain(ended).collect()
     }
 
     fn metrics(&self, out: &mut Prometheus) {

@@ -21,7 +21,7 @@ use super::{
     sys,
     window::{self, Sleeper},
 };
-use crate::{Time, config::Idle};
+use crate::{Time, config::Idle, metrics::SAMPLED};
 
 /// Looks at the answer before the first yield: an entity of this node answers within a microsecond when its worker is awake.
 const LOOKS: u32 = 64;
@@ -98,6 +98,7 @@ pub struct Asker {
     preset: Idle,
     /// No answer can come any more.
     settled: bool,
+    asked: u32,
 }
 
 impl Drop for Asker {
@@ -126,7 +127,7 @@ impl Asker {
                 asker.settled = false;
                 asker
             }
-            _ => Box::new(Self { desk: Some(Desk::take()), idler: Idler::new(preset), preset, settled: false }),
+            _ => Box::new(Self { desk: Some(Desk::take()), idler: Idler::new(preset), preset, settled: false, asked: 0 }),
         }
     }
 
@@ -229,6 +230,13 @@ impl Asker {
     /// Waits for an answer that is on its way: somebody else took the slot.
     pub fn wait_on(&mut self, clock: &Clock) -> Option<Answered> {
         self.wait(clock, None, sys::now(), Time::MAX)
+    }
+
+    /// Whether the ask that was answered just now is one of those whose time is measured: the thread's first one is, and then one in so many.
+    pub fn is_sampled(&mut self) -> bool {
+        let before = self.asked;
+        self.asked = before.wrapping_add(1);
+        before.is_multiple_of(SAMPLED)
     }
 
     /// Keeps it for the thread's next ask. Not for one whose answer may still come.

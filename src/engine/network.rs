@@ -609,6 +609,9 @@ impl<N: Carrier> Network<N> {
                 Effect::View(view) => self.node.set_view(view),
                 Effect::Event(event) => {
                     log_event(&event, self.node.id);
+                    if let Event::ShardMoved { took, .. } = &event {
+                        self.node.metrics.handoff.record(*took);
+                    }
                     self.end_asks(&event);
                     self.node.publish(event);
                 }

@@ -243,6 +243,9 @@ pub struct Node {
     lease: Option<Sender<(u64, LeaseCall)>>,
     moving: AtomicU64,
     core_counters: Mutex<CoreCounters>,
+    /// The last turns that took long.
+    #[cfg(feature = "admin")]
+    pub slow_turns: super::slow_turns::SlowTurns,
     /// Types that HTTP can address.
     #[cfg(feature = "admin")]
     pub exposed: crate::api::surface::Exposed,
@@ -310,6 +313,8 @@ impl Node {
             events: Mutex::default(),
             moving: AtomicU64::new(0),
             core_counters: Mutex::default(),
+            #[cfg(feature = "admin")]
+            slow_turns: super::slow_turns::SlowTurns::default(),
             #[cfg(feature = "admin")]
             exposed: crate::api::surface::Exposed::default(),
             #[cfg(feature = "admin")]
@@ -777,11 +782,11 @@ impl Node {
         self.moving.load(Ordering::Relaxed)
     }
 
-    /// Turns of entities that last for long and are not over.
+    /// Turns of entities that last for long and are not over, and the workers that they keep.
     #[cfg(feature = "admin")]
-    pub fn stuck_turns(&self) -> Vec<super::slow_turns::Inside> {
+    pub fn stuck_turns(&self) -> Vec<(u16, super::slow_turns::Inside)> {
         let now = self.now();
-        self.busy.iter().filter_map(|busy| busy.stuck(now)).collect()
+        (0..).zip(&self.busy).filter_map(|(worker, busy)| Some((worker, busy.stuck(now)?))).collect()
     }
 
     /// The counters of the pure core and the sockets, at most about a second old.

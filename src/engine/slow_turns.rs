@@ -40,6 +40,50 @@ impl Inside {
     }
 }
 
+/// A turn of an entity's code that took long, and is over.
+#[cfg(feature = "admin")]
+#[derive(Clone, PartialEq, Debug)]
+pub struct SlowTurn {
+    /// Name of the entity's type.
+    pub entity_type: String,
+    /// Its key, for people.
+    pub key: String,
+    /// Its shard.
+    pub shard: ShardId,
+    /// The worker that it kept.
+    pub worker: u16,
+    /// How long, at least.
+    pub took: Duration,
+    /// When it ended.
+    pub ended: Time,
+}
+
+/// So many of them are kept.
+#[cfg(feature = "admin")]
+const KEPT: usize = 64;
+
+/// The last slow turns, the oldest first.
+#[cfg(feature = "admin")]
+#[derive(Debug, Default)]
+pub struct SlowTurns(parking_lot::Mutex<std::collections::VecDeque<SlowTurn>>);
+
+#[cfg(feature = "admin")]
+impl SlowTurns {
+    /// One more, in the place of the oldest if there are many.
+    pub fn add(&self, turn: SlowTurn) {
+        let mut turns = self.0.lock();
+        if turns.len() == KEPT {
+            turns.pop_front();
+        }
+        turns.push_back(turn);
+    }
+
+    /// Those that are kept.
+    pub fn all(&self) -> Vec<SlowTurn> {
+        self.0.lock().iter().cloned().collect()
+    }
+}
+
 /// What one worker is doing. Written by that worker, but for `slow` and `since`, which the network thread writes.
 #[derive(Debug, Default)]
 pub struct Busy {
@@ -243,6 +287,23 @@ mod tests {
         assert_eq!(gate.pass(at(1000)), Some(1000));
         assert_eq!(gate.pass(at(1001)), None);
         assert_eq!(gate.pass(at(5000)), Some(1));
+    }
+
+    #[cfg(feature = "admin")]
+    #[test]
+    fn the_last_slow_turns_are_kept() {
+        let turns = SlowTurns::default();
+        let turn = |n: u64| SlowTurn {
+            entity_type: "counter".into(),
+            key: n.to_string(),
+            shard: SHARD.shard,
+            worker: 0,
+            took: SLOW,
+            ended: at(n),
+        };
+        assert_eq!(turns.all(), []);
+        (0..100).for_each(|n| turns.add(turn(n)));
+        assert_eq!(turns.all(), (36..100).map(turn).collect::<Vec<_>>());
     }
 
     #[test]

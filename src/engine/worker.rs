@@ -30,6 +30,7 @@ use crate::{
         window::{self, Sleeper},
         worker_host::{HANDLE, WorkerHost},
     },
+    metrics::SAMPLED,
     proto::{
         handoff::{DropReason, Envelope},
         shard::{Approach, Host, LaneId, LaneItem, NoShortWay, Others, Parcel, Place, ShardCommand, ShardCore, ShardReport},
@@ -107,6 +108,8 @@ pub struct Worker {
     local: bool,
     /// The lanes of its thread are known as its own.
     known: bool,
+    /// Turns that found something to do.
+    worked: u32,
     /// The last work had to do with another node.
     abroad: bool,
     /// The last sleep was at the window, and ended for nothing.
@@ -159,6 +162,9 @@ pub fn run(node: Arc<Node>, index: u16, seed: u64, me: &Mutex<Sleeper>) {
             Step::Quit => break,
             Step::Worked => {
                 idler.worked(now);
+                if worker.is_sampled() {
+                    worker.node.metrics.worker_turn.record(worker.node.now().since(now));
+                }
                 if let Some(then) = worker.awaits_more(idler.looks()) {
                     began = then;
                     continue;
@@ -231,6 +237,7 @@ impl Worker {
             quiesces: false,
             local: false,
             known: false,
+            worked: 0,
             abroad: false,
             disturbed: false,
             group: GROUP,
@@ -649,6 +656,13 @@ impl Worker {
             let then = Moment::read(&self.node.clock);
             (0..rounds).any(|_| self.lanes.iter().any(|lane| !lane.is_empty())).then_some(then)
         })
+    }
+
+    /// Whether the turn just now is one of those whose length is measured.
+    fn is_sampled(&mut self) -> bool {
+        let before = self.worked;
+        self.worked = before.wrapping_add(1);
+        before.is_multiple_of(SAMPLED)
     }
 
     /// Whether a turn has nothing to do before something comes in or a timer is due.

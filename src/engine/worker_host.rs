@@ -82,6 +82,15 @@ impl WorkerHost {
         self.counters().slow_turns.bump(1);
         let (entity_type, key) = self.show(at.shard.ty, key);
         tracing::warn!(target: "wingbeat::engine", entity_type, %key, shard = at.shard.shard.0, ?took, "slow turn: what else lives on this worker has waited");
+        #[cfg(feature = "admin")]
+        self.node.slow_turns.add(crate::engine::slow_turns::SlowTurn {
+            entity_type: entity_type.to_owned(),
+            key,
+            shard: at.shard.shard,
+            worker: self.index,
+            took,
+            ended: self.node.now(),
+        });
     }
 
     /// Type and key of an entity for people.

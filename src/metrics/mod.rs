@@ -8,6 +8,8 @@ mod histogram;
 mod prometheus;
 mod refusal;
 
+use std::time::Duration;
+
 use crossbeam::utils::CachePadded;
 
 pub use counter::Counter;
@@ -159,6 +161,41 @@ pub struct Metrics {
     pub network_turn: Histogram,
     /// How late the timers of the protocol were, heartbeats among them: until what they send was given to the sockets.
     pub timer_delay: Histogram,
+    /// Requests of threads that waited for the answer, from the call to its return. A [sample](SAMPLED).
+    pub ask: Histogram,
+    /// Length of turns of workers that found something to do. A [sample](SAMPLED).
+    pub worker_turn: Histogram,
+    /// Moves of shards that this node has heard of: until the shard ran in its new place.
+    pub handoff: Histogram,
+}
+
+/// One in so many is measured of what happens a million times a second: reading the clock and counting would be a good part of it.
+pub const SAMPLED: u32 = 64;
+
+/// How long something took, of which there are many.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Latency {
+    /// What was measured: `ask`, `worker_turn`, `network_turn`, `timer_delay`, `handoff` or `http`.
+    pub of: &'static str,
+    /// How many were measured.
+    pub count: u64,
+    /// Median.
+    pub p50: Duration,
+    /// 99th percentile.
+    pub p99: Duration,
+    /// 99.9th percentile.
+    pub p999: Duration,
+    /// Longest.
+    pub max: Duration,
+}
+
+impl Latency {
+    fn new(of: &'static str, histogram: &Histogram) -> Self {
+        let Quantiles { count, p50_ns, p99_ns, p999_ns, max_ns, .. } = histogram.snapshot();
+        let [p50, p99, p999, max] = [p50_ns, p99_ns, p999_ns, max_ns].map(Duration::from_nanos);
+        Self { of, count, p50, p99, p999, max }
+    }
 }
 
 impl Metrics {
@@ -172,12 +209,27 @@ impl Metrics {
             http: HttpMetrics::default(),
             network_turn: Histogram::default(),
             timer_delay: Histogram::default(),
+            ask: Histogram::default(),
+            worker_turn: Histogram::default(),
+            handoff: Histogram::default(),
         }
     }
 
     /// Messages handled by all workers.
     pub fn messages_handled(&self) -> u64 {
         self.workers.iter().map(|w| w.messages_handled.get()).sum()
+    }
+
+    /// All that is measured in time, since the node began.
+    pub fn latencies(&self) -> Vec<Latency> {
+        vec![
+            Latency::new("ask", &self.ask),
+            Latency::new("worker_turn", &self.worker_turn),
+            Latency::new("network_turn", &self.network_turn),
+            Latency::new("timer_delay", &self.timer_delay),
+            Latency::new("handoff", &self.handoff),
+            Latency::new("http", &self.http.latency),
+        ]
     }
 
     /// Adds all of it to a Prometheus page.
@@ -200,6 +252,22 @@ impl Metrics {
         }
         out.summary_seconds("http_request_duration_seconds", "From the whole request to its answer.", &self.http.latency.snapshot());
         out.summary_seconds("network_turn_duration_seconds", "Length of turns of the network thread.", &self.network_turn.snapshot());
+        let ask = self.ask.snapshot();
+        out.summary_seconds(
+            "ask_duration_seconds",
+            "A sample of the requests of threads that waited for the answer: until they had it.",
+            &ask,
+        );
+        out.summary_seconds(
+            "worker_turn_duration_seconds",
+            "A sample of the turns of workers that found something.",
+            &self.worker_turn.snapshot(),
+        );
+        out.summary_seconds(
+            "handoff_duration_seconds",
+            "Moves of shards that this node has heard of: until the shard ran in its new place.",
+            &self.handoff.snapshot(),
+        );
         let delay = self.timer_delay.snapshot();
         out.summary_seconds("network_timer_delay_seconds", "How late timers of the protocol were, heartbeats among them.", &delay);
     }

@@ -16,7 +16,9 @@ use wingbeat::{
     NodeAddr,
     admin::{
         Api, Done, EntityCall, EntityOutcome, EntityType, EventRing, Limits, Probe, Server, ServerHandle, Source, SourceError,
-        model::{Check, EpochNumber, Handoff, Host, Incarnation, Life, Link, Location, Member, Rtt, Setting, ShardRow, Status, TypeRow},
+        model::{
+            Check, EpochNumber, Handoff, Host, Incarnation, Life, Link, Location, Member, Rtt, Setting, ShardRow, SlowTurn, Status, TypeRow,
+        },
     },
     metrics::{HttpRefusal, Metrics, Prometheus},
 };
@@ -100,6 +102,11 @@ impl Source for Fake {
     }
     fn drops(&self) -> Vec<(&'static str, u64)> {
         vec![("mailbox_full", 2), ("link_lost", 1)]
+    }
+    fn slow_turns(&self) -> Vec<SlowTurn> {
+        let turn =
+            |key: &str, ended_ms_ago| SlowTurn { ty: "counter".into(), key: key.into(), shard: 4, worker: 1, took_ms: 700, ended_ms_ago };
+        vec![turn("a", None), turn("b", Some(9))]
     }
     fn metrics(&self, out: &mut Prometheus) {
         out.gauge("members", "Members.", 1u64);

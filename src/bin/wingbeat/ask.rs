@@ -254,6 +254,51 @@ pub fn handoffs(at: &At) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// `wingbeat latency`
+pub fn latency(at: &At) -> Result<ExitCode, Failure> {
+    let admin = at.admin(None)?;
+    let answer = admin.get("/api/v1/latency")?;
+    // For people only, and known then.
+    let slow = if at.json { Value::Null } else { admin.get("/api/v1/slow")? };
+    at.show(&answer, || {
+        let span =
+            |heading, name: &'static str| column(heading, move |row| row[name].as_u64().map_or_else(|| shown(&row[name]), span_text));
+        let columns = [
+            field("OF", "of"),
+            field("MEASURED", "count"),
+            span("P50", "p50_ns"),
+            span("P99", "p99_ns"),
+            span("P99.9", "p999_ns"),
+            span("LONGEST", "max_ns"),
+        ];
+        let mut text = render(&columns, &rows(&answer, "latency"), colours());
+        let slow = rows(&slow, "slow");
+        if !slow.is_empty() {
+            let columns = [
+                field("SLOW TURN OF", "type"),
+                field("KEY", "key"),
+                field("SHARD", "shard"),
+                field("WORKER", "worker"),
+                field("TOOK_MS", "took_ms"),
+                field("ENDED_MS_AGO", "ended_ms_ago"),
+            ];
+            text.push_str("\n\n");
+            text.push_str(&render(&columns, &slow, colours()));
+        }
+        text
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A span in the unit in which it has one to three digits in front of the point.
+fn span_text(ns: u64) -> String {
+    let spans = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
+    match spans.into_iter().find(|(unit, _)| ns >= *unit) {
+        Some((unit, name)) => format!("{:.3} {name}", ns as f64 / unit as f64),
+        None => format!("{ns} ns"),
+    }
+}
+
 /// Which events.
 #[derive(Args, Clone, Debug)]
 pub struct Events {

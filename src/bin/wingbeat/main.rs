@@ -66,6 +66,8 @@ enum Command {
     Events(ask::Events),
     /// Messages that were accepted and not handled, by reason
     Drops(ask::At),
+    /// How long requests, turns and timers of a node take, and the last turns that were slow
+    Latency(ask::At),
     /// What a node runs with, or every setting that there is
     Config(config::ConfigArgs),
     /// Hand the shards of a member to others and take it out of the cluster
@@ -79,7 +81,6 @@ const ABSENT: &[(&str, &str)] = &[
     ("partitions", "partitions"),
     ("leaders", "leaderships"),
     ("store", "replicated store"),
-    ("latency", "view of latencies"),
     ("doctor", "check of a cluster's settings"),
     ("plan", "dry runs"),
     ("drain", "draining without leaving"),
@@ -142,6 +143,7 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
         Command::Handoffs(at) => ask::handoffs(at),
         Command::Events(args) => ask::events(args),
         Command::Drops(at) => ask::drops(at),
+        Command::Latency(at) => ask::latency(at),
         Command::Config(args) => config::run(args),
         Command::Leave(args) => ask::leave(args),
         Command::Down(args) => ask::down(args),
