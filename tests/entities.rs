@@ -433,7 +433,7 @@ fn a_handler_that_does_not_return_is_named_and_its_shard_runs_nowhere_else() {
         page.split("\nwingbeat_worker_slow_turns_total{worker=\"0\"} ").nth(1).and_then(|rest| rest.lines().next()?.parse::<u64>().ok());
     assert!(slow >= Some(1), "{slow:?}");
     let over = slow_turns();
-    assert!(over.len() == 1 && over[0]["ended_ms_ago"].is_u64() && over[0]["took_ms"].as_u64() >= Some(700), "{over:?}");
+    assert!(over.iter().any(|turn| turn["ended_ms_ago"].is_u64() && turn["took_ms"].as_u64() >= Some(700)), "{over:?}");
     assert!(
         page.contains("\nwingbeat_worker_turns_total{worker=\"0\"} ") && !page.contains("wingbeat_worker_turns_total{worker=\"0\"} 0\n")
     );

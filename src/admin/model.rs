@@ -237,7 +237,7 @@ pub struct LatencyRow {
     pub p99_ns: Option<u64>,
     /// 99.9th percentile.
     pub p999_ns: Option<u64>,
-    /// Longest.
+    /// Longest that was measured.
     pub max_ns: Option<u64>,
 }
 

@@ -175,6 +175,7 @@ impl Cluster {
     }
 
     /// What this node measures in time, since it began: how long requests of its threads and turns of its workers take, and how late its timers are.
+    /// Requests and turns of workers are sampled.
     pub fn latency(&self) -> Vec<Latency> {
         self.node().metrics.latencies()
     }

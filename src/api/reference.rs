@@ -234,8 +234,8 @@ impl<T: EntityType> EntityRef<T> {
                 None => asker.wait_on(&self.node.clock),
             }
         });
-        if answered.is_some() && asker.is_sampled() {
-            self.node.metrics.ask.record(self.node.now().since(now));
+        if asker.is_sampled() {
+            self.node.metrics.ask.offer(self.node.now().since(now));
         }
         asker.keep();
         // For the next ask.

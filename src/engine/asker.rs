@@ -52,6 +52,8 @@ struct Desk {
     inbox: mailbox::Inbox<Answered>,
     owner: Arc<Mutex<Sleeper>>,
     seat: Option<(Weak<Node>, Seat)>,
+    /// Asks from here, by whatever thread.
+    asked: u32,
 }
 
 /// Desks without an owner. As many are made as threads have waited at a time.
@@ -69,7 +71,7 @@ impl Desk {
         let woken = Arc::clone(&owner);
         // One sleep for one answer: fences on both sides are cheapest.
         let bell = Bell::new(move || woken.lock().wake());
-        Self { inbox: mailbox::Inbox::new(bell), owner, seat: None }
+        Self { inbox: mailbox::Inbox::new(bell), owner, seat: None, asked: 0 }
     }
 
     /// The seat at that node's table, if it has one left.
@@ -98,7 +100,6 @@ pub struct Asker {
     preset: Idle,
     /// No answer can come any more.
     settled: bool,
-    asked: u32,
 }
 
 impl Drop for Asker {
@@ -127,7 +128,7 @@ impl Asker {
                 asker.settled = false;
                 asker
             }
-            _ => Box::new(Self { desk: Some(Desk::take()), idler: Idler::new(preset), preset, settled: false, asked: 0 }),
+            _ => Box::new(Self { desk: Some(Desk::take()), idler: Idler::new(preset), preset, settled: false }),
         }
     }
 
@@ -232,10 +233,10 @@ impl Asker {
         self.wait(clock, None, sys::now(), Time::MAX)
     }
 
-    /// Whether the ask that was answered just now is one of those whose time is measured: the thread's first one is, and then one in so many.
+    /// Whether the ask that has just ended is one of those whose time is measured: the first one is, and then one in so many.
     pub fn is_sampled(&mut self) -> bool {
-        let before = self.asked;
-        self.asked = before.wrapping_add(1);
+        let asked = &mut self.desk().asked;
+        let before = std::mem::replace(asked, asked.wrapping_add(1));
         before.is_multiple_of(SAMPLED)
     }
 

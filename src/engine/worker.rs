@@ -163,7 +163,7 @@ pub fn run(node: Arc<Node>, index: u16, seed: u64, me: &Mutex<Sleeper>) {
             Step::Worked => {
                 idler.worked(now);
                 if worker.is_sampled() {
-                    worker.node.metrics.worker_turn.record(worker.node.now().since(now));
+                    worker.node.metrics.worker_turn.offer(worker.node.now().since(now));
                 }
                 if let Some(then) = worker.awaits_more(idler.looks()) {
                     began = then;
@@ -379,6 +379,8 @@ impl Worker {
     fn goes_on(&self, lanes: &[Ring<ToWorker>], at: usize) -> bool {
         let out = &self.host.out;
         !out.used
+            && !out.has_unflushed()
+            && self.node.hosting_until() == self.until
             && out.answers() + out.laters() == 0
             && lanes.iter().enumerate().all(|(other, lane)| other == at || lane.is_empty())
             && self.node.workers[usize::from(self.index)].is_quiet()

@@ -79,18 +79,18 @@ impl WorkerHost {
     /// Names the entity whose turn was slow, if the last one was.
     #[cold]
     fn tell_slow(&self, at: Place, key: &[u8], took: Duration) {
-        self.counters().slow_turns.bump(1);
         let (entity_type, key) = self.show(at.shard.ty, key);
-        tracing::warn!(target: "wingbeat::engine", entity_type, %key, shard = at.shard.shard.0, ?took, "slow turn: what else lives on this worker has waited");
         #[cfg(feature = "admin")]
         self.node.slow_turns.add(crate::engine::slow_turns::SlowTurn {
             entity_type: entity_type.to_owned(),
-            key,
+            key: key.clone(),
             shard: at.shard.shard,
             worker: self.index,
             took,
             ended: self.node.now(),
         });
+        self.counters().slow_turns.bump(1);
+        tracing::warn!(target: "wingbeat::engine", entity_type, %key, shard = at.shard.shard.0, ?took, "slow turn: what else lives on this worker has waited");
     }
 
     /// Type and key of an entity for people.

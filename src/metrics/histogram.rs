@@ -9,13 +9,26 @@ const LONGEST_NS: u64 = 3_600_000_000_000;
 /// Two digits: an error of at most 1 %, some 30 KiB per histogram.
 const DIGITS: u8 = 2;
 
-/// A histogram of durations in nanoseconds, for one writer and a rare reader; not for the path of a message.
+/// A histogram of durations in nanoseconds, for one writer and a rare reader, or for several that [offer](Self::offer) samples; not for each message.
 pub struct Histogram(Mutex<Inner>);
 
 struct Inner {
     /// `None` until the first value, so that unused histograms cost nothing.
     values: Option<hdrhistogram::Histogram<u64>>,
     sum_ns: u64,
+}
+
+impl Inner {
+    fn add(&mut self, duration: Duration) {
+        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX).min(LONGEST_NS);
+        self.sum_ns = self.sum_ns.saturating_add(ns);
+        if self.values.is_none() {
+            self.values = hdrhistogram::Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).ok();
+        }
+        if let Some(values) = &mut self.values {
+            values.saturating_record(ns.max(1));
+        }
+    }
 }
 
 /// What a histogram held at one moment. All durations in nanoseconds; zero without values.
@@ -46,14 +59,13 @@ impl Default for Histogram {
 impl Histogram {
     /// Adds a duration.
     pub fn record(&self, duration: Duration) {
-        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX).min(LONGEST_NS);
-        let mut inner = self.0.lock();
-        inner.sum_ns = inner.sum_ns.saturating_add(ns);
-        if inner.values.is_none() {
-            inner.values = hdrhistogram::Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).ok();
-        }
-        if let Some(values) = &mut inner.values {
-            values.saturating_record(ns.max(1));
+        self.0.lock().add(duration);
+    }
+
+    /// Adds a duration, unless somebody else is at it: who may not wait leaves it out.
+    pub fn offer(&self, duration: Duration) {
+        if let Some(mut inner) = self.0.try_lock() {
+            inner.add(duration);
         }
     }
 
@@ -95,6 +107,16 @@ mod tests {
         for (got, want) in [(seen.p50_ns, 500_000_u64), (seen.p99_ns, 990_000), (seen.max_ns, 1_000_000)] {
             assert!(got.abs_diff(want) * 100 <= want, "{got} instead of {want}");
         }
+    }
+
+    #[test]
+    fn who_may_not_wait_does_not() {
+        let histogram = Histogram::default();
+        histogram.offer(Duration::from_micros(1));
+        let held = histogram.0.lock();
+        histogram.offer(Duration::from_micros(2));
+        drop(held);
+        assert_eq!((histogram.snapshot().count, histogram.snapshot().sum_ns), (1, 1000));
     }
 
     #[test]

@@ -290,7 +290,7 @@ pub fn latency(at: &At) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A span in the unit in which it has one to three digits in front of the point.
+/// A span in the largest unit of which it has one.
 fn span_text(ns: u64) -> String {
     let spans = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
     match spans.into_iter().find(|(unit, _)| ns >= *unit) {
@@ -398,5 +398,11 @@ mod tests {
     fn an_event_is_one_line_with_its_name_first() {
         let event = json!({"id": 3, "at_unix_ms": 90_061_001, "data": {"addr": "a:1", "roles": [], "was": null}, "event": "member"});
         assert_eq!(event_line(&event), "01:01:01.001  member          addr=a:1  roles=-");
+    }
+
+    #[test]
+    fn spans_are_read_at_a_glance() {
+        let texts = [0, 999, 1_000, 840_123, 2_500_000, 59_000_000_000].map(span_text);
+        assert_eq!(texts, ["0 ns", "999 ns", "1.000 us", "840.123 us", "2.500 ms", "59.000 s"]);
     }
 }

@@ -183,7 +183,7 @@ impl<H: Host> Entities<H> {
         self.free.push(at);
         if self.is_empty() {
             (self.slots, self.free, self.keys) = (vec![], vec![], Keys::default());
-        } else if self.keys.is_half_empty() {
+        } else if self.keys.is_half_empty(self.slots.len()) {
             let old = std::mem::take(&mut self.keys);
             for slot in self.slots.iter_mut().flatten() {
                 let key = slot.key;

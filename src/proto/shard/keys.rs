@@ -91,9 +91,9 @@ impl Keys {
         }
     }
 
-    /// So much is not needed any more that it pays to copy the rest.
-    pub fn is_half_empty(&self) -> bool {
-        self.garbage >= GARBAGE_MIN && self.garbage * 2 > self.bytes.len()
+    /// So much is not needed any more that it pays to copy the rest, which is a look at so many slots, also of those whose keys are short.
+    pub fn is_half_empty(&self, slots: usize) -> bool {
+        self.garbage >= slots.max(GARBAGE_MIN) && self.garbage * 2 > self.bytes.len()
     }
 }
 
@@ -124,8 +124,22 @@ mod tests {
         assert!(at.iter().zip(&all).enumerate().all(|(n, (at, key))| keys.is(at, key) && !others(n).any(|(_, other)| keys.is(at, other))));
         assert_eq!(size_of::<Option<KeyAt>>(), 12);
         at.iter().take(150).for_each(|at| keys.forget(at));
-        assert!(!keys.is_half_empty());
+        assert!(!keys.is_half_empty(256));
         at.iter().skip(150).for_each(|at| keys.forget(at));
-        assert!(keys.is_half_empty());
+        assert!(keys.is_half_empty(256) && !keys.is_half_empty(1 << 20));
+    }
+
+    #[test]
+    fn short_keys_are_told_apart_by_their_length_and_each_byte() {
+        let mut keys = Keys::default();
+        let mut all: Vec<Vec<u8>> =
+            [&b""[..], b"\0", b"a", b"a\0", b"\0a", &[0; 7], &[0; 8], &[0; 9], b"a number", b"a number!"].map(Vec::from).into();
+        all.extend((0..8).map(|n| (0..8).map(|at| u8::from(at == n)).collect()));
+        all.extend((0..9).map(|n| (0..9).map(|at| u8::from(at == n)).collect()));
+        let at: Vec<KeyAt> = all.iter().map(|key| keys.add(key)).collect();
+        for (n, at) in at.iter().enumerate() {
+            assert_eq!(keys.get(at), all[n]);
+            assert_eq!((0..all.len()).filter(|other| keys.is(at, &all[*other])).collect::<Vec<_>>(), [n]);
+        }
     }
 }

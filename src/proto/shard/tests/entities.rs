@@ -288,6 +288,23 @@ fn many_entities_of_many_shards_are_found_again() {
 }
 
 #[test]
+fn keys_short_and_long_are_found_when_the_long_ones_have_been_copied_together() {
+    let mut a = home();
+    let (short, long) = (|n: u32| n.to_string(), |n: u32| format!("a key of some length, number {n}"));
+    for n in 0..500 {
+        a.lane(tell(&short(n), "m"));
+        a.lane(tell(&long(n), "m"));
+    }
+    // Most of what the long ones take is garbage then.
+    (0..500).filter(|n| n % 4 > 0).for_each(|n| a.lane(tell(&long(n), "bye")));
+    a.core.check();
+    let mut is_there = |key: String| a.core.with_entity(S, key.as_bytes(), |entity| entity.1.clone()).is_some();
+    for n in 0..500 {
+        assert_eq!((is_there(short(n)), is_there(long(n))), (true, n % 4 == 0), "{n}");
+    }
+}
+
+#[test]
 fn the_short_way_ends_at_the_live_entity_of_that_key_or_nowhere() {
     let mut bed = home();
     bed.lane(tell("k", "m1"));
