@@ -442,6 +442,12 @@ impl Types {
         self.any_keeps = self.entries.iter().any(|entry| entry.keeps());
     }
 
+    /// Whether messages of some type must be.
+    #[inline]
+    pub const fn any_keeps(&self) -> bool {
+        self.any_keeps
+    }
+
     /// Whether messages of that type must be kept until their handlers have returned.
     #[inline]
     pub fn keeps(&self, ty: TypeId) -> bool {

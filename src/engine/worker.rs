@@ -33,7 +33,7 @@ use crate::{
     metrics::SAMPLED,
     proto::{
         handoff::{DropReason, Envelope},
-        shard::{Approach, Host, LaneId, LaneItem, NoShortWay, Others, Parcel, Place, ShardCommand, ShardCore, ShardReport},
+        shard::{Approach, Host, LaneId, LaneItem, NoShortWay, Others, Parcel, Place, Route, ShardCommand, ShardCore, ShardReport},
     },
 };
 
@@ -67,6 +67,8 @@ struct Row<'a> {
     most: usize,
     /// They did.
     fast: bool,
+    /// The last of them was handled, and it is seen then how to go on.
+    ended: bool,
     /// Some were of this node, and some came from another one.
     from: [bool; 2],
     moment: Moment,
@@ -74,6 +76,22 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
+    /// The next one, whose entity is found and has its turn.
+    #[inline(always)]
+    fn step(&mut self, core: &mut ShardCore<WorkerHost>, host: &mut WorkerHost, route: Route, key: &[u8], letter: &mut Letter<'_>) -> Look {
+        let turn = core.straight_way(route, key, host, |host, at, entity| {
+            self.done += 1;
+            host.handle_letter(at, key, entity, letter)
+        });
+        let Ok(others) = turn else { return Look::Stays };
+        self.from[usize::from(route.3)] = true;
+        if others == Others::Good && (self.done < self.upto || self.goes_on()) {
+            return Look::Next;
+        }
+        self.ended = true;
+        Look::Last
+    }
+
     /// Apart, as its part is small: what it needs is not to be at hand for each message.
     #[cold]
     #[inline(never)]
@@ -565,34 +583,21 @@ impl Worker {
         if !core.opens_short_way(now) {
             return ran;
         }
-        let mut row = Row { done: 0, upto: some, most, fast: host.moments.is_fast(), from: [false; 2], moment, clock: &node.clock };
+        let mut row =
+            Row { done: 0, upto: some, most, fast: host.moments.is_fast(), ended: false, from: [false; 2], moment, clock: &node.clock };
         let run = AssertUnwindSafe(|| {
             lane.letters(|letter| {
                 let route = letter.route();
-                if host.takes_long_way(now, letter, route.0.ty) {
-                    return Look::Stays;
-                }
-                let key = letter.key();
-                let turn = core.straight_way(route, key, host, |host, at, entity| {
-                    row.done += 1;
-                    host.handle_letter(at, key, entity, letter)
-                });
-                match turn {
-                    Ok(others) => {
-                        row.from[usize::from(route.3)] = true;
-                        if others == Others::Good && (row.done < row.upto || row.goes_on()) {
-                            Look::Next
-                        } else {
-                            ran.short = true;
-                            Look::Last
-                        }
-                    }
-                    Err(NoShortWay) => Look::Stays,
+                match letter.plain_key() {
+                    // The same, of which less has to be found out.
+                    Some(key) if !host.types.any_keeps() => row.step(core, host, (route.0, route.1, route.2, false), key, letter),
+                    _ if host.takes_long_way(now, letter, route.0.ty) => Look::Stays,
+                    _ => row.step(core, host, route, letter.key(), letter),
                 }
             });
         });
         let ended = catch_unwind(run);
-        ran.done = row.done;
+        (ran.done, ran.short) = (row.done, row.ended);
         (*local, *abroad) = (*local | row.from[0], *abroad | row.from[1]);
         if let Err(panic) = ended {
             let mut approach = [Approach::default()];
