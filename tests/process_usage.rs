@@ -112,8 +112,7 @@ fn what_is_wrong_with_a_scenario_names_the_file_or_the_flag() {
 
 #[test]
 fn commands_that_do_not_exist_yet_are_not_taken_for_misspelt_ones() {
-    for args in [&["partitions"][..], &["leaders"], &["store", "get", "x"], &["latency"], &["doctor"], &["top"], &["drain"], &["rebalance"]]
-    {
+    for args in [&["partitions"][..], &["leaders"], &["store", "get", "x"], &["doctor"], &["top"], &["drain"], &["rebalance"]] {
         refused(args, &[], &["error[E-CLI-007]", &format!("`{}` is not available in this version", args[0]), "--help"]);
     }
     refused(&["plan", "leave", "--at", "127.0.0.1:1"], &[], &["E-CLI-007", "`plan`", "dry run"]);
