@@ -40,6 +40,15 @@ impl Moment {
         }
     }
 
+    /// A moment that only others are compared with: costs less than to read the clock.
+    #[inline]
+    pub fn mark(clock: &Clock) -> Self {
+        match clock {
+            Clock::Machine => Self { now: Time::ZERO, ticks: sys::ticks() },
+            Clock::Virtual(time) => Self::at(time.now()),
+        }
+    }
+
     /// Whoever moves time says that it is then.
     pub const fn at(now: Time) -> Self {
         Self { now, ticks: None }
@@ -81,8 +90,11 @@ impl Moments {
         Self { clock, last: Moment::at(Time::ZERO), since: 0, pace: PACE }
     }
 
-    /// A turn of the worker began then.
-    pub const fn begin(&mut self, began: Moment) {
+    /// A turn of the worker began then. If the turn before has handled anything, nothing but that lies between the two, unless somebody moves time.
+    pub fn begin(&mut self, began: Moment) {
+        if self.since > 0 && began.ticks.is_some() {
+            self.set_pace(began);
+        }
         (self.last, self.since) = (began, 0);
     }
 
@@ -104,6 +116,13 @@ impl Moments {
         self.pace == PACE
     }
 
+    /// So many messages of one lane may be handled before others have their turns, and what the messages have led to is seen to: fewer where they are
+    /// slow, as all of that waits for them.
+    #[inline]
+    pub const fn most(&self, most: usize) -> usize {
+        if self.is_fast() { most } else { self.pace }
+    }
+
     /// So many messages were handled.
     #[inline]
     pub const fn handled(&mut self, count: usize) {
@@ -122,8 +141,46 @@ impl Moments {
         if self.is_fast() && self.last.is_soon(&self.clock) {
             return false;
         }
-        let before = std::mem::replace(&mut self.last, Moment::read(&self.clock));
-        self.pace = if self.last.now.since(before.now) >= SLOW { 1 } else { PACE.min(2 * self.pace) };
+        let read = Moment::read(&self.clock);
+        self.set_pace(read);
+        self.last = read;
         true
+    }
+
+    /// What was handled since the last reading took until then.
+    fn set_pace(&mut self, until: Moment) {
+        self.pace = if until.now.since(self.last.now) >= SLOW { 1 } else { PACE.min(2 * self.pace) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(us: u64) -> Moment {
+        Moment { now: Time::from_nanos(us * 1000), ticks: Some(us * 1000) }
+    }
+
+    #[test]
+    fn behind_a_turn_that_was_slow_each_message_has_a_reading_of_its_own() {
+        let mut moments = Moments::new(Clock::Machine);
+        moments.begin(at(0));
+        moments.handled(1);
+        moments.begin(at(999));
+        assert_eq!((moments.left(), moments.most(64)), (PACE, 64));
+        moments.handled(1);
+        moments.begin(at(1_999));
+        assert_eq!((moments.left(), moments.most(64)), (1, 1));
+        // It gets faster, or has nothing to do.
+        for pace in [2, 4, 8] {
+            moments.handled(1);
+            moments.begin(at(2_000));
+            assert_eq!((moments.left(), moments.most(64)), (pace, pace));
+        }
+        moments.begin(at(9_000_000));
+        assert_eq!(moments.most(64), 8);
+        moments.handled(1);
+        moments.begin(at(9_000_001));
+        assert_eq!(moments.most(64), 64);
     }
 }

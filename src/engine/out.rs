@@ -16,6 +16,7 @@ use crate::{
         idle::AGAIN_AFTER,
         lane::Item,
         message::AnyMessage,
+        moment::Moment,
         node::{Node, ToNet},
         panics,
         parcel::{Answered, EngineParcel, Key},
@@ -45,6 +46,8 @@ pub struct Out {
     waiting: VecDeque<ToNet>,
     /// Bytes of it that stand outside of the records of the ring.
     waiting_bytes: usize,
+    /// When the first of it came that was not offered yet.
+    waits_since: Moment,
     /// When to try that again.
     again_at: Option<Time>,
     /// Something was pushed since this was last looked at.
@@ -155,6 +158,7 @@ impl Out {
             node,
             waiting: VecDeque::new(),
             waiting_bytes: 0,
+            waits_since: Moment::at(Time::ZERO),
             again_at: None,
             used: false,
             index,
@@ -211,13 +215,17 @@ impl Out {
         catch_unwind(AssertUnwindSafe(f)).map_err(told).ok()
     }
 
-    /// Queues an item for the network thread.
+    /// Queues an item for the network thread. It leaves with others, unless the first of them has waited: somebody waits for that.
     pub fn push(&mut self, item: ToNet) {
         self.used = true;
         self.waiting_bytes += item.outside();
         self.waiting.push_back(item);
-        if self.waiting.len() >= PUSHED_MAX {
-            self.flush();
+        match self.waiting.len() {
+            1 => self.waits_since = Moment::mark(&self.node.clock),
+            PUSHED_MAX.. => self.flush(),
+            // Not for each of them, where they are many at a time.
+            some if some.is_power_of_two() && !self.waits_since.is_just_now(&self.node.clock) => self.flush(),
+            _ => {}
         }
     }
 

@@ -314,13 +314,16 @@ impl Worker {
 
     /// Takes the oldest items from a lane: whether as many as a lane has before the next one.
     fn batch(&mut self, lane: &mut Ring<ToWorker>, took: &mut Took) -> bool {
-        let (id, mut left) = (lane.id, BATCH);
+        let (id, mut left) = (lane.id, self.host.moments.most(BATCH));
         if lane.is_empty() || !self.core.has_room(id, BATCH) {
             return false;
         }
         loop {
             let handled = self.letters(lane, left);
             (took.worked, left) = (took.worked | (handled > 0), left - handled);
+            if handled > 0 && !self.host.moments.is_fast() {
+                return false;
+            }
             let next = if left > 0 { long_way(lane) } else { None };
             let Some(item) = next else { return left == 0 };
             (took.worked, left) = (true, left - 1);
@@ -395,6 +398,10 @@ impl Worker {
     fn moment(&mut self) -> Time {
         if self.host.moments.left() == 0 && self.host.moments.renew() {
             self.look_at_right();
+            if !self.host.moments.is_fast() {
+                // What was handled may have answered somebody, who need not wait for what comes next.
+                self.host.out.flush();
+            }
         }
         self.host.moments.last().now
     }
@@ -645,7 +652,7 @@ mod tests {
         },
     };
 
-    crate::messages! { pub enum SlowMsg for Slow(String) = "worker.slow" { Work { takes: u64, number: u64 }, Rest { after: u64 }, Wonder -> bool, Heard { refused: bool } } }
+    crate::messages! { pub enum SlowMsg for Slow(String) = "worker.slow" { Work { takes: u64, number: u64 }, Rest { after: u64 }, Wonder -> bool, Heard { refused: bool }, Tardy -> () } }
 
     /// A clock that moves while entities start and handlers run.
     struct Hand {
@@ -654,6 +661,8 @@ mod tests {
         start: AtomicU64,
         /// And what it comes to.
         fails: AtomicBool,
+        /// Runs when a handler begins.
+        look: parking_lot::Mutex<Option<Box<dyn FnMut() + Send>>>,
     }
 
     impl VirtualTime for Hand {
@@ -668,6 +677,12 @@ mod tests {
         fn take(&self, ms: u64) {
             self.now.fetch_add(ms * 1_000_000, Ordering::Relaxed);
         }
+
+        fn take_look(&self) {
+            if let Some(look) = &mut *self.look.lock() {
+                look();
+            }
+        }
     }
 
     /// What was handled, and when it began, in milliseconds.
@@ -677,6 +692,7 @@ mod tests {
 
     impl Handler {
         fn work(&self, takes: u64, number: u64) {
+            self.0.take_look();
             self.1.lock().push((number, self.0.now().as_nanos() / 1_000_000));
             self.0.take(takes);
         }
@@ -698,6 +714,10 @@ mod tests {
                     }
                 }
                 SlowMsg::Heard(Heard { refused }) => self.work(0, u64::from(refused)),
+                SlowMsg::Tardy(Tardy, reply) => {
+                    self.work(100, 0);
+                    cx.reply(reply, ());
+                }
             }
         }
     }
@@ -718,7 +738,8 @@ mod tests {
 
         /// A worker with one live entity, at one second.
         fn with(change: impl FnOnce(&mut crate::Config)) -> Self {
-            let hand = Arc::new(Hand { now: AtomicU64::new(1_000_000_000), start: AtomicU64::new(0), fails: AtomicBool::new(false) });
+            let (now, start, fails) = (AtomicU64::new(1_000_000_000), AtomicU64::new(0), AtomicBool::new(false));
+            let hand = Arc::new(Hand { now, start, fails, look: parking_lot::Mutex::default() });
             let bell = || Arc::new(Bell::new(|| {}));
             let me = Identity { addr: NodeAddr::new("here", 1), incarnation: 1 };
             let mut config = crate::Config::preset(Preset::LocalTest);
@@ -772,8 +793,12 @@ mod tests {
         }
 
         fn send_by(lane: &mut LaneSender<ToWorker>, shard: ShardKey, key: &[u8], message: SlowMsg) {
+            Self::ask_by(lane, shard, key, None, message);
+        }
+
+        fn ask_by(lane: &mut LaneSender<ToWorker>, shard: ShardKey, key: &[u8], ask: Option<Ask>, message: SlowMsg) {
             let hash = xxhash_rust::xxh3::xxh3_64(key);
-            let address = Address { shard, tag: Epoch(1), stream: None, key, hash, ask: None, reads: 0 };
+            let address = Address { shard, tag: Epoch(1), stream: None, key, hash, ask, reads: 0 };
             assert!(lane.letter(&address, &mut Some(message)), "there is room");
             lane.publish();
         }
@@ -793,13 +818,14 @@ mod tests {
             let mut bed = Bed::new();
             (1..=count).for_each(|number| bed.send(SlowMsg::Work(Work { takes: 100, number })));
             bed.may_run_for(2_000);
-            let done = bed.turn();
+            let turns: Vec<_> = (0..6).map(|_| bed.turn()).collect();
             // The first ones show that they are slow, and each of the others is looked at.
-            assert_eq!(done.last(), Some(&(20, 2_900)), "{done:?}");
-            assert_eq!(bed.turn(), [], "it is over");
+            assert_eq!(turns[0].len(), GROUP);
+            assert!(turns[1..].iter().all(|turn| turn.len() <= 2), "{turns:?}");
+            let mut all = turns.concat();
+            assert_eq!(all.last(), Some(&(20, 2_900)));
             bed.may_run_for(3_600_000);
-            let mut all = done;
-            (0..10).for_each(|_| all.extend(bed.turn()));
+            (0..count).for_each(|_| all.extend(bed.turn()));
             assert_eq!(all.iter().map(|(number, _)| *number).collect::<Vec<_>>(), (1..=count).collect::<Vec<_>>(), "in order, and once");
         }
     }
@@ -820,7 +846,7 @@ mod tests {
         let rest = 900 - BATCH * (BATCHES + 2);
         assert_eq!(bed.turn().len(), rest);
         (0..200).for_each(|number| bed.send(work(1, number)));
-        assert_eq!(bed.turn().len(), BATCH, "timers and others wait for the end of a turn");
+        assert_eq!(bed.turn().len(), GROUP, "timers and others wait for the end of a turn");
     }
 
     #[test]
@@ -830,6 +856,42 @@ mod tests {
         (1..=60).for_each(|number| bed.send(SlowMsg::Work(Work { takes: if number == 3 { 10_000 } else { 0 }, number })));
         bed.may_run_for(2_000);
         assert_eq!(bed.turn().len(), GROUP, "no more than are handled per reading of the clock");
+    }
+
+    #[test]
+    fn an_answer_waits_for_one_slow_handler_at_most() {
+        let mut bed = Bed::new();
+        bed.may_run_for(3_600_000);
+        let other = crate::NodeId::from_raw(7);
+        for correlation in 0..40 {
+            let ask = Some(Ask { node: other, correlation, deadline: Time::MAX });
+            Bed::ask_by(&mut bed.lane, bed.shard, b"k", ask, SlowMsg::Tardy(Tardy, crate::ReplyTag::default()));
+        }
+        // How many have left when a handler begins, and in the end.
+        let left = Arc::new(parking_lot::Mutex::new(vec![]));
+        let look = {
+            let (node, left, mut rings, mut count) = (bed.node.clone(), left.clone(), vec![], 0u64);
+            move || {
+                rings.extend(std::iter::from_fn(|| node.network.take_new()));
+                rings.iter_mut().for_each(|ring: &mut Ring<ToNet>| {
+                    while ring.pop().is_some_and(|item| matches!(item, ToNet::Reply { .. })) {
+                        count += 1
+                    }
+                });
+                left.lock().push(count);
+            }
+        };
+        *bed.hand.look.lock() = Some(Box::new(look));
+        let mut turns = 0;
+        while left.lock().len() < 40 {
+            bed.turn();
+            turns += 1;
+        }
+        bed.hand.take_look();
+        let left = std::mem::take(&mut *left.lock());
+        assert!(left.iter().zip(0u64..).all(|(left, before)| left + 1 >= before), "{left:?}");
+        assert_eq!(left.last(), Some(&40));
+        assert!(turns > 20, "{turns} turns: whatever is not in a lane has its turn between slow handlers");
     }
 
     #[test]

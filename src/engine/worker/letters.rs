@@ -83,6 +83,9 @@ impl Worker {
         let mut approaches = [Approach::default(); GROUP];
         while short && done < most {
             let now = self.moment();
+            if done > 0 && !self.host.moments.is_fast() {
+                break;
+            }
             let some = (most - done).min(self.host.moments.left());
             // A worker that is close behind a producer takes the lines from it that are written to, so it takes its time then.
             if self.core.goes_straight() && (lane.own || lane.is_busy()) {
