@@ -440,6 +440,24 @@ fn a_handler_that_does_not_return_is_named_and_its_shard_runs_nowhere_else() {
     drop(sender);
 }
 
+// failures: row 46
+#[test]
+fn a_slow_handler_is_named_where_nothing_else_happens() {
+    let (node, region, shared) = alone("quiet", |config| {
+        config.node.workers = Workers::Count(1);
+        config.admin.listen = Some("127.0.0.1:0".parse().unwrap());
+    });
+    region.get("slow").tell(Block).unwrap();
+    shared.wait_blocked(1);
+    let began = Instant::now();
+    until_holds("two seconds", || began.elapsed() > Duration::from_secs(2));
+    shared.open();
+    assert_eq!(ask(&region.get("slow")), 2);
+    let slow = Client::connect(node.admin_addr().unwrap()).unwrap().get("/api/v1/slow").unwrap().json()["slow"].clone();
+    let named = |turn: &Value| turn["key"] == "slow" && turn["ended_ms_ago"].is_u64() && turn["took_ms"].as_u64() >= Some(500);
+    assert!(slow.as_array().unwrap().iter().any(named), "{slow}");
+}
+
 /// A handler does not return, and the coordinator leaves, which hosts nothing. The next one is the node of that handler, or another.
 fn coordinator_leaves(name: &str, stuck_is_next: bool) {
     let first = Cluster::builder(config(name)).start().unwrap();
@@ -455,6 +473,11 @@ fn coordinator_leaves(name: &str, stuck_is_next: bool) {
     for (node, _) in [&one, &two] {
         node.wait_members(3, PATIENCE).unwrap();
     }
+    // Who was silent for a moment gets no shards.
+    until_holds("the coordinator reaches all", || {
+        let members = &first.view().members;
+        members.len() == 3 && members.iter().all(|member| member.reachable)
+    });
     let keys: Vec<String> = (0..4).map(|n| n.to_string()).collect();
     keys.iter().for_each(|key| assert_eq!(ask(&region.get(key.as_str())), 1));
     let blocked = region.get(keys.iter().find(|key| stuck.starts(key) > 0).unwrap().as_str());

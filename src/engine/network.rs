@@ -29,7 +29,7 @@ use crate::{
         parcel::{Answered, EngineParcel},
         port::Port,
         short_ways::ShortWays,
-        slow_turns::{Inside, Watch},
+        slow_turns::{Inside, LOOK_EVERY, Watch},
         sys,
         types::{Standing, TypeEntry, show_bytes},
     },
@@ -37,8 +37,8 @@ use crate::{
     proto::{
         handoff::{Ask, DropReason, Item, ReplyBody},
         link::LinkEvent,
-        membership::{Event, Identity, Member, MemberStatus},
-        node::{Command, Effect, NodeCore},
+        membership::{Ending, Event, Identity, Member, MemberStatus},
+        node::{Answer, Command, Effect, NodeCore},
         shard::{LaneItem, Parcel, ShardCommand},
         sharding::TypeInfo,
         wire::{Frame, Message},
@@ -68,6 +68,8 @@ pub struct Network<N> {
     /// The peer of the last message, if the core has taken it for a sign of life in this turn.
     signed: Option<(NodeId, Time)>,
     completions: BTreeMap<u64, Completion>,
+    /// What this turn has to tell threads, in order.
+    news: Vec<News>,
     /// The turn is on a thread of users.
     guest: bool,
     /// What guests' turns have left to the network thread: code of users, and names.
@@ -86,6 +88,16 @@ pub struct Network<N> {
     /// When counters were last copied for readers.
     counted: Time,
     watch: Watch,
+    /// When to look at the workers again.
+    watch_at: Option<Time>,
+}
+
+/// What a turn tells threads of users, once workers and peers have their part: to wake a thread takes its time.
+enum News {
+    Event(Event),
+    Done(Completion, Answer),
+    /// Membership is over, behind all events.
+    Ended(Ending),
 }
 
 /// Counters are copied for readers at most so often.
@@ -236,6 +248,7 @@ impl<N: Carrier> Network<N> {
             short_ways: ShortWays::default(),
             signed: None,
             completions: BTreeMap::new(),
+            news: vec![],
             guest: false,
             left: vec![],
             asker: None,
@@ -247,12 +260,14 @@ impl<N: Carrier> Network<N> {
             again_at: None,
             counted: Time::ZERO,
             watch: Watch::new(node.workers.len()),
+            // Where one thread does everybody's work, nobody can look while another is at work.
+            watch_at: (!node.clock.is_virtual()).then_some(now),
             node,
             net,
         };
         network.core.start(now);
         network.effects(now);
-        network.net.flush(now);
+        network.hand_out(now);
         network
     }
 
@@ -275,6 +290,9 @@ impl<N: Carrier> Network<N> {
         if worked && now.since(self.counted) >= COUNT_EVERY {
             self.counted = now;
             self.node.set_core_state(self.core.moving(), CoreCounters { protocol: self.core.counters(), sockets: self.net.counters() });
+        }
+        if self.watch_at.is_some_and(|at| at <= now) {
+            self.watch_at = Some(now + LOOK_EVERY);
             self.watch_workers(now);
         }
         if worked || self.ports.iter().any(|port| port.used || !port.waiting.is_empty()) {
@@ -284,8 +302,8 @@ impl<N: Carrier> Network<N> {
         worked
     }
 
-    /// The end of a turn: what workers get is published, and one write made per link. Workers first: one that is awake sees its part while the write, a
-    /// call of the system, takes its time. True if something had waited for room, and has found it.
+    /// The end of a turn: what workers get is published, one write made per link, and threads are told. Workers first: one that is awake sees its part
+    /// while the write, a call of the system, takes its time. True if something had waited for room, and has found it.
     fn hand_out(&mut self, now: Time) -> bool {
         if cfg!(debug_assertions) {
             self.core.check();
@@ -293,7 +311,31 @@ impl<N: Carrier> Network<N> {
         let moved = self.ports.iter_mut().fold(false, |moved, port| port.flush() | moved);
         self.again_at = self.ports.iter().any(|port| !port.waiting.is_empty()).then(|| now + AGAIN_AFTER);
         self.net.flush(now);
+        self.tell();
         moved
+    }
+
+    /// Tells threads what there is to tell.
+    fn tell(&mut self) {
+        if self.news.is_empty() {
+            return;
+        }
+        let mut news = std::mem::take(&mut self.news);
+        for news in news.drain(..) {
+            match news {
+                News::Event(event) => {
+                    log_event(&event, self.node.id);
+                    self.node.publish(event);
+                }
+                News::Done(completion, answer) if self.guest => self.left.push(Box::new(move || completion(answer))),
+                News::Done(completion, answer) => completion(answer),
+                News::Ended(ending) => {
+                    tracing::info!(target: "wingbeat::membership", ?ending, "membership is over");
+                    self.node.set_life(Life::Ended(ending));
+                }
+            }
+        }
+        self.news = news;
     }
 
     fn workers(&self) -> u16 {
@@ -608,12 +650,11 @@ impl<N: Carrier> Network<N> {
                 }
                 Effect::View(view) => self.node.set_view(view),
                 Effect::Event(event) => {
-                    log_event(&event, self.node.id);
                     if let Event::ShardMoved { took, .. } = &event {
                         self.node.metrics.handoff.record(*took);
                     }
                     self.end_asks(&event);
-                    self.node.publish(event);
+                    self.news.push(News::Event(event));
                 }
                 Effect::TypeReady { ty, result } => {
                     if let Some(entry) = self.types.get(&ty) {
@@ -628,18 +669,14 @@ impl<N: Carrier> Network<N> {
                         entry.set_shards(shards);
                     }
                 }
-                Effect::Done { id, answer } => match self.completions.remove(&id) {
-                    Some(completion) if self.guest => self.left.push(Box::new(move || completion(answer))),
-                    Some(completion) => completion(answer),
-                    None => {}
-                },
+                Effect::Done { id, answer } => {
+                    let completion = self.completions.remove(&id);
+                    self.news.extend(completion.map(|completion| News::Done(completion, answer)));
+                }
                 Effect::Quiesce => self.quiesce(),
                 Effect::Resolve(name) => self.look_up(name),
                 Effect::Lease { id, call } => self.node.ask_lease(id, call),
-                Effect::Ended(ending) => {
-                    tracing::info!(target: "wingbeat::membership", ?ending, "membership is over");
-                    self.node.set_life(Life::Ended(ending));
-                }
+                Effect::Ended(ending) => self.news.push(News::Ended(ending)),
             }
         }
     }
@@ -750,7 +787,8 @@ impl<N: Carrier> Network<N> {
         // Workers that are still there ring when they are gone: the bell alone, so a look that comes behind it must find that.
         let at_end = self.quit_at.filter(|_| self.node.has_no_workers());
         let end = at_end.map(|at| if self.net.unsent_bytes() == 0 { Time::ZERO } else { at });
-        [self.net.poll_timeout(), self.core.poll_timeout(), self.node.asks_due(), self.again_at, end].into_iter().flatten().min()
+        let all = [self.net.poll_timeout(), self.core.poll_timeout(), self.node.asks_due(), self.again_at, self.watch_at, end];
+        all.into_iter().flatten().min()
     }
 
     /// Whether the thread has been told to quit, the workers are gone, and the last frames had time to leave.

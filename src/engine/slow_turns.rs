@@ -1,7 +1,7 @@
 //! Finds workers that do not come out of an entity's code, at the cost of a few plain stores per turn.
 //!
-//! A worker says which entity it is in before it enters, and when it has left. The network thread looks now and then; a turn that it has
-//! seen for too long is marked, and reported at once and again when it ends. Nobody interrupts it: only the code itself can end.
+//! A worker says which entity it is in before it enters, and when it has left. The network thread looks each [`LOOK_EVERY`], and marks the turn that it
+//! sees. One that it has seen for too long is reported at once, and the worker reports it when it ends. Nobody interrupts it: only the code itself can end.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -15,6 +15,9 @@ use crate::{ShardId, ShardKey, Time, TypeId};
 
 /// A turn seen for so long is reported.
 pub const SLOW: Duration = Duration::from_millis(500);
+/// From one look to the next: by so much a turn is older than it has been seen. Also while nothing else happens, as nobody says that a worker is at work
+/// again; that many looks are some hundredth of a percent of a core.
+pub const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// So many bytes of a key are shown, which is all of most.
 const SHOWN: usize = 24;
@@ -84,7 +87,7 @@ impl SlowTurns {
     }
 }
 
-/// What one worker is doing. Written by that worker, but for `slow` and `since`, which the network thread writes.
+/// What one worker is doing. Written by that worker, but for `seen` and `since`, which the network thread writes.
 #[derive(Debug, Default)]
 pub struct Busy {
     /// Number of the turn; odd while inside.
@@ -94,9 +97,9 @@ pub struct Busy {
     /// Length of the entity's key, and the bytes that it begins with.
     key_len: AtomicU64,
     key: [AtomicU64; SHOWN / 8],
-    /// The turn that has been found to be slow.
-    slow: CachePadded<AtomicU64>,
-    /// When the turn that may be slow was first seen, in nanoseconds.
+    /// The turn that was seen last.
+    seen: CachePadded<AtomicU64>,
+    /// When that was seen for the first time, in nanoseconds.
     since: AtomicU64,
 }
 
@@ -124,12 +127,18 @@ impl Busy {
         }
     }
 
-    /// The worker is out again. When the turn was first seen, if it was found to be slow.
+    /// The worker is out again. True: the turn was seen, and may have been [slow](Self::slow).
     #[inline]
-    pub fn leave(&self) -> Option<Time> {
+    pub fn leave(&self) -> bool {
         let turn = self.turn.load(Ordering::Relaxed);
         self.turn.store(turn.wrapping_add(1), Ordering::Release);
-        (self.slow.load(Ordering::Acquire) == turn).then(|| Time::from_nanos(self.since.load(Ordering::Relaxed)))
+        self.seen.load(Ordering::Acquire) == turn
+    }
+
+    /// How long the turn that was seen last had been seen by then, if that is slow.
+    #[cold]
+    pub fn slow(&self, until: Time) -> Option<Duration> {
+        Some(until.since(Time::from_nanos(self.since.load(Ordering::Relaxed)))).filter(|took| *took >= SLOW)
     }
 
     /// Whether the worker is in an entity's code. For that worker.
@@ -149,21 +158,21 @@ impl Busy {
         Some(self.turn.load(Ordering::Acquire)).filter(|turn| turn % 2 == 1)
     }
 
-    /// That turn, seen since then, if it is still not over. What is said of one that ends just now may belong to the next.
-    fn describe(&self, turn: u64, since: Time, now: Time) -> Option<Inside> {
+    /// That turn, seen for so long, if it is still not over. What is said of one that ends just now may belong to the next.
+    fn describe(&self, turn: u64, took: Duration) -> Option<Inside> {
         let at = self.at.load(Ordering::Acquire);
         let mut key: Vec<u8> = self.key.iter().flat_map(|word| word.load(Ordering::Acquire).to_le_bytes()).collect();
         let length = self.key_len.load(Ordering::Acquire) as usize;
         key.truncate(length);
         let (shard, cut) = (unpack(at), length > SHOWN);
-        (self.turn.load(Ordering::Relaxed) == turn).then(|| Inside { turn, shard, key, cut, took: now.since(since) })
+        (self.turn.load(Ordering::Relaxed) == turn).then_some(Inside { turn, shard, key, cut, took })
     }
 
     /// The turn that is slow and not over.
     #[cfg(any(test, feature = "admin"))]
     pub fn stuck(&self, now: Time) -> Option<Inside> {
-        let turn = self.turn().filter(|turn| self.slow.load(Ordering::Acquire) == *turn)?;
-        self.describe(turn, Time::from_nanos(self.since.load(Ordering::Relaxed)), now)
+        let turn = self.turn().filter(|turn| self.seen.load(Ordering::Acquire) == *turn)?;
+        self.describe(turn, self.slow(now)?)
     }
 }
 
@@ -176,29 +185,28 @@ fn unpack(at: u64) -> ShardKey {
 /// The network thread's eye on the workers.
 #[derive(Debug)]
 pub struct Watch {
-    /// Per worker the turn that was seen last, and when for the first time.
-    seen: Vec<(u64, Time)>,
+    /// Per worker the turn that was reported last.
+    told: Vec<u64>,
 }
 
 impl Watch {
     /// For so many workers.
     pub fn new(workers: usize) -> Self {
-        Self { seen: vec![(0, Time::ZERO); workers] }
+        Self { told: vec![0; workers] }
     }
 
     /// Looks at worker `index`: a turn that turns out to be slow just now.
     pub fn look(&mut self, now: Time, index: usize, busy: &Busy) -> Option<Inside> {
         let turn = busy.turn()?;
-        let seen = &mut self.seen[index];
-        if seen.0 != turn {
-            *seen = (turn, now);
+        if busy.seen.load(Ordering::Relaxed) != turn {
+            busy.since.store(now.as_nanos(), Ordering::Relaxed);
+            busy.seen.store(turn, Ordering::Release);
         }
-        if now.since(seen.1) < SLOW || busy.slow.load(Ordering::Relaxed) == turn {
+        if self.told[index] == turn {
             return None;
         }
-        let inside = busy.describe(turn, seen.1, now)?;
-        busy.since.store(seen.1.as_nanos(), Ordering::Relaxed);
-        busy.slow.store(turn, Ordering::Release);
+        let inside = busy.describe(turn, busy.slow(now)?)?;
+        self.told[index] = turn;
         Some(inside)
     }
 }
@@ -251,10 +259,17 @@ mod tests {
         assert_eq!(watch.look(at(500), 0, &busy), slow(500));
         assert_eq!(watch.look(at(700), 0, &busy), None);
         assert_eq!(busy.stuck(at(900)), slow(900));
-        assert_eq!(busy.leave(), Some(at(0)));
-        assert_eq!(busy.stuck(at(900)), None);
+        assert_eq!((busy.leave(), busy.slow(at(950))), (true, Some(Duration::from_millis(950))));
+        assert_eq!(busy.stuck(at(950)), None);
         busy.enter(SHARD, b"k2");
-        assert_eq!((busy.stuck(at(900)), busy.leave()), (None, None), "the next turn is not to blame");
+        assert_eq!((busy.stuck(at(960)), busy.leave()), (None, false), "the next turn is not to blame");
+        // Also one that is over before it has been looked at again.
+        busy.enter(SHARD, b"k3");
+        watch.look(at(1_000), 0, &busy);
+        assert_eq!((busy.leave(), busy.slow(at(1_500))), (true, Some(Duration::from_millis(500))));
+        busy.enter(SHARD, b"k4");
+        watch.look(at(2_000), 0, &busy);
+        assert_eq!((busy.leave(), busy.slow(at(2_499))), (true, None));
     }
 
     #[test]
@@ -312,7 +327,7 @@ mod tests {
         for ms in (0..10_000).step_by(200) {
             busy.enter(SHARD, b"k");
             assert_eq!(watch.look(at(ms), 0, &busy), None);
-            assert_eq!(busy.leave(), None);
+            assert_eq!((busy.leave(), busy.slow(at(ms))), (true, None));
             assert_eq!(watch.look(at(ms + 1), 0, &busy), None);
         }
     }

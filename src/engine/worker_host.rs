@@ -150,8 +150,8 @@ impl WorkerHost {
     /// A turn is over.
     #[inline(always)]
     pub fn leave(&mut self) {
-        if let Some(since) = self.busy.leave() {
-            self.slow = Some(self.node.now().since(since));
+        if self.busy.leave() {
+            self.slow = self.busy.slow(self.node.now());
         }
     }
 
@@ -185,16 +185,16 @@ impl WorkerHost {
         self.busy.enter(at.shard, key);
         let mut env = Env { node: &self.node, at, out: &mut self.out };
         let turn = entity.handle(&mut env, &mut Mail::Letter(letter));
-        if let Some(since) = self.busy.leave() {
-            self.ended_late(at, &**entity, since);
+        if self.busy.leave() {
+            self.was_seen(at, &**entity);
         }
         turn
     }
 
-    /// The turn of that entity has just ended, and was found to be slow.
+    /// The turn of that entity has just ended, and may have been slow.
     #[cold]
-    fn ended_late(&mut self, at: &Place, entity: &dyn Instance, since: Time) {
-        self.slow = Some(self.node.now().since(since));
+    fn was_seen(&mut self, at: &Place, entity: &dyn Instance) {
+        self.slow = self.busy.slow(self.node.now());
         self.was_slow(at, entity);
     }
 

@@ -174,7 +174,7 @@ pub struct Metrics {
 pub const SAMPLED: u32 = 61;
 
 /// How long something took, of which there are many. Of `ask` and `worker_turn` one in 61 is measured, so the longest is that of these; an entity that keeps
-/// its worker for half a second is reported in any case.
+/// its worker for 0.6 s or more is reported in any case.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Latency {
