@@ -42,6 +42,7 @@ fn flags_that_are_wrong_are_named() {
     refused(&["bench", "memory", "--entities", "18446744073709551615"], &[], &["E-CLI-050", "--entities"]);
     refused(&["bench", "codec", "--set", "node.workers=2"], &[], &["E-CLI-052", "codec starts none"]);
     refused(&["bench", "network-turn", "--secs", "1"], &[], &["E-CLI-052", "--secs", "network-turn"]);
+    refused(&["bench", "soak", "--runs", "5"], &[], &["E-CLI-052", "soak is one run"]);
     refused(&["bench", "idle", "--entities", "5"], &[], &["E-CLI-052", "--entities", "idle"]);
     for name in ["failover", "rebalance", "leave"] {
         refused(&["bench", name, "--entities", "1"], &[], &["E-CLI-050", "--entities 1", name, "at least 10"]);

@@ -3,6 +3,7 @@
 use std::{
     any::Any,
     collections::HashMap,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -160,11 +161,16 @@ impl Topics {
         let here = node.clone();
         node.help(Box::new(move || {
             entry.waiting.fetch_sub(1, Ordering::AcqRel);
-            match (entry.decode)(&bytes) {
-                Ok(value) => entry.deliver(&here, &value),
-                Err(error) => {
+            match catch_unwind(AssertUnwindSafe(|| (entry.decode)(&bytes))) {
+                Ok(Ok(value)) => entry.deliver(&here, &value),
+                Ok(Err(error)) => {
                     entry.dropped_for_all();
                     tracing::warn!(target: "wingbeat::engine", topic = %entry.name, %error, "a published value could not be read");
+                }
+                Err(panic) => {
+                    entry.dropped_for_all();
+                    // The helper thread counts and tells of it.
+                    resume_unwind(panic);
                 }
             }
         }));

@@ -17,9 +17,12 @@ use super::{
 /// Requests per second: a wait is seen short by at most the time between two.
 const PER_S: f64 = 10_000.0;
 /// Between the end of a move and the next one.
-const PAUSE: Duration = Duration::from_millis(5);
-/// A request that waited for the shard has been meant to go by then, behind the news of the move.
-const NEWS: Duration = Duration::from_millis(1);
+const PAUSE: Duration = Duration::from_millis(2);
+/// Between two tries.
+const AGAIN: Duration = Duration::from_millis(1);
+/// A request that waited for the shard was meant to go before the news of the move, or is the next one: who comes later finds the shard where it runs, and
+/// waits for what has nothing to do with it.
+const NEWS: Duration = Duration::from_nanos((1e9 / PER_S) as u64);
 
 /// Moves: when each was asked for and when it was over, since the first request.
 type Moves = Vec<(Duration, Duration)>;
@@ -74,7 +77,7 @@ fn to(cluster: &Cluster, region: &Region<Bench>, home: NodeId, began: Instant) -
         match cluster.admin().move_shard::<Bench>(ShardId(0), home) {
             Ok(epoch) => break (from, epoch),
             // Its record of the move before may be confirmed a moment after the shard runs.
-            Err(ActError::Refused(_)) if Instant::now() < end => load::pause_until(Instant::now() + NEWS),
+            Err(ActError::Refused(_)) if Instant::now() < end => load::pause_until(Instant::now() + AGAIN),
             Err(error) => return Err(error.into()),
         }
     };

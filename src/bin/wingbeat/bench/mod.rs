@@ -312,8 +312,10 @@ impl BenchArgs {
                 "--single is for local-tell, remote-tell, start and memory, which send in batches without it; {name} sends none"
             ));
         }
-        if self.name == Name::Soak && (self.csv.is_some() || !self.set.is_empty() || self.entities.is_some() || self.runs.is_some()) {
-            return Some("soak takes --secs, --idle and --json here; `wingbeat soak --report DIR` writes its files".into());
+        if self.name == Name::Soak && (!self.set.is_empty() || self.entities.is_some() || self.runs.is_some_and(|runs| runs != 1)) {
+            return Some(
+                "soak is one run and takes --secs, --idle, --csv and --json here; `wingbeat soak --report DIR` writes more files".into(),
+            );
         }
         if !self.name.has_nodes() && (self.idle.is_some() || !self.set.is_empty() || self.entities.is_some()) {
             return Some(format!("--idle, --set and --entities are for measurements of nodes; {name} starts none"));
@@ -436,7 +438,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         Name::NetworkTurn => network_turn::measure(args, &mut report),
         Name::Growth => growth::measure(args, &mut report),
         Name::Simulator => simulator::measure(args, &mut report),
-        Name::Soak => return crate::soak::bench(args.secs(), args.idle.as_deref(), args.json),
+        Name::Soak => return crate::soak::bench(args.secs(), args.idle.as_deref(), args.json, args.csv.as_deref()),
         Name::Peer => return peers::run(args).map(|()| ExitCode::SUCCESS).map_err(failed),
         Name::Journal | Name::Store => Err("this build cannot measure it".into()),
         Name::All => return all::run(args, args.report.as_deref()),

@@ -54,6 +54,7 @@ const INTERRUPTED: &str = "interrupted";
 pub struct Latency {
     pub count: u64,
     pub p50_ns: u64,
+    pub p90_ns: u64,
     pub p99_ns: u64,
     pub p999_ns: u64,
     pub max_ns: u64,

@@ -119,10 +119,10 @@ pub fn run(args: &SoakArgs) -> Result<ExitCode, Failure> {
     perform(options, args.json, report::json, |soaked| args.report.iter().try_for_each(|dir| report::write(soaked, dir)))
 }
 
-/// `wingbeat bench soak`: the same, and the object of the contract of `bench --json`.
-pub fn bench(secs: f64, idle: Option<&str>, json: bool) -> Result<ExitCode, Failure> {
+/// `wingbeat bench soak`: the same, and the object of the contract of `bench --json`. `csv` gets the load, second by second.
+pub fn bench(secs: f64, idle: Option<&str>, json: bool, csv: Option<&std::path::Path>) -> Result<ExitCode, Failure> {
     let options = Options { length: Duration::from_secs_f64(secs), seed: seed(None), rate: RATE, idle: idle.unwrap_or("low_cpu").into() };
-    perform(options, json, report::bench_json, |_| Ok(()))
+    perform(options, json, report::bench_json, |soaked| csv.iter().try_for_each(|path| report::write_load(soaked, path)))
 }
 
 /// Soaks, and tells what was found before it is written anywhere. One that was interrupted has found what it has found.
@@ -264,7 +264,7 @@ fn drive(stage: &mut Stage, load: &Load, plan: Plan, found: &mut Findings, tell:
 
 fn latency_of(seen: &Histogram<u64>) -> Latency {
     let q = |p| if seen.is_empty() { 0 } else { seen.value_at_quantile(p) };
-    Latency { count: seen.len(), p50_ns: q(0.5), p99_ns: q(0.99), p999_ns: q(0.999), max_ns: seen.max() }
+    Latency { count: seen.len(), p50_ns: q(0.5), p90_ns: q(0.9), p99_ns: q(0.99), p999_ns: q(0.999), max_ns: seen.max() }
 }
 
 /// Lines of logs in that directory that tell of a panic or an abort, or of a log that says nothing as it cannot be read.

@@ -38,7 +38,7 @@ fn latencies(of: &Latency) -> String {
     if of.count == 0 {
         return "none".into();
     }
-    let Latency { count, p50_ns, p99_ns, p999_ns, max_ns } = *of;
+    let Latency { count, p50_ns, p99_ns, p999_ns, max_ns, .. } = *of;
     format!("p50 {:.2}, p99 {:.2}, p99.9 {:.1}, longest {:.0} ms of {count}", ms(p50_ns), ms(p99_ns), ms(p999_ns), ms(max_ns))
 }
 
@@ -138,7 +138,7 @@ pub fn page(soaked: &Soaked) -> String {
 }
 
 fn latency_json(of: &Latency) -> Value {
-    json!({"count": of.count, "p50": of.p50_ns, "p99": of.p99_ns, "p999": of.p999_ns, "max": of.max_ns})
+    json!({"count": of.count, "p50": of.p50_ns, "p90": of.p90_ns, "p99": of.p99_ns, "p999": of.p999_ns, "max": of.max_ns})
 }
 
 /// Everything, for machines.
@@ -191,8 +191,8 @@ pub fn bench_json(soaked: &Soaked) -> Value {
     json!({
         "name": "soak",
         "config": {"secs": options.length.as_secs_f64(), "seed": options.seed, "rate_per_s": options.rate, "idle": options.idle},
-        "throughput_per_s": found.sums.accepted as f64 / options.length.as_secs_f64(),
-        "latency_ns": {"p50": last.p50_ns, "p90": null, "p99": last.p99_ns, "p999": last.p999_ns, "max": last.max_ns},
+        "throughput_per_s": found.sums.accepted as f64 / found.length.as_secs_f64(),
+        "latency_ns": {"p50": last.p50_ns, "p90": last.p90_ns, "p99": last.p99_ns, "p999": last.p999_ns, "max": last.max_ns},
         "limit": {"name": "first third", "throughput_per_s": options.rate, "latency_ns": {"p50": first.p50_ns, "p99": first.p99_ns}},
         "ratio": share(last.p50_ns, first.p50_ns),
         "ratio_p99": share(last.p99_ns, first.p99_ns),
@@ -226,6 +226,11 @@ pub fn write(soaked: &Soaked, dir: &Path) -> Result<(), Failure> {
     fs::create_dir_all(dir).map_err(|error| unwritable(dir, &error))?;
     let all = FILES.iter().map(|name| dir.join(name)).zip(texts);
     all.into_iter().try_for_each(|(path, text)| fs::write(&path, text).map_err(|error| unwritable(&path, &error)))
+}
+
+/// Writes the load, second by second.
+pub fn write_load(soaked: &Soaked, path: &Path) -> Result<(), Failure> {
+    fs::write(path, load_csv(soaked)).map_err(|error| unwritable(path, &error))
 }
 
 fn markdown(soaked: &Soaked) -> String {
