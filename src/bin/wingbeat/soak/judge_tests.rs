@@ -246,6 +246,15 @@ fn a_load_that_got_no_core_in_time_judges_no_clock() {
 fn latency_that_drifts_is_seen_in_a_long_run_and_much_of_it_in_a_short_one() {
     let drifted = |minutes, p99_ns| with(minutes, |found| found.quiet[2].p99_ns = p99_ns);
     assert_eq!(failed(&drifted(30, 2_600_000)), ["latency"]);
+    // A third more, on a machine that takes a tenth more itself, or a fifth.
+    for (floor, expected) in [([50_000, 0, 55_000], &["latency"][..]), ([50_000, 0, 60_000], &[]), ([0, 0, 60_000], &["latency"])] {
+        assert_eq!(failed(&Findings { floor, ..drifted(30, 2_660_000) }), expected, "{floor:?}");
+    }
+    assert_eq!(
+        failed(&Findings { floor: [60_000, 0, 30_000], ..drifted(30, 2_350_000) }),
+        [""; 0],
+        "a faster machine is no reason to be faster"
+    );
     assert!(failed(&drifted(3, 2_600_000)).is_empty());
     assert_eq!(failed(&drifted(3, 80_000_000)), ["latency"]);
     let noisy = with(30, |found| {

@@ -5,6 +5,7 @@
 
 mod books;
 mod faults;
+mod floor;
 mod judge;
 mod ledger;
 mod load;
@@ -208,6 +209,7 @@ pub fn soak(options: Options, interrupted: Arc<AtomicUsize>, shown: bool) -> Res
     let stalls = seen.stalls.map(|stalls| latency_of(&stalls)).unwrap_or_default();
     found.noise = Noise { foreign, stall_p99_ns: stalls.p99_ns, stall_max_ns: stalls.max_ns };
     found.lives = seen.lives;
+    found.floor = floor::by_third(&seen.seconds, warm_up, found.length);
     let books = books.lock();
     found.sums = books.sums.clone();
     found.quiet = books.quiet.each_ref().map(latency_of);

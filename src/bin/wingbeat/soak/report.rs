@@ -8,7 +8,7 @@ use super::{
     Soaked,
     judge::{Fault, Latency, Outcome, ends, judged, median},
     plan::{KINDS, Kind},
-    watch::{Life, Sample},
+    watch::{Life, Sample, Second},
 };
 use crate::{
     bench::plot::{Across, Chart, Series},
@@ -71,9 +71,10 @@ fn figures(soaked: &Soaked) -> Vec<(&'static str, String)> {
         (
             "the machine",
             format!(
-                "others used {foreign}; an idle thread woke {:.1} ms late in 1 %, {:.0} ms at most",
+                "others used {foreign}; an idle thread woke {:.1} ms late in 1 %, {:.0} ms at most; word to a thread that sleeps and back took {} us in the three thirds",
                 ms(noise.stall_p99_ns),
-                ms(noise.stall_max_ns)
+                ms(noise.stall_max_ns),
+                found.floor.map(|floor| format!("{:.0}", floor as f64 / 1e3)).join(", ")
             ),
         ),
     ]
@@ -178,7 +179,7 @@ pub fn json(soaked: &Soaked) -> Value {
         "faults": found.faults.iter().map(fault).collect::<Vec<_>>(),
         "processes": found.lives.iter().map(life).collect::<Vec<_>>(),
         "load": {"ran_s": sums.ran.as_secs_f64(), "waited_s": sums.waited.as_secs_f64()},
-        "noise": {"stall_p99_ns": found.noise.stall_p99_ns, "stall_max_ns": found.noise.stall_max_ns},
+        "noise": {"stall_p99_ns": found.noise.stall_p99_ns, "stall_max_ns": found.noise.stall_max_ns, "floor_ns": found.floor},
         "environment": soaked.environment,
     })
 }
@@ -300,9 +301,10 @@ fn processes_csv(soaked: &Soaked) -> String {
 }
 
 fn load_csv(soaked: &Soaked) -> String {
-    let mut text = String::from("at_s,fault,sent,answered,failed,p50_ns,p99_ns,max_ns\n");
+    let mut text = String::from("at_s,fault,sent,answered,failed,p50_ns,p99_ns,max_ns,floor_ns\n");
     for s in &soaked.seconds {
-        let _ = writeln!(text, "{:.1},{},{},{},{},{},{},{}", s.at, s.fault, s.sent, s.answered, s.failed, s.p50_ns, s.p99_ns, s.max_ns);
+        let Second { at, fault, sent, answered, failed, p50_ns, p99_ns, max_ns, floor_ns } = s;
+        let _ = writeln!(text, "{at:.1},{fault},{sent},{answered},{failed},{p50_ns},{p99_ns},{max_ns},{floor_ns}");
     }
     text
 }
@@ -323,7 +325,7 @@ fn memory_chart(soaked: &Soaked) -> Chart {
 }
 
 fn latency_chart(soaked: &Soaked) -> Chart {
-    let line = |label: &str, of: fn(&super::Second) -> u64| Series {
+    let line = |label: &str, of: fn(&Second) -> u64| Series {
         label: label.into(),
         points: soaked.seconds.iter().filter(|s| s.answered > 0).map(|s| (s.at, ms(of(s)))).collect(),
     };

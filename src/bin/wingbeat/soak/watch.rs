@@ -14,7 +14,10 @@ use std::{
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 
-use super::books::{Books, CALM_AFTER, Interval, histogram};
+use super::{
+    books::{Books, CALM_AFTER, Interval, histogram},
+    floor::{self, Floor},
+};
 
 /// How often processes are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -73,6 +76,8 @@ pub struct Second {
     pub p99_ns: u64,
     pub max_ns: u64,
     pub fault: bool,
+    /// What a [trip](super::floor::Floor) to a thread that sleeps took.
+    pub floor_ns: u64,
 }
 
 /// All that was seen.
@@ -119,13 +124,16 @@ impl Watch {
         let (theirs, stopped) = (seen.clone(), stop.clone());
         let watching = move || {
             let (mut next, mut stalls) = (Instant::now(), histogram());
+            // Without it the machine is taken to be as fast as ever.
+            let (floor, mut trips) = (Floor::start().ok(), Vec::with_capacity(2 * LOOK_EVERY.div_duration_f64(NAP) as usize));
             while !stopped.load(Ordering::Relaxed) {
                 let slept = Instant::now();
                 thread::park_timeout(NAP);
                 stalls.saturating_record(slept.elapsed().saturating_sub(NAP).as_nanos() as u64);
+                trips.extend(floor.as_ref().map(Floor::trip));
                 if Instant::now() >= next {
                     next += LOOK_EVERY;
-                    look(&theirs, &books, fault.load(Ordering::Relaxed) % 2 == 1, began);
+                    look(&theirs, &books, fault.load(Ordering::Relaxed) % 2 == 1, began, floor::median(&mut trips));
                 }
             }
             theirs.lock().stalls = Some(stalls);
@@ -147,12 +155,12 @@ impl Watch {
     }
 }
 
-fn look(seen: &Mutex<Seen>, books: &Mutex<Books>, fault: bool, began: Instant) {
+fn look(seen: &Mutex<Seen>, books: &Mutex<Books>, fault: bool, began: Instant, floor_ns: u64) {
     let at = began.elapsed().as_secs_f64();
     let interval = std::mem::take(&mut books.lock().interval);
     let q = |p| if interval.latencies.is_empty() { 0 } else { interval.latencies.value_at_quantile(p) };
     let Interval { sent, answered, failed, .. } = interval;
-    let second = Second { at, sent, answered, failed, p50_ns: q(0.5), p99_ns: q(0.99), max_ns: interval.latencies.max(), fault };
+    let second = Second { at, sent, answered, failed, p50_ns: q(0.5), p99_ns: q(0.99), max_ns: interval.latencies.max(), fault, floor_ns };
     let mut seen = seen.lock();
     seen.seconds.push(second);
     let calm_since = if fault { None } else { Some(seen.calm_since.unwrap_or_else(Instant::now)) };
@@ -215,7 +223,7 @@ mod tests {
         seen.lock().begins(process::id(), "the load", true);
         let mut other = process::Command::new("sleep").arg("60").spawn().unwrap();
         seen.lock().begins(other.id(), "node-1", false);
-        (0..100).for_each(|_| look(&seen, &books, false, Instant::now()));
+        (0..100).for_each(|_| look(&seen, &books, false, Instant::now(), 0));
         let of = |pid| seen.lock().running[&pid].samples.last().copied().unwrap();
         assert!(of(process::id()).record > 10.0 && of(process::id()).judged() < of(process::id()).rss);
         assert_eq!(of(other.id()).record, 0.0);
