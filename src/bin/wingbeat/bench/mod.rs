@@ -19,7 +19,7 @@ mod limits;
 mod load;
 mod local;
 mod network_turn;
-mod one_core;
+pub mod one_core;
 mod open_loop;
 mod page;
 mod peers;

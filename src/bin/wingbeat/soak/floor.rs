@@ -1,5 +1,5 @@
-//! What the machine takes to bring word to a thread that sleeps and back: each request does that some times, and on a shared machine it takes half as long
-//! again in some minutes as in others.
+//! What the machine takes to bring word to a thread that sleeps on another core, and back: each request does that some times, and on a shared machine it
+//! takes half as long again in some minutes as in others.
 
 use std::{
     io,
@@ -12,12 +12,14 @@ use std::{
 };
 
 use super::watch::Second;
+use crate::bench::one_core::{bind_to, cores};
 
 const HERE: u8 = 0;
 const THERE: u8 = 1;
 const OVER: u8 = 2;
 
-/// A thread that answers the one that has made this.
+/// A thread that answers the one that has made this, each of them bound to a core of its own where there is more than one: left to itself the system wakes
+/// the other one where it was woken from, which tells nothing of the way between two cores.
 pub struct Floor {
     word: Arc<AtomicU8>,
     other: Option<JoinHandle<()>>,
@@ -27,7 +29,13 @@ impl Floor {
     pub fn start() -> io::Result<Self> {
         let (word, me) = (Arc::new(AtomicU8::new(HERE)), thread::current());
         let theirs = word.clone();
-        let answer = move || answer(&theirs, &me);
+        let all = cores().unwrap_or_default();
+        let own = if let [first, .., last] = all[..] { bind_to(first).is_ok().then_some(last) } else { None };
+        let answer = move || {
+            // Where it cannot be bound, both are on one core all the time.
+            _ = own.map(bind_to);
+            answer(&theirs, &me);
+        };
         let other = Some(thread::Builder::new().name("soak-floor".into()).spawn(answer)?);
         Ok(Self { word, other })
     }

@@ -114,7 +114,7 @@ pub struct Findings {
     pub sums: Sums,
     /// Requests that met no fault, by third.
     pub quiet: [Latency; 3],
-    /// What the machine itself took for word to a thread that sleeps and back meanwhile, nanoseconds; 0 if nobody knows.
+    /// What the machine itself took for word to a thread that sleeps on another core and back meanwhile, nanoseconds; 0 if nobody knows.
     pub floor: [u64; 3],
     /// Requests that were under way while a fault was not healed.
     pub faulted: Latency,
@@ -429,7 +429,9 @@ fn latency(found: &Findings) -> Verdict {
         let [before, _, now] = found.floor.map(|floor| floor as f64 / 1e3);
         let slower = if before > 0.0 { (now / before).max(1.0) } else { 1.0 };
         let most = DRIFT_MAX * slower;
-        let because = format!("word to a thread that sleeps and back took {before:.0} us and {now:.0}, so at most {most:.2} are allowed");
+        let because = format!(
+            "word to a thread that sleeps on another core and back took {before:.0} us and {now:.0}, so at most {most:.2} are allowed"
+        );
         Verdict::new(NAME, drift <= most, format!("{says}; {because}"))
     } else {
         let held = drift <= SHORT_DRIFT_MAX || last.p99_ns <= SHORT_P99_NS;

@@ -71,7 +71,7 @@ fn figures(soaked: &Soaked) -> Vec<(&'static str, String)> {
         (
             "the machine",
             format!(
-                "others used {foreign}; an idle thread woke {:.1} ms late in 1 %, {:.0} ms at most; word to a thread that sleeps and back took {} us in the three thirds",
+                "others used {foreign}; an idle thread woke {:.1} ms late in 1 %, {:.0} ms at most; word to a thread that sleeps on another core and back took {} us in the three thirds",
                 ms(noise.stall_p99_ns),
                 ms(noise.stall_max_ns),
                 found.floor.map(|floor| format!("{:.0}", floor as f64 / 1e3)).join(", ")
