@@ -47,6 +47,7 @@ pub mod message;
 pub mod moment;
 pub mod names;
 pub mod network;
+pub mod news;
 pub mod node;
 pub mod out;
 pub mod panics;

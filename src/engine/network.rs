@@ -25,7 +25,8 @@ use crate::{
         lane::{Front, Item as _, Ring},
         letter::{Address, Letter},
         names::Names,
-        node::{Completion, CoreCounters, Job, Life, Node, ToNet, ToWorker, Vital},
+        news::News,
+        node::{Completion, CoreCounters, Job, Node, ToNet, ToWorker, Vital},
         parcel::{Answered, EngineParcel},
         port::Port,
         short_ways::ShortWays,
@@ -37,8 +38,8 @@ use crate::{
     proto::{
         handoff::{Ask, DropReason, Item, ReplyBody},
         link::LinkEvent,
-        membership::{Ending, Event, Identity, Member, MemberStatus},
-        node::{Answer, Command, Effect, NodeCore},
+        membership::{Event, Identity, Member, MemberStatus},
+        node::{Command, Effect, NodeCore},
         shard::{LaneItem, Parcel, ShardCommand},
         sharding::TypeInfo,
         wire::{Frame, Message},
@@ -69,7 +70,7 @@ pub struct Network<N> {
     signed: Option<(NodeId, Time)>,
     completions: BTreeMap<u64, Completion>,
     /// What this turn has to tell threads, in order.
-    news: Vec<News>,
+    news: News,
     /// The turn is on a thread of users.
     guest: bool,
     /// What guests' turns have left to the network thread: code of users, and names.
@@ -90,14 +91,6 @@ pub struct Network<N> {
     watch: Watch,
     /// When to look at the workers again.
     watch_at: Option<Time>,
-}
-
-/// What a turn tells threads of users, once workers and peers have their part: to wake a thread takes its time.
-enum News {
-    Event(Event),
-    Done(Completion, Answer),
-    /// Membership is over, behind all events.
-    Ended(Ending),
 }
 
 /// Counters are copied for readers at most so often.
@@ -248,7 +241,7 @@ impl<N: Carrier> Network<N> {
             short_ways: ShortWays::default(),
             signed: None,
             completions: BTreeMap::new(),
-            news: vec![],
+            news: News::default(),
             guest: false,
             left: vec![],
             asker: None,
@@ -311,31 +304,8 @@ impl<N: Carrier> Network<N> {
         let moved = self.ports.iter_mut().fold(false, |moved, port| port.flush() | moved);
         self.again_at = self.ports.iter().any(|port| !port.waiting.is_empty()).then(|| now + AGAIN_AFTER);
         self.net.flush(now);
-        self.tell();
+        self.news.tell(&self.node, self.guest.then_some(&mut self.left));
         moved
-    }
-
-    /// Tells threads what there is to tell.
-    fn tell(&mut self) {
-        if self.news.is_empty() {
-            return;
-        }
-        let mut news = std::mem::take(&mut self.news);
-        for news in news.drain(..) {
-            match news {
-                News::Event(event) => {
-                    log_event(&event, self.node.id);
-                    self.node.publish(event);
-                }
-                News::Done(completion, answer) if self.guest => self.left.push(Box::new(move || completion(answer))),
-                News::Done(completion, answer) => completion(answer),
-                News::Ended(ending) => {
-                    tracing::info!(target: "wingbeat::membership", ?ending, "membership is over");
-                    self.node.set_life(Life::Ended(ending));
-                }
-            }
-        }
-        self.news = news;
     }
 
     fn workers(&self) -> u16 {
@@ -654,7 +624,7 @@ impl<N: Carrier> Network<N> {
                         self.node.metrics.handoff.record(*took);
                     }
                     self.end_asks(&event);
-                    self.news.push(News::Event(event));
+                    self.news.event(event);
                 }
                 Effect::TypeReady { ty, result } => {
                     if let Some(entry) = self.types.get(&ty) {
@@ -670,13 +640,14 @@ impl<N: Carrier> Network<N> {
                     }
                 }
                 Effect::Done { id, answer } => {
-                    let completion = self.completions.remove(&id);
-                    self.news.extend(completion.map(|completion| News::Done(completion, answer)));
+                    if let Some(completion) = self.completions.remove(&id) {
+                        self.news.done(completion, answer);
+                    }
                 }
                 Effect::Quiesce => self.quiesce(),
                 Effect::Resolve(name) => self.look_up(name),
                 Effect::Lease { id, call } => self.node.ask_lease(id, call),
-                Effect::Ended(ending) => self.news.push(News::Ended(ending)),
+                Effect::Ended(ending) => self.news.ended(ending),
             }
         }
     }
@@ -796,23 +767,6 @@ impl<N: Carrier> Network<N> {
         // What workers said last is in their lanes, however late that was.
         let all_said = || self.node.has_no_workers() && self.lanes.iter().all(Ring::is_empty);
         self.quit_at.is_some_and(|at| all_said() && (now >= at || self.net.unsent_bytes() == 0))
-    }
-}
-
-fn log_event(event: &Event, me: NodeId) {
-    match event {
-        Event::Member { member, was } => {
-            let was = was.map_or("new", |w| w.name());
-            tracing::info!(target: "wingbeat::membership", peer = %member.addr, id = %member.id, was, status = member.status.name(), "member");
-            // The first number of a cluster is its founder's.
-            if member.id == me && member.status == MemberStatus::Up && member.up_number == 1 {
-                tracing::info!(target: "wingbeat::membership", "this node founded a cluster: it is the first of its seeds, or has none, and no other seed answered from within one");
-            }
-        }
-        Event::Unreachable { node, why, .. } => tracing::warn!(target: "wingbeat::membership", peer = %node, %why, "unreachable"),
-        Event::Warning { code, text } => tracing::warn!(target: "wingbeat::membership", code, "{text}"),
-        Event::Split { mine, theirs, verdict } => tracing::warn!(target: "wingbeat::membership", mine, theirs, %verdict, "split"),
-        other => tracing::debug!(target: "wingbeat::membership", event = ?other, "event"),
     }
 }
 
