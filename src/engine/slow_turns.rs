@@ -16,7 +16,7 @@ use crate::{ShardId, ShardKey, Time, TypeId};
 /// A turn seen for so long is reported.
 pub const SLOW: Duration = Duration::from_millis(500);
 /// From one look to the next: by so much a turn is older than it has been seen. Also while nothing else happens, as nobody says that a worker is at work
-/// again; that many looks are three hundredths of a percent of a core.
+/// again; that many looks are five hundredths of a percent of a core.
 pub const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// So many bytes of a key are shown, which is all of most.
